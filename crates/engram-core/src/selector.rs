@@ -226,9 +226,10 @@ pub struct Odds {
 
 /// Uniform in `[0, 1)`.
 fn unit(rng: &mut TableRng) -> f64 {
+    const STEP: f64 = 1.0 / 9_007_199_254_740_992.0; // 2^-53
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let bits = (rng.next_u64() >> 11) as f64;
-    bits * (1.0 / (1_u64 << 53) as f64)
+    bits * STEP
 }
 
 /// Uniform in `0..n`. The bias of the multiply is below 2^-32 for any table.

@@ -50,7 +50,7 @@ impl Order {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
@@ -94,7 +94,7 @@ impl Order {
     }
 
     /// The item whose turn it is.
-    pub(super) fn first(&self) -> Slot {
+    pub(crate) fn first(&self) -> Slot {
         let (linked, returned) = if self.newest_first {
             (self.newest, self.returned.last_key_value())
         } else {
