@@ -68,6 +68,16 @@ impl TableState {
         draws.len() - before
     }
 
+    /// True when `n` draws would all be made now, whatever they are.
+    #[must_use]
+    pub fn can_draw_at_once(&self, n: usize) -> bool {
+        let allowed = n <= DRAWS_PER_CALL && self.limiter.can_sample(n as u64);
+        // Draws that remove items change what the next may do: those go one by one.
+        allowed
+            && !self.contents.sampler.is_empty()
+            && (self.options.max_times_sampled == 0 || n == 1)
+    }
+
     fn draw_some(&mut self, n: usize, leased: bool, draws: &mut Vec<Draw>, trash: &mut Trash) {
         let odds = self.contents.sampler.odds();
         let table_size = self.contents.size;
