@@ -1,1 +1,19 @@
-//! Pure replay.
+//! Replay without I/O, clocks, threads of its own, or Python: chunks of steps, items that refer
+//! to them, the structures that choose among items, and the table that ties these together.
+
+pub mod chunk;
+pub mod codec;
+pub mod dtype;
+pub mod error;
+pub mod holders;
+pub mod payload;
+pub mod schema;
+pub mod trajectory;
+
+pub use chunk::{Chunk, ChunkBuilder, Origin};
+pub use codec::{Compression, Compressor};
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use payload::{AlignedBytes, Payload};
+pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
+pub use trajectory::{Slice, SpanColumn, Spans, Trajectory};
