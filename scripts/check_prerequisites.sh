@@ -23,11 +23,13 @@ elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     packages="$packages python3-venv"
 fi
 
+rustup="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
+have curl || have rustup || have cargo || packages="$packages ca-certificates curl"
 wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 if ! have cargo || ! have rustc; then
     advice="$advice
   Rust $wanted or newer:
-      curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
+      $rustup"
 else
     found=$(rustc --version | cut -d ' ' -f 2)
     if ! at_least "$found" "$wanted"; then
@@ -38,7 +40,7 @@ else
       rustup update stable"
         else
             advice="$advice
-      curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
+      $rustup"
         fi
     fi
 fi

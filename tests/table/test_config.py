@@ -269,6 +269,10 @@ def test_sizes_refused(make, size, text):
             "`error_buffer` 0.9 leaves a range of 1.8; 1 samples per insert need at least 2",
         ),
         (
+            (0.5, 10, 0.9),
+            "`error_buffer` 0.9 leaves a range of 1.8; 0.5 samples per insert need at least 2",
+        ),
+        (
             (4, 10, -4),
             "`error_buffer` -4.0 leaves a range of -8; 4 samples per insert need at least 8",
         ),
