@@ -60,10 +60,7 @@ def one_of(what: str, value: object, union: object, hint: str) -> None:
     """An instance of one of `union`'s classes; the class itself is the likeliest slip."""
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
-    if isinstance(value, type):
-        found = f"the class {value.__name__} itself; call it"
-    else:
-        found = _describe(value)
+    found = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
     raise InvalidArgumentError(f"{what} must be {hint}; got {found}")
 
 

@@ -176,8 +176,7 @@ def _error_buffer(given: object) -> float | tuple[float, float]:
         return _checks.finite("`error_buffer`", given)
     if len(given) != 2:  # noqa: PLR2004, a pair
         raise InvalidArgumentError(
-            f"`error_buffer` must be a number or a pair (min_diff, max_diff); "
-            f"got {len(given)} values"
+            f"`error_buffer` must be a number or a pair (min_diff, max_diff); got {len(given)} values"
         )
     return (
         _checks.number("`error_buffer[0]`", given[0]),

@@ -128,10 +128,7 @@ def test_queue_and_stack():
         ),
         (
             {"remover": selectors.Fifo},
-            (
-                "`remover` must be one of engram.selectors, such as Uniform(); "
-                "got the class Fifo itself; call it"
-            ),
+            ("`remover` must be one of engram.selectors, such as Uniform(); got the class Fifo itself; call it"),
         ),
         (
             {"rate_limiter": None},
@@ -139,10 +136,7 @@ def test_queue_and_stack():
         ),
         (
             {"rate_limiter": selectors.Fifo()},
-            (
-                "`rate_limiter` must be one of engram.rate_limiters, such as MinSize(1); "
-                "got Fifo() (Fifo)"
-            ),
+            ("`rate_limiter` must be one of engram.rate_limiters, such as MinSize(1); got Fifo() (Fifo)"),
         ),
         (
             {"max_size": 5, "rate_limiter": MinSize(6)},
@@ -151,9 +145,7 @@ def test_queue_and_stack():
     ],
 )
 def test_table_refuses(arguments, text):
-    text = (
-        text.replace("2**63", str(2**63)).replace("2**31", str(2**31)).replace("2**64", str(2**64))
-    )
+    text = text.replace("2**63", str(2**63)).replace("2**31", str(2**31)).replace("2**64", str(2**64))
     refused(lambda: Table("replay", **arguments), f"table `replay`: {text}")
 
 
@@ -282,10 +274,7 @@ def test_sizes_refused(make, size, text):
         ),
         (
             (1, 10, (-INF, -INF)),
-            (
-                "`error_buffer` (-inf, -inf) leaves a range of nan; "
-                "1 samples per insert need at least 2"
-            ),
+            ("`error_buffer` (-inf, -inf) leaves a range of nan; 1 samples per insert need at least 2"),
         ),
         (
             (4, 10, (41, 60)),
