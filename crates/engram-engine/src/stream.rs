@@ -195,11 +195,11 @@ impl Shared {
             }
             drop(ready);
             let mut ticket = self.table.sample(batch_size, true)?;
-            let patience = Patience {
+            let mut patience = Patience {
                 deadline: None,
                 interrupted: &mut || self.stopped(),
             };
-            let sample = match wait(&mut ticket, patience) {
+            let sample = match wait(&mut ticket, &mut patience) {
                 Waited::Served(sample) => sample?,
                 Waited::Late | Waited::Interrupted => return Ok(()),
             };
