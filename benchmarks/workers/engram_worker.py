@@ -70,9 +70,7 @@ def num_steps(task: Task, store: engram.Store) -> tuple[Block, Callable[[], obje
 def pattern(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object]]:
     """The pattern writer: the same items, declared once."""
     stream = itertools.cycle(common.steps(task.step))
-    every_step = engram.Pattern(
-        TABLE, lambda step: {name: column[-LENGTH:] for name, column in step.items()}
-    )
+    every_step = engram.Pattern(TABLE, lambda step: {name: column[-LENGTH:] for name, column in step.items()})
     writer = store.pattern_writer([every_step])
     writer.append(next(stream))
 

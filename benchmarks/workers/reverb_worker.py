@@ -135,8 +135,7 @@ def update(task: Task) -> float:
     keys = [item.info.key for item in items]
     fresh = common.priorities(task.batch).tolist()
     updates = itertools.cycle(
-        dict(zip(keys[i : i + task.batch], fresh, strict=True))
-        for i in range(0, len(keys), task.batch)
+        dict(zip(keys[i : i + task.batch], fresh, strict=True)) for i in range(0, len(keys), task.batch)
     )
 
     def block() -> int:
