@@ -15,11 +15,13 @@ from benchmarks.workers.common import Block, Task
 TABLE = "replay"
 LENGTH = 2  # steps per item
 
-# Best, or within noise of it, on two cores (one run each): flush every 50 ... 1,000 steps, leaving 0 ... 1,000 unconfirmed.
+# Best, or within noise of it, on two cores (one run each): flush every 50 ... 1,000 steps, leaving
+# 0 ... 1,000 unconfirmed.
 FLUSH_EVERY = 100
 UNCONFIRMED = 100
-# Best, or within noise of it (one run each, two cores, not always calm): 64 ... 4,096 in flight, 1 ... 8 workers, prefetch 0, 2, 8 and AUTOTUNE, parallel batching,
-# two interleaved datasets (batched inside or outside).
+# Best, or within noise of it, on two cores that were not always calm (one run each): 64 ... 4,096 in flight,
+# 1 ... 8 workers, prefetch 0, 2, 8 and AUTOTUNE, parallel batching, two interleaved datasets (batched inside
+# or outside).
 IN_FLIGHT = 256
 WORKERS = 4
 PREFETCH = 2
