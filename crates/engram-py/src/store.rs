@@ -1,5 +1,7 @@
 //! The in-process store, as `engram.Store` sees it.
 
+#![expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
@@ -172,6 +174,20 @@ impl Store {
         enter(py, || {
             engine.table(table)?.update_priorities(keys, priorities)
         })
+    }
+
+    #[pyo3(signature = (data, priorities, timeout, time_axis))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        priorities: Vec<(String, f64)>,
+        timeout: Option<f64>,
+        time_axis: bool,
+    ) -> PyResult<u64> {
+        let timeout = Timeout::new(py, timeout)?;
+        self.insert
+            .insert(self.engine(py)?, data, &priorities, timeout, time_axis)
     }
 
     fn delete(

@@ -113,7 +113,7 @@ impl Node {
     fn flatten<'py>(&self, tree: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
         match self {
             Self::Leaf => {
-                let leaf = !is_container(tree)?;
+                let leaf = !is_container(tree);
                 leaves.push(tree.clone());
                 Ok(leaf)
             }
@@ -243,17 +243,17 @@ fn build_all<'py>(
 }
 
 /// Containers we know natively; cheap for arrays and scalars, which are neither.
-fn is_container(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+fn is_container(value: &Bound<'_, PyAny>) -> bool {
     if value.cast::<PyDict>().is_ok()
         || value.cast::<PyList>().is_ok()
         || value.cast::<PyTuple>().is_ok()
     {
-        return Ok(true);
+        return true;
     }
     if value.cast::<numpy::PyUntypedArray>().is_ok() {
-        return Ok(false);
+        return false;
     }
-    Ok(value.cast::<PyMapping>().is_ok())
+    value.cast::<PyMapping>().is_ok()
 }
 
 fn explore<'py>(
