@@ -394,7 +394,10 @@ fn registered_children<'py>(
 }
 
 /// Namedtuple classes seen so far, so that what goes in as one comes back as the same.
-static CLASSES: Mutex<Option<HashMap<(String, Vec<String>), Py<PyType>>>> = Mutex::new(None);
+static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
+
+/// Name and fields of a namedtuple class.
+type NamedTuple = (String, Vec<String>);
 
 fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) {
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
