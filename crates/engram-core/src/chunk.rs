@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::aligned::{AlignedBytes, aligned};
 use crate::codec::{Codec, Compressor, decompress_lz4};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
-use crate::payload::{AlignedBytes, Payload, Pinned, aligned};
+use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
 
 /// Offsets inside a chunk are 32 bits wide.
@@ -93,7 +94,7 @@ impl Chunk {
     #[must_use]
     pub fn raw<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> Option<&'a [u8]> {
         let extent = &self.extents[column];
-        (extent.codec == Codec::Raw).then(|| Self::stored(pinned, extent))
+        (extent.codec == Codec::Raw).then(|| self.stored(pinned, column))
     }
 
     /// Unpacks a compressed column of fixed-size cells.
@@ -105,15 +106,26 @@ impl Chunk {
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
         let mut out = AlignedBytes::zeroed(bytes);
         match extent.codec {
-            Codec::Raw => out.copy_from_slice(Self::stored(pinned, extent)),
-            Codec::Lz4 => decompress_lz4(Self::stored(pinned, extent), &mut out)?,
+            Codec::Raw => out.copy_from_slice(self.stored(pinned, column)),
+            Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
         }
         Ok(out)
     }
 
-    fn stored<'a>(pinned: &'a Pinned<'_>, extent: &Extent) -> &'a [u8] {
+    /// The bytes of a column as they are stored, given the pinned payload.
+    #[must_use]
+    pub fn stored<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> &'a [u8] {
+        let extent = &self.extents[column];
         let offset = extent.offset as usize;
         &pinned[offset..offset + extent.stored as usize]
+    }
+
+    /// A byte of the payload if that is in memory, else 0: only ever read to warm the cache.
+    pub(crate) fn heap_byte(&self, at: usize) -> u8 {
+        match &self.payload {
+            Payload::Heap(bytes) => bytes.get(at).copied().unwrap_or(0),
+            _ => 0,
+        }
     }
 }
 
