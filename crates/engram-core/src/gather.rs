@@ -316,7 +316,10 @@ fn copy_part<T: AsTrajectory>(
 fn touch<T: AsTrajectory>(block: &[T]) {
     let mut sum = 0_u8;
     for item in block {
-        if let Trajectory::Rows { chunk, offset, .. } = item.trajectory() {
+        // A window's columns are mostly those of its chunk: near enough for a guess.
+        if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
+            item.trajectory()
+        {
             for (extent, cell) in chunk.extents().iter().zip(&chunk.schema().cells) {
                 let at = extent.offset as usize + *offset as usize * cell.bytes();
                 sum = sum.wrapping_add(chunk.heap_byte(at));
