@@ -225,7 +225,7 @@ fn fill(
     }
     leaf.copy_to(
         cell.dtype,
-        builder.rows_mut(column, steps),
+        builder.column_mut(column),
         &known.structure.names[column],
     )?;
     builder.set_rows(column, u32::try_from(steps).unwrap_or(u32::MAX));
