@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
@@ -28,19 +29,19 @@ NEXT_COMMANDS = ("engram demo --seeds 5 --headless", "engram demo --env Acrobot-
 def demo(
     *,
     env: Annotated[
-        str | None, typer.Option(help="Gymnasium id: a vector observation, discrete actions. [default: CartPole-v1]")
+        str | None, typer.Option(help="Gymnasium id: a vector observation, discrete actions; CartPole-v1 if not given.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Run this many seeds one after the other, from --seed on.")] = 1,
     target: Annotated[
         float | None,
-        typer.Option(help="Mean return to stop at. [default: 195 on CartPole-v1, else what Gymnasium calls solved]"),
+        typer.Option(help="Mean return to stop at; if not given, 195 on CartPole-v1, else Gymnasium's threshold."),
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Environment steps per seed at most. [default: 100000]")
+        int | None, typer.Option(min=1, help="Environment steps per seed at most; 100000 if not given.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for returns.png and result.json. [default: runs/demo/<env>]")
+        Path | None, typer.Option(help="Folder for returns.png and result.json; runs/demo/ENV if not given.")
     ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="Plain lines instead of a live display.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
@@ -52,6 +53,7 @@ def demo(
     started = time.perf_counter()
     talk = Console(stderr=True)
     try:
+        import_extras()
         configs = make_configs(env=env, seeds=range(seed, seed + seeds), target=target, max_steps=max_steps)
         folder = out or Path("runs/demo") / configs[0].env_id.lower().replace("/", "-").replace(":", "-")
         if folder.exists() and not folder.is_dir():
@@ -71,13 +73,19 @@ def demo(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
+def import_extras() -> None:
+    """Import what the extra `agents` adds: takes a second or two, and shows at once what is missing."""
+    # Networks of this size run faster on a CPU; it also keeps a GPU's memory free for others.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    for module in ("engram.agents.dqn", "engram.agents.dqn.plot"):
+        importlib.import_module(module)
+
+
 def make_configs(
     *, env: str | None, seeds: Sequence[int], target: float | None, max_steps: int | None
 ) -> list[DQNConfig]:
     """One configuration per seed: the agent's defaults and what the command line says otherwise."""
-    # Networks of this size run faster on a CPU; it also keeps a GPU's memory free for others.
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from engram.agents.dqn import DQNConfig, Environment  # noqa: PLC0415 - an extra, and seconds to import
+    from engram.agents.dqn import DQNConfig, Environment  # noqa: PLC0415 - an extra
 
     given: dict[str, Any] = {}
     if env is not None and env != DQNConfig().env_id:
@@ -92,7 +100,7 @@ def make_configs(
 
 def run(configs: Sequence[DQNConfig], talk: Console, *, headless: bool) -> list[Result]:
     """Train with each configuration in turn; Ctrl-C ends the series after the run it hit."""
-    from engram.agents.dqn import train  # noqa: PLC0415 - an extra, and seconds to import
+    from engram.agents.dqn import train  # noqa: PLC0415 - an extra
 
     results: list[Result] = []
     for config in configs:
@@ -112,7 +120,7 @@ def summarise(results: Sequence[Result], startup: float, folder: Path) -> dict[s
 
     `seconds` of a run includes `startup` (seconds of imports), so that each seed counts as if it had run alone.
     """
-    from engram.agents.dqn.plot import plot_returns  # noqa: PLC0415 - an extra, and most of a second to import
+    from engram.agents.dqn.plot import plot_returns  # noqa: PLC0415 - an extra
 
     config = results[0].config
     runs = [

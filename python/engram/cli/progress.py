@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol, Self
 
 from rich.live import Live
@@ -108,11 +109,12 @@ class LiveReporter:
 def describe(progress: Progress, config: DQNConfig) -> dict[str, str]:
     """Name and value of each figure of a run, ready to be shown."""
     table = progress.table
+    mean = "-" if math.isnan(progress.mean_return) else f"{progress.mean_return:.1f}"
     target = "" if config.solved_return is None else f" of {config.solved_return:g}"
     return {
         "step": f"{progress.step:,}",
         "episodes": f"{len(progress.returns):,}",
-        "mean return": f"{progress.mean_return:.1f}{target}",
+        "mean return": f"{mean}{target}",
         "epsilon": f"{progress.epsilon:.2f}",
         "inserts/s": f"{table.inserts_per_s:,.0f}",
         "samples/s": f"{table.samples_per_s:,.0f}",

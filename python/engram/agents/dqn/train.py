@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-import optax  # type: ignore[import-untyped]  # it ships no py.typed
+import optax
 from jax import Array
 
 import engram
