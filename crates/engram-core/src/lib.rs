@@ -1,1 +1,36 @@
-//! Pure replay.
+//! Replay without I/O, clocks, threads of its own, or Python: chunks of steps, items that refer
+//! to them, the structures that choose among items, and the table that ties these together.
+
+pub mod aligned;
+pub mod chunk;
+pub mod codec;
+pub mod dtype;
+pub mod error;
+pub mod gather;
+pub mod holders;
+pub mod item;
+pub mod key_map;
+pub mod op;
+pub mod pages;
+pub mod payload;
+pub mod pool;
+pub mod rate_limiter;
+pub mod schema;
+pub mod selector;
+pub mod sum_tree;
+pub mod table;
+pub mod trajectory;
+
+pub use aligned::AlignedBytes;
+pub use chunk::{Chunk, ChunkBuilder, Origin};
+pub use codec::{Compression, Compressor};
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use item::{NewItem, Slot};
+pub use op::{Lsn, OpSink, Removal, TableOp, Volatile};
+pub use payload::Payload;
+pub use rate_limiter::{RateLimiter, RateLimits};
+pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
+pub use selector::{Odds, SelectorKind};
+pub use table::{Admission, Draw, Handle, Snapshot, TableOptions, TableState, TableStats, Trash};
+pub use trajectory::{Slice, SpanColumn, Spans, Trajectory};

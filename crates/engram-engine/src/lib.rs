@@ -1,1 +1,21 @@
-//! Engine.
+//! Named tables that callers may wait for: the one API behind every door.
+//!
+//! In process a waiting caller parks its thread; a server awaits the same tickets.
+
+pub mod clock;
+pub mod engine;
+pub mod info;
+pub mod lease;
+pub mod stream;
+pub mod table;
+pub mod ticket;
+mod wait;
+
+pub use clock::{Clock, SystemClock};
+pub use engine::Engine;
+pub use info::TableInfo;
+pub use lease::{Lease, Sample};
+pub use stream::{Batch, Stream, StreamOptions};
+pub use table::Table;
+pub use ticket::{InsertTicket, SampleTicket};
+pub use wait::{Patience, Waited, wait};

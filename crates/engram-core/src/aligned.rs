@@ -1,0 +1,114 @@
+//! Buffers aligned to cache lines.
+
+#![expect(
+    unsafe_code,
+    reason = "std has no aligned buffer; these are plain bytes with one owner"
+)]
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Alignment of every buffer: one cache line, enough for any vector load.
+pub const ALIGN: usize = 64;
+
+/// Rounds up to the next multiple of [`ALIGN`].
+#[must_use]
+pub const fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGN)
+}
+
+/// An owned, 64-byte-aligned allocation of fixed length.
+pub struct AlignedBytes {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer is owned by this value alone and holds plain bytes.
+unsafe impl Send for AlignedBytes {}
+// SAFETY: shared access only reads plain bytes.
+unsafe impl Sync for AlignedBytes {}
+
+impl AlignedBytes {
+    fn layout(len: usize) -> Layout {
+        #[expect(clippy::expect_used, reason = "only lengths near isize::MAX fail")]
+        Layout::from_size_align(len.max(1), ALIGN).expect("buffer length fits an isize")
+    }
+
+    /// A buffer of `len` zero bytes.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is at least 1.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else {
+            handle_alloc_error(layout)
+        };
+        Self { ptr, len }
+    }
+
+    /// A copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let layout = Self::layout(bytes.len());
+        // SAFETY: the layout's size is at least 1.
+        let ptr = unsafe { alloc(layout) };
+        let Some(ptr) = NonNull::new(ptr) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: both sides are `bytes.len()` long, and the new one is unshared.
+        unsafe {
+            ptr.as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        };
+        Self {
+            ptr,
+            len: bytes.len(),
+        }
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `ptr` is valid for `len` initialised bytes as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for AlignedBytes {
+    fn drop(&mut self) {
+        // SAFETY: allocated in this module with this very layout.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) };
+    }
+}
+
+impl fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBytes({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_empty_ones_are_fine() {
+        for len in [0, 1, 63, 64, 65, 1 << 20] {
+            let bytes = AlignedBytes::zeroed(len);
+            assert_eq!(bytes.len(), len);
+            assert_eq!(bytes.as_ptr() as usize % ALIGN, 0);
+        }
+        assert_eq!(&*AlignedBytes::copy_of(b"abc"), b"abc");
+    }
+}

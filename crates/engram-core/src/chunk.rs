@@ -1,0 +1,345 @@
+//! Chunks: a few consecutive steps, immutable, shared by every item that refers to them.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::aligned::{AlignedBytes, aligned};
+use crate::codec::{Codec, Compressor, decompress_lz4};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::holders::Holders;
+use crate::payload::{Payload, Pinned};
+use crate::schema::Schema;
+
+/// Offsets inside a chunk are 32 bits wide.
+pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
+
+/// Where one column lies in its chunk's payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// First byte; a multiple of 64.
+    pub offset: u32,
+    /// Bytes as stored.
+    pub stored: u32,
+    /// Cells; fewer than the chunk has steps where some steps had no value.
+    pub rows: u32,
+    /// How the bytes were written.
+    pub codec: Codec,
+}
+
+/// Who wrote a chunk, and when.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// Random key of the chunk.
+    pub key: u64,
+    /// The episodes its steps belong to: one, but for chunks of several environments.
+    pub episodes: SmallVec<[u64; 1]>,
+    /// Index of its first step in the episode.
+    pub first_step: u64,
+    /// How many steps it spans.
+    pub steps: u32,
+}
+
+/// Consecutive steps of all columns, in one allocation, column after column.
+#[derive(Debug)]
+pub struct Chunk {
+    origin: Origin,
+    schema: Arc<Schema>,
+    extents: SmallVec<[Extent; 4]>,
+    payload: Payload,
+    holders: Holders,
+}
+
+impl Chunk {
+    /// Who wrote it, and when.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Its columns.
+    #[must_use]
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    /// Where each column lies.
+    #[must_use]
+    pub fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Where its bytes live.
+    #[must_use]
+    pub fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// Which tables refer to it.
+    #[must_use]
+    pub fn holders(&self) -> &Holders {
+        &self.holders
+    }
+
+    /// Bytes this chunk keeps alive: payload and bookkeeping.
+    #[must_use]
+    pub fn footprint(&self) -> usize {
+        size_of::<Self>() + self.payload.len()
+    }
+
+    /// The raw bytes of a column, given the pinned payload; `None` where it is compressed.
+    #[must_use]
+    pub fn raw<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> Option<&'a [u8]> {
+        let extent = &self.extents[column];
+        (extent.codec == Codec::Raw).then(|| self.stored(pinned, column))
+    }
+
+    /// Unpacks a compressed column of fixed-size cells.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] when the stored bytes are damaged.
+    pub fn unpack(&self, pinned: &Pinned<'_>, column: usize) -> Result<AlignedBytes> {
+        let extent = &self.extents[column];
+        let bytes = extent.rows as usize * self.schema.cells[column].bytes();
+        let mut out = AlignedBytes::zeroed(bytes);
+        match extent.codec {
+            Codec::Raw => out.copy_from_slice(self.stored(pinned, column)),
+            Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
+        }
+        Ok(out)
+    }
+
+    /// The bytes of a column as they are stored, given the pinned payload.
+    #[must_use]
+    pub fn stored<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> &'a [u8] {
+        let extent = &self.extents[column];
+        let offset = extent.offset as usize;
+        &pinned[offset..offset + extent.stored as usize]
+    }
+
+    /// A byte of the payload if that is in memory, else 0: only ever read to warm the cache.
+    pub(crate) fn heap_byte(&self, at: usize) -> u8 {
+        match &self.payload {
+            Payload::Heap(bytes) => bytes.get(at).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+/// Splits a stored string column into its encoded cells `first..first + len`.
+///
+/// The column is `rows + 1` little-endian `u32` offsets, then the cells end to end.
+///
+/// # Errors
+/// [`Error::Payload`] when the offsets do not lie inside the column.
+pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Result<&[u8]> {
+    let head = (rows + 1) * 4;
+    let at = |row: usize| -> Option<usize> {
+        let bytes = column.get(row * 4..row * 4 + 4)?;
+        Some(head + u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    at(first)
+        .zip(at(first + len))
+        .and_then(|(from, to)| column.get(from..to))
+        .ok_or_else(|| Error::Payload("string column has offsets outside its bytes".into()))
+}
+
+/// Collects the rows of a chunk in place: full chunks are sealed without another copy.
+#[derive(Debug)]
+pub struct ChunkBuilder {
+    schema: Arc<Schema>,
+    capacity: usize,
+    buffer: AlignedBytes,
+    /// First byte of each fixed-size column; strings grow in `strings` instead.
+    offsets: SmallVec<[usize; 4]>,
+    rows: SmallVec<[u32; 4]>,
+    strings: Vec<StringColumn>,
+}
+
+#[derive(Debug, Default)]
+struct StringColumn {
+    ends: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl ChunkBuilder {
+    /// Room for `capacity` rows of every column.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when they would exceed [`MAX_CHUNK_BYTES`].
+    pub fn new(schema: Arc<Schema>, capacity: usize) -> Result<Self> {
+        let mut offsets = SmallVec::new();
+        let mut bytes = 0_usize;
+        for cell in &schema.cells {
+            offsets.push(bytes);
+            bytes = cell
+                .bytes()
+                .checked_mul(capacity)
+                .and_then(|column| bytes.checked_add(aligned(column)))
+                .filter(|total| *total <= MAX_CHUNK_BYTES)
+                .ok_or_else(|| too_large(&schema, capacity))?;
+        }
+        let columns = schema.cells.len();
+        Ok(Self {
+            buffer: AlignedBytes::zeroed(bytes),
+            capacity,
+            offsets,
+            rows: SmallVec::from_elem(0, columns),
+            strings: std::iter::repeat_with(StringColumn::default)
+                .take(columns)
+                .collect(),
+            schema,
+        })
+    }
+
+    /// Its columns.
+    #[must_use]
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    /// Rows each column has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Cells committed to a column so far.
+    #[must_use]
+    pub fn rows(&self, column: usize) -> u32 {
+        self.rows[column]
+    }
+
+    /// Destination of cell `row` of a fixed-size column; writing it does not commit it.
+    pub fn cell_mut(&mut self, column: usize, row: usize) -> &mut [u8] {
+        let size = self.schema.cells[column].bytes();
+        let from = self.offsets[column] + row * size;
+        &mut self.buffer[from..from + size]
+    }
+
+    /// Bytes of a committed cell of a fixed-size column.
+    #[must_use]
+    pub fn cell(&self, column: usize, row: usize) -> &[u8] {
+        let size = self.schema.cells[column].bytes();
+        let from = self.offsets[column] + row * size;
+        &self.buffer[from..from + size]
+    }
+
+    /// Bytes of a committed cell of a string column, encoded.
+    #[must_use]
+    pub fn string_cell(&self, column: usize, row: usize) -> &[u8] {
+        let strings = &self.strings[column];
+        let from = row
+            .checked_sub(1)
+            .map_or(0, |before| strings.ends[before] as usize);
+        &strings.bytes[from..strings.ends[row] as usize]
+    }
+
+    /// Commits the cell written at the column's next row.
+    pub fn commit(&mut self, column: usize) {
+        self.rows[column] += 1;
+    }
+
+    /// Says that `rows` cells of the column are written: for builders that fill out of order.
+    pub fn set_rows(&mut self, column: usize, rows: u32) {
+        self.rows[column] = rows;
+    }
+
+    /// Appends and commits one encoded cell of a string column.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the column would exceed [`MAX_CHUNK_BYTES`].
+    pub fn push_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
+        let strings = &mut self.strings[column];
+        let end = u32::try_from(strings.bytes.len() + encoded.len())
+            .map_err(|_| too_large(&self.schema, self.capacity))?;
+        strings.bytes.extend_from_slice(encoded);
+        strings.ends.push(end);
+        self.rows[column] += 1;
+        Ok(())
+    }
+
+    /// Turns the committed rows into a chunk.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the stored bytes would exceed [`MAX_CHUNK_BYTES`].
+    pub fn seal(self, origin: Origin, compressor: &mut Compressor) -> Result<Chunk> {
+        let columns = self.schema.cells.len();
+        let packed: SmallVec<[Option<Vec<u8>>; 4]> = (0..columns)
+            .map(|column| match self.schema.cells[column].dtype {
+                DType::String => Some(self.strings[column].stored()),
+                _ => compressor.compress(column, self.column(column)),
+            })
+            .collect();
+        let as_is = packed.iter().all(Option::is_none)
+            && self.rows.iter().all(|rows| *rows as usize == self.capacity);
+        let mut extents = SmallVec::new();
+        let mut offset = 0_usize;
+        for (column, packed) in packed.iter().enumerate() {
+            let stored = packed.as_ref().map_or(self.column(column).len(), Vec::len);
+            let narrow =
+                |n: usize| u32::try_from(n).map_err(|_| too_large(&self.schema, self.capacity));
+            let is_string = self.schema.cells[column].dtype == DType::String;
+            extents.push(Extent {
+                offset: narrow(offset)?,
+                stored: narrow(stored)?,
+                rows: self.rows[column],
+                codec: if packed.is_some() && !is_string {
+                    Codec::Lz4
+                } else {
+                    Codec::Raw
+                },
+            });
+            offset += aligned(stored);
+        }
+        let payload = if as_is {
+            self.buffer
+        } else {
+            let mut buffer = AlignedBytes::zeroed(offset);
+            for (column, packed) in packed.iter().enumerate() {
+                let bytes = packed.as_deref().unwrap_or_else(|| self.column(column));
+                let extent: &Extent = &extents[column];
+                buffer[extent.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+            buffer
+        };
+        Ok(Chunk {
+            origin,
+            schema: self.schema,
+            extents,
+            payload: Payload::Heap(payload),
+            holders: Holders::default(),
+        })
+    }
+
+    /// The committed bytes of a fixed-size column.
+    fn column(&self, column: usize) -> &[u8] {
+        let bytes = self.rows[column] as usize * self.schema.cells[column].bytes();
+        &self.buffer[self.offsets[column]..self.offsets[column] + bytes]
+    }
+}
+
+impl StringColumn {
+    fn stored(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity((self.ends.len() + 1) * 4 + self.bytes.len());
+        out.extend_from_slice(&0_u32.to_le_bytes());
+        for end in &self.ends {
+            out.extend_from_slice(&end.to_le_bytes());
+        }
+        out.extend_from_slice(&self.bytes);
+        out
+    }
+}
+
+fn too_large(schema: &Schema, rows: usize) -> Error {
+    let step: usize = schema
+        .cells
+        .iter()
+        .map(crate::schema::CellSpec::bytes)
+        .sum();
+    Error::InvalidArgument(format!(
+        "a chunk of {rows} steps of {step} bytes does not fit; a chunk holds at most \
+         {MAX_CHUNK_BYTES} bytes: lower chunk_length"
+    ))
+}

@@ -1,0 +1,128 @@
+//! How one column of a chunk is stored: raw, or compressed when that pays.
+
+use crate::error::{Error, Result};
+
+/// How the bytes of one column were written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// As they are.
+    Raw,
+    /// One LZ4 block; the raw length follows from rows and cell size.
+    Lz4,
+}
+
+/// When to compress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Compression {
+    /// Try large columns, keep what shrinks to 3/4 or less.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// Columns smaller than this are not worth a decompression on every read.
+const WORTH_TRYING: usize = 4096;
+
+/// A column that did not shrink is left alone for this many chunks.
+const PAUSE: u32 = 15;
+
+/// Remembers, per column of one writer, whether compressing has paid lately.
+#[derive(Debug, Default)]
+pub struct Compressor {
+    mode: Compression,
+    skip: Vec<u32>,
+}
+
+impl Compressor {
+    /// A compressor that has tried nothing yet.
+    #[must_use]
+    pub fn new(mode: Compression) -> Self {
+        Self {
+            mode,
+            skip: Vec::new(),
+        }
+    }
+
+    /// Compressed bytes of `raw` when that pays.
+    pub fn compress(&mut self, column: usize, raw: &[u8]) -> Option<Vec<u8>> {
+        if self.mode == Compression::Off || raw.len() < WORTH_TRYING {
+            return None;
+        }
+        if self.skip.len() <= column {
+            self.skip.resize(column + 1, 0);
+        }
+        if self.skip[column] > 0 {
+            self.skip[column] -= 1;
+            return None;
+        }
+        let packed = lz4_flex::block::compress(raw);
+        if packed.len() <= raw.len() / 4 * 3 {
+            return Some(packed);
+        }
+        self.skip[column] = PAUSE;
+        None
+    }
+}
+
+/// Unpacks one LZ4 block into exactly `out.len()` bytes.
+///
+/// # Errors
+/// [`Error::Payload`] when the block is damaged or of another length.
+pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
+    match lz4_flex::block::decompress_into(stored, out) {
+        Ok(found) if found == out.len() => Ok(()),
+        Ok(found) => Err(Error::Payload(format!(
+            "compressed column holds {found} bytes where {} are due",
+            out.len()
+        ))),
+        Err(error) => Err(Error::Payload(format!(
+            "compressed column is damaged: {error}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compresses_what_pays_and_rests_after_what_does_not() {
+        let mut compressor = Compressor::new(Compression::Auto);
+        let flat = vec![7_u8; 10_000];
+        let packed = compressor.compress(0, &flat).unwrap();
+        let mut out = vec![0; flat.len()];
+        decompress_lz4(&packed, &mut out).unwrap();
+        assert_eq!(out, flat);
+
+        let mut state = 1_u64;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state.to_le_bytes()[7]
+        })
+        .take(10_000)
+        .collect();
+        assert_eq!(compressor.compress(1, &noise), None);
+        for _ in 0..PAUSE {
+            assert_eq!(compressor.compress(1, &flat), None);
+        }
+        assert!(compressor.compress(1, &flat).is_some());
+        assert_eq!(compressor.compress(0, &flat[..100]), None);
+        assert_eq!(Compressor::new(Compression::Off).compress(0, &flat), None);
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        let packed = lz4_flex::block::compress(&[1; 5000]);
+        let mut short = vec![0; 4999];
+        assert!(decompress_lz4(&packed, &mut short).is_err());
+        let mut long = vec![0; 5001];
+        let error = decompress_lz4(&packed, &mut long).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "compressed column holds 5000 bytes where 5001 are due"
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! The element types a column may have.
+
+use std::fmt;
+
+/// Element type of a column. Bytes are little-endian, as NumPy lays them out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum DType {
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Uint8,
+    Uint16,
+    Uint32,
+    Uint64,
+    Float16,
+    Float32,
+    Float64,
+    Complex64,
+    Complex128,
+    Bfloat16,
+    Float8E4m3fn,
+    Float8E5m2,
+    /// Byte strings of any length; a cell is stored as `u32 length, bytes` per element.
+    String,
+}
+
+impl DType {
+    /// Every dtype, in the order of their codes.
+    pub const ALL: [Self; 18] = [
+        Self::Bool,
+        Self::Int8,
+        Self::Int16,
+        Self::Int32,
+        Self::Int64,
+        Self::Uint8,
+        Self::Uint16,
+        Self::Uint32,
+        Self::Uint64,
+        Self::Float16,
+        Self::Float32,
+        Self::Float64,
+        Self::Complex64,
+        Self::Complex128,
+        Self::Bfloat16,
+        Self::Float8E4m3fn,
+        Self::Float8E5m2,
+        Self::String,
+    ];
+
+    /// Bytes of one element; 0 for strings, whose length varies.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bool | Self::Int8 | Self::Uint8 | Self::Float8E4m3fn | Self::Float8E5m2 => 1,
+            Self::Int16 | Self::Uint16 | Self::Float16 | Self::Bfloat16 => 2,
+            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
+            Self::Int64 | Self::Uint64 | Self::Float64 | Self::Complex64 => 8,
+            Self::Complex128 => 16,
+            Self::String => 0,
+        }
+    }
+
+    /// NumPy's (or `ml_dtypes`') name of this type; `string` for byte strings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Int8 => "int8",
+            Self::Int16 => "int16",
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::Uint8 => "uint8",
+            Self::Uint16 => "uint16",
+            Self::Uint32 => "uint32",
+            Self::Uint64 => "uint64",
+            Self::Float16 => "float16",
+            Self::Float32 => "float32",
+            Self::Float64 => "float64",
+            Self::Complex64 => "complex64",
+            Self::Complex128 => "complex128",
+            Self::Bfloat16 => "bfloat16",
+            Self::Float8E4m3fn => "float8_e4m3fn",
+            Self::Float8E5m2 => "float8_e5m2",
+            Self::String => "string",
+        }
+    }
+
+    /// The dtype of that name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dtype| dtype.name() == name)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_round_trip() {
+        for dtype in DType::ALL {
+            assert_eq!(DType::from_name(dtype.name()), Some(dtype));
+        }
+        assert_eq!(DType::from_name("datetime64"), None);
+    }
+}

@@ -1,0 +1,53 @@
+//! Everything that can go wrong, one variant per cause a caller can act on.
+
+/// Shorthand used throughout the engine.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What was asked, what was found, what is allowed: each text says all three.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No table of that name exists.
+    #[error("no table `{name}`; known tables: {}", listed(.known))]
+    UnknownTable {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
+    /// Data does not fit its column or the table's signature.
+    #[error("{0}")]
+    Signature(String),
+    /// A priority that the table cannot hold.
+    #[error("{0}")]
+    Priority(String),
+    /// A request or a configuration that makes no sense.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// The deadline passed; nothing was changed.
+    #[error("{0}")]
+    DeadlineExceeded(String),
+    /// The request could wait for ever: it can never be served.
+    #[error("{0}")]
+    NeverServed(String),
+    /// The store, table or writer was closed or dropped.
+    #[error("{0}")]
+    Closed(String),
+    /// An item refers to steps that its writer no longer keeps.
+    #[error("{0}")]
+    ExpiredStep(String),
+    /// The writer is at its bound of unconfirmed items and was told not to wait.
+    #[error("{0}")]
+    Backpressure(String),
+    /// Stored bytes could not be read back.
+    #[error("{0}")]
+    Payload(String),
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() {
+        return "none".into();
+    }
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}

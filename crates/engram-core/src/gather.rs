@@ -1,0 +1,360 @@
+//! From items to batches: the cells of many trajectories, copied side by side.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::aligned::AlignedBytes;
+use crate::chunk::{Chunk, string_cells};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::payload::Pinned;
+use crate::pool::{Pool, PooledBytes};
+use crate::schema::{CellSpec, Layout};
+use crate::table::Draw;
+use crate::trajectory::Trajectory;
+
+/// Batches from this size on are copied by several threads.
+const PARALLEL: usize = 4 << 20;
+
+/// Items whose bytes are touched before any is copied, so that their cache misses overlap.
+const BLOCK: usize = 32;
+
+/// What to do where items differ in length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Uneven {
+    /// Put them end to end and say where each begins.
+    #[default]
+    Ragged,
+    /// Fill the shorter ones up with zeros.
+    Pad,
+}
+
+/// The columns of a batch.
+#[derive(Debug)]
+pub struct Columns {
+    /// Names and nesting.
+    pub layout: Arc<Layout>,
+    /// One per name.
+    pub columns: Vec<Column>,
+}
+
+/// One column of a batch.
+#[derive(Debug)]
+pub struct Column {
+    /// What its cells are.
+    pub cell: CellSpec,
+    /// How the items lie in it.
+    pub time: Time,
+    /// Their cells, item after item.
+    pub data: Data,
+}
+
+/// How the items of a column lie side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// One cell each: `[B, ...]`.
+    Squeezed,
+    /// So many cells each: `[B, T, ...]`.
+    Even(usize),
+    /// Item `i` is cells `splits[i]..splits[i + 1]` of `[sum of lengths, ...]`.
+    Ragged(Vec<i64>),
+    /// `[B, T, ...]` with zeros after each item's own length.
+    Padded {
+        /// The longest length, T.
+        longest: usize,
+        /// Each item's own.
+        lengths: Vec<usize>,
+    },
+}
+
+/// The bytes of a column.
+#[derive(Debug)]
+pub enum Data {
+    /// Cells of fixed size.
+    Bytes(PooledBytes),
+    /// Encoded strings, `u32 length, bytes` each, end to end; padding is empty strings.
+    Strings(Vec<u8>),
+}
+
+/// Anything with a trajectory.
+pub trait AsTrajectory: Sync {
+    /// Its trajectory.
+    fn trajectory(&self) -> &Trajectory;
+}
+
+impl AsTrajectory for Trajectory {
+    fn trajectory(&self) -> &Trajectory {
+        self
+    }
+}
+
+impl AsTrajectory for Draw {
+    fn trajectory(&self) -> &Trajectory {
+        &self.trajectory
+    }
+}
+
+/// Copies the items' cells into columns.
+///
+/// # Errors
+/// [`Error::Signature`] when the items' columns do not go side by side, [`Error::Payload`] when
+/// stored bytes cannot be read.
+pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) -> Result<Columns> {
+    let Some(first) = items.first().map(AsTrajectory::trajectory) else {
+        return Err(Error::InvalidArgument(
+            "a batch of no items has no columns".into(),
+        ));
+    };
+    let plans = (0..first.columns())
+        .map(|column| Plan::new(items, column, uneven))
+        .collect::<Result<Vec<_>>>()?;
+    let mut buffers: Vec<PooledBytes> = plans
+        .iter()
+        .map(|plan| pool.take(plan.fixed_bytes(items.len())))
+        .collect();
+    let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+    let parts = if total >= PARALLEL {
+        rayon::current_num_threads().min(items.len())
+    } else {
+        1
+    };
+    if parts <= 1 {
+        let whole = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+        copy_part(items, 0, &plans, whole)?;
+    } else {
+        copy_in_parallel(items, &plans, &mut buffers, parts)?;
+    }
+    let columns = plans
+        .into_iter()
+        .zip(buffers)
+        .enumerate()
+        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(Columns {
+        layout: Arc::clone(first.layout()),
+        columns,
+    })
+}
+
+/// Where the cells of one column go.
+struct Plan {
+    cell: CellSpec,
+    cell_bytes: usize,
+    time: Time,
+}
+
+impl Plan {
+    fn new<T: AsTrajectory>(items: &[T], at: usize, uneven: Uneven) -> Result<Self> {
+        let first = items[0].trajectory();
+        let model = first.column(at);
+        let mut even = true;
+        for item in items {
+            let item = item.trajectory();
+            if item.columns() != first.columns() {
+                return Err(Error::Signature(format!(
+                    "items of {} and of {} columns do not go into one batch: sample them one by one",
+                    first.columns(),
+                    item.columns()
+                )));
+            }
+            let column = item.column(at);
+            if column.cell != model.cell || column.squeeze != model.squeeze {
+                let text = |cell: &CellSpec, squeeze: bool| {
+                    let time = if squeeze { "without" } else { "with" };
+                    format!("{}{:?} {time} time axis", cell.dtype, cell.shape.as_slice())
+                };
+                return Err(Error::Signature(format!(
+                    "column `{}` is {} in one item and {} in another: such items do not go into one \
+                     batch, sample them one by one",
+                    first.layout().names[at],
+                    text(model.cell, model.squeeze),
+                    text(column.cell, column.squeeze)
+                )));
+            }
+            even &= column.len == model.len;
+        }
+        let lengths = || items.iter().map(|item| item.trajectory().column(at).len);
+        let time = match uneven {
+            _ if model.squeeze => Time::Squeezed,
+            _ if even => Time::Even(model.len),
+            Uneven::Ragged => {
+                let mut end = 0_i64;
+                let ends = lengths().map(|len| {
+                    end += i64::try_from(len).unwrap_or(i64::MAX);
+                    end
+                });
+                Time::Ragged(std::iter::once(0).chain(ends).collect())
+            }
+            Uneven::Pad => {
+                let lengths: Vec<usize> = lengths().collect();
+                let longest = lengths.iter().copied().max().unwrap_or(0);
+                Time::Padded { longest, lengths }
+            }
+        };
+        Ok(Self {
+            cell_bytes: model.cell.bytes(),
+            cell: model.cell.clone(),
+            time,
+        })
+    }
+
+    /// First cell of item `i`.
+    fn start(&self, i: usize) -> usize {
+        match &self.time {
+            Time::Squeezed => i,
+            Time::Even(len) => i * len,
+            Time::Ragged(splits) => usize::try_from(splits[i]).unwrap_or(0),
+            Time::Padded { longest, .. } => i * longest,
+        }
+    }
+
+    fn fixed_bytes(&self, items: usize) -> usize {
+        self.start(items) * self.cell_bytes
+    }
+
+    fn is_string(&self) -> bool {
+        self.cell.dtype == DType::String
+    }
+
+    fn finish<T: AsTrajectory>(self, items: &[T], at: usize, bytes: PooledBytes) -> Result<Column> {
+        let data = if self.is_string() {
+            Data::Strings(self.gather_strings(items, at)?)
+        } else {
+            Data::Bytes(bytes)
+        };
+        Ok(Column {
+            cell: self.cell,
+            time: self.time,
+            data,
+        })
+    }
+
+    fn gather_strings<T: AsTrajectory>(&self, items: &[T], at: usize) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        for (i, item) in items.iter().enumerate() {
+            item.trajectory()
+                .for_each_slice(at, |chunk, column, first, len| {
+                    let pinned = chunk.payload().pin()?;
+                    let stored = chunk.stored(&pinned, column);
+                    let rows = chunk.extents()[column].rows as usize;
+                    out.extend_from_slice(string_cells(stored, rows, first, len)?);
+                    Ok(())
+                })?;
+            if let Time::Padded { longest, lengths } = &self.time {
+                let missing = (longest - lengths[i]) * self.cell.elements();
+                out.resize(out.len() + missing * size_of::<u32>(), 0);
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn copy_in_parallel<T: AsTrajectory>(
+    items: &[T],
+    plans: &[Plan],
+    buffers: &mut [PooledBytes],
+    parts: usize,
+) -> Result<()> {
+    let share = items.len().div_ceil(parts);
+    let mut rest: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+    let mut outcomes: Vec<Result<()>> = vec![Ok(()); items.len().div_ceil(share)];
+    rayon::scope(|scope| {
+        for (part, (items, outcome)) in items.chunks(share).zip(&mut outcomes).enumerate() {
+            let first = part * share;
+            let mine: Vec<&mut [u8]> = rest
+                .iter_mut()
+                .zip(plans)
+                .map(|(rest, plan)| {
+                    let cells = plan.start(first + items.len()) - plan.start(first);
+                    let (mine, others) = std::mem::take(rest).split_at_mut(cells * plan.cell_bytes);
+                    *rest = others;
+                    mine
+                })
+                .collect();
+            scope.spawn(move |_| *outcome = copy_part(items, first, plans, mine));
+        }
+    });
+    outcomes.into_iter().collect()
+}
+
+/// Copies the fixed-size columns of some items; `out[c]` begins at the first of them.
+fn copy_part<T: AsTrajectory>(
+    items: &[T],
+    first: usize,
+    plans: &[Plan],
+    mut out: Vec<&mut [u8]>,
+) -> Result<()> {
+    let mut unpacked = Unpacked::default();
+    let starts: Vec<usize> = plans.iter().map(|plan| plan.start(first)).collect();
+    for (block_at, block) in items.chunks(BLOCK).enumerate() {
+        touch(block);
+        for (i, item) in block.iter().enumerate() {
+            let i = first + block_at * BLOCK + i;
+            let trajectory = item.trajectory();
+            for (at, plan) in plans.iter().enumerate() {
+                if plan.is_string() {
+                    continue;
+                }
+                let from = (plan.start(i) - starts[at]) * plan.cell_bytes;
+                let to = (plan.start(i + 1) - starts[at]) * plan.cell_bytes;
+                let mut target = &mut out[at][from..to];
+                trajectory.for_each_slice(at, |chunk, column, offset, len| {
+                    let bytes = len * plan.cell_bytes;
+                    let (now, later) = std::mem::take(&mut target).split_at_mut(bytes);
+                    target = later;
+                    unpacked.read(chunk, column, offset * plan.cell_bytes, now)
+                })?;
+                // What remains is padding; pooled buffers hold old bytes.
+                target.fill(0);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads one byte per item and column, independently of each other.
+fn touch<T: AsTrajectory>(block: &[T]) {
+    let mut sum = 0_u8;
+    for item in block {
+        if let Trajectory::Rows { chunk, offset, .. } = item.trajectory() {
+            for (extent, cell) in chunk.extents().iter().zip(&chunk.schema().cells) {
+                let at = extent.offset as usize + *offset as usize * cell.bytes();
+                sum = sum.wrapping_add(chunk.heap_byte(at));
+            }
+        }
+    }
+    std::hint::black_box(sum);
+}
+
+/// Columns unpacked for this batch: each once, however many items share it.
+#[derive(Default)]
+struct Unpacked {
+    columns: HashMap<(*const Chunk, usize), AlignedBytes>,
+}
+
+impl Unpacked {
+    fn read(
+        &mut self,
+        chunk: &Arc<Chunk>,
+        column: usize,
+        from: usize,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let key = (Arc::as_ptr(chunk), column);
+        if !self.columns.is_empty()
+            && let Some(bytes) = self.columns.get(&key)
+        {
+            out.copy_from_slice(&bytes[from..from + out.len()]);
+            return Ok(());
+        }
+        let pinned: Pinned<'_> = chunk.payload().pin()?;
+        if let Some(raw) = chunk.raw(&pinned, column) {
+            out.copy_from_slice(&raw[from..from + out.len()]);
+            return Ok(());
+        }
+        let bytes = chunk.unpack(&pinned, column)?;
+        out.copy_from_slice(&bytes[from..from + out.len()]);
+        self.columns.insert(key, bytes);
+        Ok(())
+    }
+}

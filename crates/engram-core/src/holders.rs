@@ -1,0 +1,116 @@
+//! How many items of each table refer to a chunk.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// A table's identity towards chunks. A reset takes a new one, so old counts never mix in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HolderId(u32);
+
+impl HolderId {
+    /// An identity nobody had before in this process (until 2^32 were taken).
+    #[must_use]
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        loop {
+            let id = NEXT.fetch_add(1, Ordering::Relaxed);
+            if id != 0 {
+                return Self(id);
+            }
+        }
+    }
+}
+
+/// Reference counts per table. Most chunks are held by one table: that count is inline.
+///
+/// Only the owner of a [`HolderId`] (a table under its lock, or what it left behind) changes
+/// that id's count, so the atomics only arbitrate between tables.
+#[derive(Debug, Default)]
+pub struct Holders {
+    /// `id << 32 | count`; 0 when free.
+    first: AtomicU64,
+    rest: OnceLock<Mutex<Vec<(u32, u32)>>>,
+}
+
+impl Holders {
+    /// Adds one reference; true when it is the table's first.
+    pub fn hold(&self, id: HolderId) -> bool {
+        let mut seen = self.first.load(Ordering::Acquire);
+        loop {
+            if holder(seen) == id.0 {
+                // Only this table changes the word while it holds it.
+                self.first.store(seen + 1, Ordering::Release);
+                return false;
+            }
+            if let Some(rest) = self.rest.get() {
+                let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(entry) = rest.iter_mut().find(|entry| entry.0 == id.0) {
+                    entry.1 += 1;
+                    return false;
+                }
+            }
+            if seen != 0 {
+                let rest = self.rest.get_or_init(Mutex::default);
+                rest.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push((id.0, 1));
+                return true;
+            }
+            let claimed = u64::from(id.0) << 32 | 1;
+            match self
+                .first
+                .compare_exchange(0, claimed, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes one reference back; true when it was the table's last.
+    pub fn release(&self, id: HolderId) -> bool {
+        let seen = self.first.load(Ordering::Acquire);
+        if holder(seen) == id.0 {
+            let last = seen & 0xffff_ffff == 1;
+            self.first
+                .store(if last { 0 } else { seen - 1 }, Ordering::Release);
+            return last;
+        }
+        let Some(rest) = self.rest.get() else {
+            return false;
+        };
+        let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = rest.iter().position(|entry| entry.0 == id.0) else {
+            return false;
+        };
+        rest[at].1 -= 1;
+        let last = rest[at].1 == 0;
+        if last {
+            rest.swap_remove(at);
+        }
+        last
+    }
+}
+
+const fn holder(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_each_table_apart() {
+        let holders = Holders::default();
+        let [a, b, c] = [HolderId::fresh(), HolderId::fresh(), HolderId::fresh()];
+        assert!(holders.hold(a) && !holders.hold(a));
+        assert!(holders.hold(b) && !holders.hold(b));
+        assert!(!holders.release(a) && holders.release(a));
+        // The inline place is free again: `c` takes it while `b` stays where it was.
+        assert!(holders.hold(c) && !holders.hold(b));
+        assert!(!holders.release(b) && !holders.release(b) && holders.release(b));
+        assert!(holders.release(c));
+        assert!(!holders.release(c));
+    }
+}

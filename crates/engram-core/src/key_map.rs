@@ -1,0 +1,82 @@
+//! From item keys to slots, in shards that are each small enough to regrow under a lock.
+
+use hashbrown::HashMap;
+
+/// One map growing at 10^7 keys stalls its table for 200 ms; a shard's share takes well under 1 ms.
+const SHARDS: usize = 1024;
+
+/// A hash map from `u64` in many parts.
+#[derive(Debug)]
+pub struct KeyMap<V> {
+    shards: Box<[HashMap<u64, V>]>,
+}
+
+impl<V: Copy> Default for KeyMap<V> {
+    fn default() -> Self {
+        Self {
+            shards: std::iter::repeat_with(HashMap::new).take(SHARDS).collect(),
+        }
+    }
+}
+
+impl<V: Copy> KeyMap<V> {
+    /// Multiplicative hashing spreads sequential keys as well as random ones.
+    fn shard(key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize
+    }
+
+    /// What `key` maps to.
+    #[must_use]
+    pub fn get(&self, key: u64) -> Option<V> {
+        self.shards[Self::shard(key)].get(&key).copied()
+    }
+
+    /// Maps `key` to `value`.
+    pub fn insert(&mut self, key: u64, value: V) {
+        self.shards[Self::shard(key)].insert(key, value);
+    }
+
+    /// Forgets `key`.
+    pub fn remove(&mut self, key: u64) -> Option<V> {
+        self.shards[Self::shard(key)].remove(&key)
+    }
+
+    /// The value of `key`, made from `V::default()` when absent.
+    pub fn entry(&mut self, key: u64) -> &mut V
+    where
+        V: Default,
+    {
+        self.shards[Self::shard(key)].entry(key).or_default()
+    }
+
+    /// How many keys there are; counts shard by shard.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(HashMap::len).sum()
+    }
+
+    /// True when no key is mapped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(HashMap::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequential_keys_spread_over_all_shards() {
+        let mut map = KeyMap::default();
+        for key in 0..100_000_u64 {
+            map.insert(key, key);
+        }
+        let fullest = map.shards.iter().map(HashMap::len).max().unwrap();
+        assert!(fullest < 2 * 100_000 / SHARDS, "{fullest}");
+        assert_eq!(
+            (map.len(), map.get(77), map.remove(77), map.get(77)),
+            (100_000, Some(77), Some(77), None)
+        );
+    }
+}

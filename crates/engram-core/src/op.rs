@@ -1,0 +1,99 @@
+//! Changes to tables as values: what a journal would record.
+
+use std::fmt;
+use std::task::Waker;
+
+use crate::item::NewItem;
+use crate::rate_limiter::RateLimits;
+
+/// Position of a change in the log of all changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lsn(pub u64);
+
+/// Why an item left its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The remover chose it.
+    Evicted,
+    /// It was sampled as often as it may be.
+    Exhausted,
+    /// It outlived the table's ttl.
+    Expired,
+    /// Somebody asked for it.
+    Deleted,
+}
+
+/// A change to one table with every choice already made: applying it involves no chance, no
+/// clock and no limiter.
+#[derive(Clone, Debug)]
+pub enum TableOp<'a> {
+    /// A new key enters.
+    Insert {
+        /// The item.
+        item: &'a NewItem,
+        /// Clock reading at its insertion, nanoseconds.
+        now: u64,
+    },
+    /// An item leaves.
+    Remove {
+        /// Which.
+        key: u64,
+        /// Why.
+        cause: Removal,
+    },
+    /// An item's priority changes.
+    SetPriority {
+        /// Which.
+        key: u64,
+        /// Its new priority.
+        priority: f64,
+    },
+    /// Items are handed out, once per occurrence.
+    Sample {
+        /// Which.
+        keys: &'a [u64],
+        /// Whether they may still come back.
+        leased: bool,
+    },
+    /// Leased samples are final.
+    Acknowledge {
+        /// Which.
+        keys: &'a [u64],
+    },
+    /// Leased samples come back: as if they had never been handed out.
+    GiveBack {
+        /// Which.
+        keys: &'a [u64],
+    },
+    /// Everything goes, counters included.
+    Reset,
+    /// The rate limiter's bounds change; its counters stay.
+    SetLimits {
+        /// The new bounds.
+        limits: &'a RateLimits,
+    },
+}
+
+/// Where changes are recorded before anyone is told that they happened.
+pub trait OpSink: fmt::Debug + Send + Sync {
+    /// Records one change. Called under the table's lock: must not wait.
+    fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
+
+    /// Whether everything up to `lsn` is as safe as was promised. Otherwise remembers the waker
+    /// and wakes it once it is.
+    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> bool;
+}
+
+/// The sink of a store without a journal: promises nothing, so nobody waits.
+#[derive(Debug)]
+pub struct Volatile;
+
+impl OpSink for Volatile {
+    fn append(&self, _table: &str, _op: &TableOp<'_>) -> Lsn {
+        Lsn(0)
+    }
+
+    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> bool {
+        true
+    }
+}

@@ -1,0 +1,74 @@
+//! Uniform choice: the slots side by side, in no particular order.
+
+use super::{Pick, TableRng, below};
+use crate::item::Slot;
+use crate::pages::Pages;
+
+/// Slots without gaps: removing one moves the last into its place.
+#[derive(Debug)]
+pub struct Dense {
+    slots: Pages<Slot>,
+    /// Where each slot stands in `slots`.
+    positions: Pages<u32>,
+    len: usize,
+}
+
+impl Default for Dense {
+    fn default() -> Self {
+        Self {
+            slots: Pages::new(0),
+            positions: Pages::new(0),
+            len: 0,
+        }
+    }
+}
+
+impl Dense {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a slot; returns its position.
+    pub(super) fn insert(&mut self, slot: Slot) -> usize {
+        let position = self.len;
+        self.slots.put(position, slot);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "slots are u32, so positions are too"
+        )]
+        self.positions.put(slot as usize, position as u32);
+        self.len += 1;
+        position
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.take_out(slot);
+    }
+
+    /// Removes a slot; returns the position it had and the position that moved into it.
+    pub(super) fn take_out(&mut self, slot: Slot) -> (usize, usize) {
+        let position = self.positions[slot as usize];
+        self.len -= 1;
+        let moved = self.slots[self.len];
+        self.slots[position as usize] = moved;
+        self.positions[moved as usize] = position;
+        (position as usize, self.len)
+    }
+
+    pub(super) fn position(&self, slot: Slot) -> usize {
+        self.positions[slot as usize] as usize
+    }
+
+    pub(super) fn slot(&self, position: usize) -> Slot {
+        self.slots[position]
+    }
+
+    pub(super) fn pick(&self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
+        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
+        let probability = 1.0 / self.len as f64;
+        picks.extend((0..n).map(|_| Pick {
+            slot: self.slots[below(rng, self.len)],
+            probability,
+        }));
+    }
+}

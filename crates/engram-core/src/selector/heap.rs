@@ -1,0 +1,178 @@
+//! Highest or lowest priority first; among equals, whoever was touched longest ago.
+
+use std::cmp::Ordering;
+
+use crate::item::{Rank, Slot};
+use crate::pages::Pages;
+
+const ARITY: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Negated for a max-heap, so that the smallest entry always comes first.
+    priority: f64,
+    touched: u64,
+    slot: Slot,
+}
+
+impl Entry {
+    fn before(&self, other: &Self) -> bool {
+        match self.priority.total_cmp(&other.priority) {
+            Ordering::Equal => self.touched < other.touched,
+            order => order == Ordering::Less,
+        }
+    }
+}
+
+/// A heap of entries that knows where each slot is.
+#[derive(Debug)]
+pub struct Heap {
+    entries: Pages<Entry>,
+    positions: Pages<u32>,
+    len: usize,
+    sign: f64,
+}
+
+impl Heap {
+    pub(super) fn lowest_first() -> Self {
+        Self {
+            entries: Pages::new(Entry {
+                priority: 0.0,
+                touched: 0,
+                slot: 0,
+            }),
+            positions: Pages::new(0),
+            len: 0,
+            sign: 1.0,
+        }
+    }
+
+    pub(super) fn highest_first() -> Self {
+        Self {
+            sign: -1.0,
+            ..Self::lowest_first()
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn first(&self) -> Slot {
+        self.entries[0].slot
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank) {
+        self.positions.reach(slot as usize);
+        self.entries.reach(self.len);
+        self.len += 1;
+        let entry = self.entry(slot, rank);
+        self.sift(self.len - 1, entry);
+    }
+
+    pub(super) fn update(&mut self, slot: Slot, rank: Rank) {
+        let entry = self.entry(slot, rank);
+        self.sift(self.positions[slot as usize] as usize, entry);
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let at = self.positions[slot as usize] as usize;
+        self.len -= 1;
+        if at < self.len {
+            let last = self.entries[self.len];
+            self.sift(at, last);
+        }
+    }
+
+    fn entry(&self, slot: Slot, rank: Rank) -> Entry {
+        // Adding 0 turns -0 into 0: the two are equal, and `total_cmp` would part them.
+        Entry {
+            priority: self.sign * rank.priority + 0.0,
+            touched: rank.touched,
+            slot,
+        }
+    }
+
+    /// Moves the hole at `at` up, then down, until `entry` fits it.
+    fn sift(&mut self, mut at: usize, entry: Entry) {
+        while at > 0 {
+            let parent = (at - 1) / ARITY;
+            if !entry.before(&self.entries[parent]) {
+                break;
+            }
+            self.set(at, self.entries[parent]);
+            at = parent;
+        }
+        loop {
+            let children = at * ARITY + 1..(at * ARITY + 1 + ARITY).min(self.len);
+            let first = children.reduce(|best, child| {
+                if self.entries[child].before(&self.entries[best]) {
+                    child
+                } else {
+                    best
+                }
+            });
+            match first {
+                Some(child) if self.entries[child].before(&entry) => {
+                    self.set(at, self.entries[child]);
+                    at = child;
+                }
+                _ => break,
+            }
+        }
+        self.set(at, entry);
+    }
+
+    fn set(&mut self, at: usize, entry: Entry) {
+        self.entries[at] = entry;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "slots are u32, so positions are too"
+        )]
+        let position = at as u32;
+        self.positions[entry.slot as usize] = position;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_sorting(
+            ops in prop::collection::vec((0..40_u32, -3..4_i32, 0..3_u8), 1..200),
+            highest in any::<bool>(),
+        ) {
+            let mut heap = if highest { Heap::highest_first() } else { Heap::lowest_first() };
+            let mut model: Vec<(Slot, f64, u64)> = Vec::new();
+            for (touched, (slot, priority, op)) in (0_u64..).zip(ops) {
+                let priority = f64::from(priority);
+                let rank = Rank { seq: 0, touched, priority };
+                match (model.iter().position(|entry| entry.0 == slot), op) {
+                    (None, _) => {
+                        heap.insert(slot, rank);
+                        model.push((slot, priority, touched));
+                    }
+                    (Some(at), 0) => {
+                        heap.remove(slot);
+                        model.remove(at);
+                    }
+                    (Some(at), _) => {
+                        heap.update(slot, rank);
+                        model[at] = (slot, priority, touched);
+                    }
+                }
+                model.sort_by(|a, b| {
+                    let order = a.1.total_cmp(&b.1);
+                    (if highest { order.reverse() } else { order }).then(a.2.cmp(&b.2))
+                });
+                prop_assert_eq!(heap.len(), model.len());
+                if let Some(first) = model.first() {
+                    prop_assert_eq!(heap.first(), first.0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Fifo and Lifo: the two ends of the order of insertion.
+
+use std::collections::BTreeMap;
+
+use crate::item::Slot;
+use crate::pages::Pages;
+
+const NONE: Slot = Slot::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    older: Slot,
+    newer: Slot,
+    seq: u64,
+}
+
+/// A linked list through the slots, oldest to newest, plus the few that came back into it.
+#[derive(Debug)]
+pub struct Order {
+    links: Pages<Link>,
+    oldest: Slot,
+    newest: Slot,
+    /// Items that were put back, by insertion number. Their place among the linked ones may be
+    /// far from either end, so they are merged in when an end is asked for.
+    returned: BTreeMap<u64, Slot>,
+    len: usize,
+    newest_first: bool,
+}
+
+impl Order {
+    pub(super) fn oldest_first() -> Self {
+        Self {
+            links: Pages::new(Link {
+                older: NONE,
+                newer: NONE,
+                seq: 0,
+            }),
+            oldest: NONE,
+            newest: NONE,
+            returned: BTreeMap::new(),
+            len: 0,
+            newest_first: false,
+        }
+    }
+
+    pub(super) fn newest_first() -> Self {
+        Self {
+            newest_first: true,
+            ..Self::oldest_first()
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn push_newest(&mut self, slot: Slot, seq: u64) {
+        self.links.put(
+            slot as usize,
+            Link {
+                older: self.newest,
+                newer: NONE,
+                seq,
+            },
+        );
+        match self.newest {
+            NONE => self.oldest = slot,
+            newest => self.links[newest as usize].newer = slot,
+        }
+        self.newest = slot;
+        self.len += 1;
+    }
+
+    pub(super) fn put_back(&mut self, slot: Slot, seq: u64) {
+        self.links[slot as usize].seq = seq;
+        self.returned.insert(seq, slot);
+        self.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let Link { older, newer, seq } = self.links[slot as usize];
+        self.len -= 1;
+        if !self.returned.is_empty() && self.returned.remove(&seq).is_some() {
+            return;
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.links[newer as usize].older = older,
+        }
+    }
+
+    /// The item whose turn it is.
+    pub(crate) fn first(&self) -> Slot {
+        let (linked, returned) = if self.newest_first {
+            (self.newest, self.returned.last_key_value())
+        } else {
+            (self.oldest, self.returned.first_key_value())
+        };
+        match returned {
+            None => linked,
+            Some((_, &slot)) if linked == NONE => slot,
+            Some((&seq, &slot)) => {
+                let linked_is_older = self.links[linked as usize].seq < seq;
+                if linked_is_older == self.newest_first {
+                    slot
+                } else {
+                    linked
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(order: &mut Order) -> Vec<Slot> {
+        std::iter::from_fn(|| {
+            (order.len() > 0).then(|| {
+                let slot = order.first();
+                order.remove(slot);
+                slot
+            })
+        })
+        .collect()
+    }
+
+    #[test]
+    fn what_comes_back_regains_its_place() {
+        for (mut order, expected) in [
+            (Order::oldest_first(), [0, 1, 2, 3, 4]),
+            (Order::newest_first(), [4, 3, 2, 1, 0]),
+        ] {
+            for slot in 0..4 {
+                order.push_newest(slot, 10 + u64::from(slot));
+            }
+            for slot in [2, 0, 3] {
+                order.remove(slot);
+            }
+            order.push_newest(4, 14);
+            for slot in [3, 0, 2] {
+                order.put_back(slot, 10 + u64::from(slot));
+            }
+            assert_eq!(drain(&mut order), expected);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Choice in proportion to `priority ^ exponent` (Schaul et al. 2016, equation 1).
+
+use super::dense::Dense;
+use super::{Odds, Pick, TableRng, unit};
+use crate::item::Slot;
+use crate::sum_tree::SumTree;
+
+/// 2^32 such weights still have a finite sum.
+pub(super) const MAX_WEIGHT: f64 = 1e290;
+
+/// The mass of a priority; 0 stays 0 whatever the exponent.
+pub(super) fn weight(priority: f64, exponent: f64) -> f64 {
+    if priority == 0.0 {
+        0.0
+    } else {
+        priority.powf(exponent)
+    }
+}
+
+/// Slots side by side, and a tree of their weights in that order.
+#[derive(Debug)]
+pub struct Prioritized {
+    dense: Dense,
+    tree: SumTree,
+    exponent: f64,
+}
+
+impl Prioritized {
+    pub(super) fn new(exponent: f64) -> Self {
+        Self {
+            dense: Dense::default(),
+            tree: SumTree::default(),
+            exponent,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.dense.len()
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot, priority: f64) {
+        let position = self.dense.insert(slot);
+        self.tree.set(position, weight(priority, self.exponent));
+    }
+
+    pub(super) fn update(&mut self, slot: Slot, priority: f64) {
+        self.tree
+            .set(self.dense.position(slot), weight(priority, self.exponent));
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let (position, moved) = self.dense.take_out(slot);
+        if position != moved {
+            self.tree.set(position, self.tree.weight(moved));
+        }
+        self.tree.set(moved, 0.0);
+    }
+
+    pub(super) fn odds(&self) -> Odds {
+        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
+        if self.tree.total() > 0.0 {
+            Odds {
+                candidates: self.tree.non_zero() as u64,
+                min_probability: self.tree.min_weight() / self.tree.total(),
+            }
+        } else {
+            Odds {
+                candidates: self.dense.len() as u64,
+                min_probability: 1.0 / self.dense.len() as f64,
+            }
+        }
+    }
+
+    /// With all weights 0, every item is as likely as any other.
+    pub(super) fn pick(&self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
+        let total = self.tree.total();
+        if total <= 0.0 {
+            return self.dense.pick(n, rng, picks);
+        }
+        let masses: Vec<f64> = (0..n).map(|_| unit(rng) * total).collect();
+        let mut positions = Vec::with_capacity(n);
+        self.tree.find(&masses, &mut positions);
+        picks.extend(positions.into_iter().map(|position| Pick {
+            slot: self.dense.slot(position),
+            probability: self.tree.weight(position) / total,
+        }));
+    }
+}

@@ -1,0 +1,243 @@
+//! A tree of partial sums: draw an index with probability proportional to its weight.
+
+use crate::pages::Pages;
+
+/// Children per node: two cache lines of sums, six levels for ten million leaves.
+const FANOUT: usize = 16;
+
+/// Draws walked side by side, so that their cache misses overlap.
+const LANES: usize = 32;
+
+/// Weights with their sums and smallest non-zero values, level by level.
+///
+/// Parents are always recomputed from all their children, so no rounding error accumulates and
+/// the tree is a function of its leaves alone.
+#[derive(Debug)]
+pub struct SumTree {
+    /// `levels[0]` are the leaves; entry `i` of a level sums entries `16 i ..` of the one below.
+    levels: Vec<Level>,
+    non_zero: usize,
+}
+
+#[derive(Debug)]
+struct Level {
+    sums: Pages<f64>,
+    /// Smallest non-zero leaf below each entry; unused for the leaves themselves.
+    mins: Pages<f64>,
+}
+
+impl Level {
+    fn new() -> Self {
+        Self {
+            sums: Pages::new(0.0),
+            mins: Pages::new(f64::INFINITY),
+        }
+    }
+}
+
+impl Default for SumTree {
+    fn default() -> Self {
+        let mut tree = Self {
+            levels: vec![Level::new(), Level::new()],
+            non_zero: 0,
+        };
+        tree.reach(0);
+        tree
+    }
+}
+
+impl SumTree {
+    /// Makes `at` a valid leaf; new leaves weigh 0.
+    pub fn reach(&mut self, at: usize) {
+        let mut index = at;
+        for depth in 0.. {
+            if depth == self.levels.len() {
+                self.levels.push(Level::new());
+                self.levels[depth].sums.reach(0);
+                self.levels[depth].mins.reach(0);
+                self.refresh(depth, 0);
+            }
+            let level = &mut self.levels[depth];
+            level.sums.reach(index);
+            if depth > 0 {
+                level.mins.reach(index);
+                if index == 0 && depth + 1 == self.levels.len() {
+                    return;
+                }
+            }
+            index /= FANOUT;
+        }
+    }
+
+    /// Sets the weight of leaf `at`, growing as needed. Weights are finite and not negative.
+    pub fn set(&mut self, at: usize, weight: f64) {
+        self.reach(at);
+        let before = std::mem::replace(&mut self.levels[0].sums[at], weight);
+        self.non_zero += usize::from(weight > 0.0);
+        self.non_zero -= usize::from(before > 0.0);
+        let mut index = at / FANOUT;
+        for depth in 1..self.levels.len() {
+            self.refresh(depth, index);
+            index /= FANOUT;
+        }
+    }
+
+    fn refresh(&mut self, depth: usize, index: usize) {
+        let below = &self.levels[depth - 1];
+        let sums = below.sums.group(index * FANOUT, FANOUT);
+        let mut lanes = [0.0; 4];
+        for part in sums.chunks_exact(4) {
+            for (lane, sum) in lanes.iter_mut().zip(part) {
+                *lane += sum;
+            }
+        }
+        let sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+        let min = if depth == 1 {
+            let positive = |w: &f64| if *w > 0.0 { *w } else { f64::INFINITY };
+            sums.iter().map(positive).fold(f64::INFINITY, f64::min)
+        } else {
+            below
+                .mins
+                .group(index * FANOUT, FANOUT)
+                .iter()
+                .copied()
+                .fold(f64::INFINITY, f64::min)
+        };
+        self.levels[depth].sums[index] = sum;
+        self.levels[depth].mins[index] = min;
+    }
+
+    /// Weight of leaf `at`.
+    #[must_use]
+    pub fn weight(&self, at: usize) -> f64 {
+        self.levels[0].sums[at]
+    }
+
+    /// Sum of all weights.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.levels[self.levels.len() - 1].sums[0]
+    }
+
+    /// Smallest non-zero weight; infinite when there is none.
+    #[must_use]
+    pub fn min_weight(&self) -> f64 {
+        self.levels[self.levels.len() - 1].mins[0]
+    }
+
+    /// How many leaves have a weight above 0.
+    #[must_use]
+    pub fn non_zero(&self) -> usize {
+        self.non_zero
+    }
+
+    /// Replaces each mass in `[0, total)` by the first leaf whose inclusive prefix sum exceeds it.
+    ///
+    /// Whatever rounding does, the leaf's weight is above 0. The total must be above 0.
+    pub fn find(&self, masses: &[f64], leaves: &mut Vec<usize>) {
+        for masses in masses.chunks(LANES) {
+            let mut left = [0.0; LANES];
+            left[..masses.len()].copy_from_slice(masses);
+            let mut at = [0_usize; LANES];
+            for depth in (1..self.levels.len()).rev() {
+                let below = &self.levels[depth - 1].sums;
+                // Touch first: these loads do not depend on each other, so the misses overlap.
+                let mut touched = 0.0;
+                for at in &at[..masses.len()] {
+                    let group = below.group(at * FANOUT, FANOUT);
+                    touched += group[0] + group[FANOUT / 2];
+                }
+                std::hint::black_box(touched);
+                for (at, left) in at.iter_mut().zip(&mut left).take(masses.len()) {
+                    let group = below.group(*at * FANOUT, FANOUT);
+                    let (child, rest) = descend(group, *left);
+                    *at = *at * FANOUT + child;
+                    *left = rest;
+                }
+            }
+            leaves.extend_from_slice(&at[..masses.len()]);
+        }
+    }
+}
+
+/// The child that holds `mass`, and what remains of it there.
+fn descend(sums: &[f64], mut mass: f64) -> (usize, f64) {
+    let mut last = (0, 0.0);
+    for (child, &sum) in sums.iter().enumerate() {
+        if mass < sum {
+            return (child, mass);
+        }
+        mass -= sum;
+        if sum > 0.0 {
+            // Rounding may push a mass past the end: it then belongs to the last non-zero child.
+            last = (child, sum);
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn find(tree: &SumTree, mass: f64) -> usize {
+        let mut leaves = Vec::new();
+        tree.find(&[mass], &mut leaves);
+        leaves[0]
+    }
+
+    #[test]
+    fn a_mass_at_the_end_lands_on_the_last_non_zero_leaf() {
+        let mut tree = SumTree::default();
+        for leaf in 0..9 {
+            tree.set(leaf, 0.1);
+        }
+        tree.set(9, 0.0);
+        assert_eq!(find(&tree, tree.total()), 8);
+        assert_eq!((tree.non_zero(), tree.min_weight()), (9, 0.1));
+    }
+
+    #[test]
+    fn grows_without_losing_weight() {
+        let mut tree = SumTree::default();
+        tree.set(0, 1.0);
+        tree.set(1_000_000, 2.0);
+        tree.set(17, 4.0);
+        assert!((tree.total() - 7.0).abs() < 1e-12);
+        assert_eq!(find(&tree, 0.5), 0);
+        assert_eq!(find(&tree, 1.5), 17);
+        assert_eq!(find(&tree, 6.5), 1_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_running_sum(
+            sets in prop::collection::vec((0..600_usize, 0..5_u32), 1..200),
+            units in prop::collection::vec(0.0..1.0_f64, 1..80),
+        ) {
+            let mut tree = SumTree::default();
+            let mut model = vec![0.0_f64; 600];
+            for (leaf, weight) in sets {
+                tree.set(leaf, f64::from(weight));
+                model[leaf] = f64::from(weight);
+            }
+            // Small integers: every sum is exact.
+            let total: f64 = model.iter().sum();
+            prop_assert!(tree.total().total_cmp(&total).is_eq());
+            prop_assert_eq!(tree.non_zero(), model.iter().filter(|w| **w > 0.0).count());
+            let min = model.iter().copied().filter(|w| *w > 0.0).fold(f64::INFINITY, f64::min);
+            prop_assert!(tree.min_weight().total_cmp(&min).is_eq());
+            if total > 0.0 {
+                let masses: Vec<f64> = units.iter().map(|u| u * total).collect();
+                let mut leaves = Vec::new();
+                tree.find(&masses, &mut leaves);
+                for (mass, leaf) in masses.iter().zip(leaves) {
+                    let mut before = 0.0;
+                    let expected = model.iter().position(|w| { before += w; *mass < before });
+                    prop_assert_eq!(Some(leaf), expected);
+                }
+            }
+        }
+    }
+}

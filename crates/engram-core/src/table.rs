@@ -1,0 +1,410 @@
+//! One table: items, the selectors that choose among them, and the limiter that holds them back.
+//!
+//! Nothing here waits, locks or reads a clock; the engine does. No call's cost grows with the
+//! size of the table, but for [`TableState::reset`]'s leftovers, which the caller drops.
+
+mod apply;
+mod draw;
+mod options;
+
+use std::sync::Arc;
+
+use rand_xoshiro::rand_core::SeedableRng;
+
+use crate::error::{Error, Result};
+use crate::holders::HolderId;
+use crate::item::{Item, NewItem, Slot};
+use crate::key_map::KeyMap;
+use crate::op::{Lsn, OpSink, Removal, TableOp};
+use crate::pages::{CowPages, Pages};
+use crate::rate_limiter::{RateLimiter, RateLimits};
+use crate::selector::{Pick, Selector, SelectorKind, TableRng};
+use crate::trajectory::Trajectory;
+pub use draw::{Draw, Handle};
+pub use options::TableOptions;
+
+/// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
+pub const ITEM_OVERHEAD: u64 = 128;
+
+/// Items that one call evicts at most; the rest is left to the next.
+const EVICTIONS_PER_CALL: usize = 256;
+
+/// What left a table and may be freed once its lock is released.
+#[derive(Debug, Default)]
+pub struct Trash {
+    trajectories: Vec<Trajectory>,
+    contents: Vec<Contents>,
+}
+
+impl Trash {
+    /// True when there is nothing to free.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.trajectories.is_empty() && self.contents.is_empty()
+    }
+}
+
+/// Whether an item may enter now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Yes.
+    Ready,
+    /// Not before something else happens.
+    Wait,
+    /// Not before [`TableState::shrink`] has made room.
+    Shrink,
+}
+
+/// Everything that grows with the table. Replaced as a whole by a reset.
+#[derive(Debug)]
+struct Contents {
+    items: CowPages<Item>,
+    keys: KeyMap<Slot>,
+    sampler: Selector,
+    remover: Selector,
+    expiry: Option<Expiry>,
+    /// Chunks of each episode that the table refers to.
+    episodes: KeyMap<u32>,
+    holder: HolderId,
+    /// Slots handed out so far, vacant ones included.
+    slots: Slot,
+    /// First of the vacant slots, chained through their `seq`.
+    vacant: Option<Slot>,
+    size: u64,
+    bytes: u64,
+    num_episodes: u64,
+}
+
+/// Which items are due to expire first.
+#[derive(Debug)]
+struct Expiry {
+    order: Selector,
+    inserted_at: Pages<u64>,
+}
+
+impl Contents {
+    fn new(options: &TableOptions) -> Self {
+        Self {
+            items: CowPages::new(Item::default()),
+            keys: KeyMap::default(),
+            sampler: Selector::new(options.sampler),
+            remover: Selector::new(options.remover),
+            expiry: options.ttl.map(|_| Expiry {
+                order: Selector::new(SelectorKind::Fifo),
+                inserted_at: Pages::new(0),
+            }),
+            episodes: KeyMap::default(),
+            holder: HolderId::fresh(),
+            slots: 0,
+            vacant: None,
+            size: 0,
+            bytes: 0,
+            num_episodes: 0,
+        }
+    }
+}
+
+/// The state of one table. Its owner guards it with a lock.
+#[derive(Debug)]
+pub struct TableState {
+    options: Arc<TableOptions>,
+    sink: Arc<dyn OpSink>,
+    contents: Contents,
+    limiter: RateLimiter,
+    rng: TableRng,
+    next_seq: u64,
+    /// Handles of items inserted before this are void.
+    first_seq: u64,
+    next_touch: u64,
+    num_deleted_episodes: u64,
+    num_unique_samples: u64,
+    last_lsn: Lsn,
+    picks: Vec<Pick>,
+    keys: Vec<u64>,
+}
+
+/// Numbers about a table at one moment.
+#[derive(Clone, Debug)]
+pub struct TableStats {
+    /// Items, those on their last lease included.
+    pub size: u64,
+    /// Items that neither sampler nor remover may choose: on their last lease.
+    pub hidden: u64,
+    /// Bytes of the distinct chunks it refers to, and of its items.
+    pub bytes: u64,
+    /// Distinct episodes among those chunks.
+    pub num_episodes: u64,
+    /// Episodes whose last chunk left, since creation or reset.
+    pub num_deleted_episodes: u64,
+    /// Items sampled at least once, since creation or reset.
+    pub num_unique_samples: u64,
+    /// Limits and counters.
+    pub limiter: RateLimiter,
+}
+
+/// The items of a table at one moment, however it changes afterwards.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    items: CowPages<Item>,
+    slots: Slot,
+    /// Limits and counters.
+    pub limiter: RateLimiter,
+}
+
+/// One item of a [`Snapshot`].
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotItem<'a> {
+    /// Its key.
+    pub key: u64,
+    /// Its priority then.
+    pub priority: f64,
+    /// Insertion number.
+    pub seq: u64,
+    /// Samples taken, leased ones included.
+    pub times_sampled: u32,
+    /// What it is made of.
+    pub trajectory: &'a Trajectory,
+}
+
+impl Snapshot {
+    /// Its items, in no particular order.
+    pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
+        (0..self.slots).filter_map(|slot| {
+            let item = &self.items[slot as usize];
+            item.trajectory.as_ref().map(|trajectory| SnapshotItem {
+                key: item.key,
+                priority: item.priority,
+                seq: item.seq,
+                times_sampled: item.times_sampled,
+                trajectory,
+            })
+        })
+    }
+}
+
+impl TableState {
+    /// An empty table.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the options make no sense.
+    pub fn new(options: Arc<TableOptions>, sink: Arc<dyn OpSink>) -> Result<Self> {
+        options.check()?;
+        Ok(Self {
+            contents: Contents::new(&options),
+            limiter: RateLimiter::new(options.limits.clone()),
+            rng: TableRng::seed_from_u64(options.seed),
+            next_seq: 0,
+            first_seq: 0,
+            next_touch: 0,
+            num_deleted_episodes: 0,
+            num_unique_samples: 0,
+            last_lsn: Lsn::default(),
+            picks: Vec::new(),
+            keys: Vec::new(),
+            options,
+            sink,
+        })
+    }
+
+    /// What the table was made with; the limits may have changed since.
+    #[must_use]
+    pub fn options(&self) -> &Arc<TableOptions> {
+        &self.options
+    }
+
+    /// Limits and counters.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
+    /// The last change made.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        self.last_lsn
+    }
+
+    /// Whether `item` may enter now.
+    #[must_use]
+    pub fn admit(&self, item: &NewItem) -> Admission {
+        if self.over_bounds(0) && self.can_evict() {
+            Admission::Shrink
+        } else if self.limiter.can_insert(1) && (self.has_room(item) || self.can_evict()) {
+            Admission::Ready
+        } else {
+            Admission::Wait
+        }
+    }
+
+    fn has_room(&self, item: &NewItem) -> bool {
+        let bytes = self
+            .options
+            .max_bytes
+            .map_or(0, |_| self.options.item_bytes(item));
+        self.contents.size < self.options.max_size && !self.over_bounds(bytes)
+    }
+
+    fn over_bounds(&self, more_bytes: u64) -> bool {
+        let Contents { size, bytes, .. } = self.contents;
+        size > self.options.max_size
+            || self
+                .options
+                .max_bytes
+                .is_some_and(|max| bytes + more_bytes > max)
+    }
+
+    fn can_evict(&self) -> bool {
+        !self.contents.remover.is_empty()
+    }
+
+    /// Lets an item in that [`TableState::admit`] found ready; false when its key was already there.
+    ///
+    /// The caller has checked it with [`TableOptions::check_item`]. Afterwards the remover makes
+    /// room, among all items, the new one included.
+    pub fn insert(&mut self, item: NewItem, now: u64, trash: &mut Trash) -> bool {
+        if self.contents.keys.get(item.key).is_some() {
+            return false;
+        }
+        self.record(&TableOp::Insert { item: &item, now });
+        self.put_in(item, now);
+        self.shrink(trash);
+        true
+    }
+
+    /// Evicts a bounded number of items where the table exceeds its bounds; true when done.
+    pub fn shrink(&mut self, trash: &mut Trash) -> bool {
+        for _ in 0..EVICTIONS_PER_CALL {
+            let hidden = self.contents.size > self.contents.remover.len() as u64;
+            // Beside leased items only the newest is left: it must not pay for them.
+            let spare = self.contents.remover.len() > usize::from(hidden);
+            if !(self.over_bounds(0) && spare) {
+                return true;
+            }
+            let mut victim = Vec::new();
+            self.contents.remover.pick(1, &mut self.rng, &mut victim);
+            self.remove(victim[0].slot, Removal::Evicted, trash);
+        }
+        !self.over_bounds(0)
+    }
+
+    /// Removes items that are older than the ttl; true when none is left.
+    pub fn expire(&mut self, now: u64, trash: &mut Trash) -> bool {
+        for _ in 0..EVICTIONS_PER_CALL {
+            match self.next_expiry() {
+                Some(due) if due <= now => {
+                    let Some(slot) = self.oldest() else {
+                        return true;
+                    };
+                    self.remove(slot, Removal::Expired, trash);
+                }
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    /// When the oldest item expires, nanoseconds.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<u64> {
+        let ttl = self.options.ttl?;
+        let slot = self.oldest()?;
+        let expiry = self.contents.expiry.as_ref()?;
+        Some(expiry.inserted_at[slot as usize].saturating_add(ttl))
+    }
+
+    fn oldest(&self) -> Option<Slot> {
+        match &self.contents.expiry.as_ref()?.order {
+            Selector::Order(order) if order.len() > 0 => Some(order.first()),
+            _ => None,
+        }
+    }
+
+    /// Sets priorities; keys that are not there are passed over. Returns how many were.
+    ///
+    /// The caller has checked the priorities with [`TableOptions::check_priority`].
+    pub fn update(&mut self, updates: impl Iterator<Item = (u64, f64)>) -> usize {
+        let mut matched = 0;
+        for (key, priority) in updates {
+            if let Some(slot) = self.contents.keys.get(key) {
+                self.record(&TableOp::SetPriority { key, priority });
+                self.set_priority(slot, priority);
+                matched += 1;
+            }
+        }
+        matched
+    }
+
+    /// Deletes items; keys that are not there are passed over. Returns how many were.
+    pub fn delete(&mut self, keys: &[u64], trash: &mut Trash) -> usize {
+        let mut matched = 0;
+        for key in keys {
+            if let Some(slot) = self.contents.keys.get(*key) {
+                self.remove(slot, Removal::Deleted, trash);
+                matched += 1;
+            }
+        }
+        matched
+    }
+
+    /// Forgets all items and counts; what it held goes to the trash.
+    pub fn reset(&mut self, trash: &mut Trash) {
+        self.record(&TableOp::Reset);
+        self.clear(trash);
+    }
+
+    /// Changes the limiter's bounds; its counts stay.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when nothing could ever be sampled under them.
+    pub fn set_limits(&mut self, limits: RateLimits) -> Result<()> {
+        limits.check(&self.options.name, self.options.max_size)?;
+        self.record(&TableOp::SetLimits { limits: &limits });
+        self.limiter.limits = limits;
+        Ok(())
+    }
+
+    /// Numbers about this moment.
+    #[must_use]
+    pub fn stats(&self) -> TableStats {
+        TableStats {
+            size: self.contents.size,
+            hidden: self.contents.size - self.contents.sampler.len() as u64,
+            bytes: self.contents.bytes,
+            num_episodes: self.contents.num_episodes,
+            num_deleted_episodes: self.num_deleted_episodes,
+            num_unique_samples: self.num_unique_samples,
+            limiter: self.limiter.clone(),
+        }
+    }
+
+    /// The items of this moment; costs one pointer per 4,096 items.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            items: self.contents.items.clone(),
+            slots: self.contents.slots,
+            limiter: self.limiter.clone(),
+        }
+    }
+
+    /// Why `n` samples can never be had, whatever happens.
+    ///
+    /// # Errors
+    /// [`Error::NeverServed`].
+    pub fn check_sample(&self, n: usize) -> Result<()> {
+        let TableOptions {
+            name,
+            max_size,
+            max_times_sampled,
+            ..
+        } = &*self.options;
+        let most = max_size.saturating_mul(u64::from(*max_times_sampled));
+        if *max_times_sampled > 0 && n as u64 > most {
+            return Err(Error::NeverServed(format!(
+                "{n} samples from table `{name}` can never be had at once: it holds at most \
+                 {max_size} items, each sampled at most {max_times_sampled} times"
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! The one place where a table changes: each function is one [`TableOp`], recorded by its caller.
+
+use crate::item::{HIDDEN, Item, NewItem, Slot};
+use crate::op::{Removal, TableOp};
+use crate::table::{Contents, ITEM_OVERHEAD, TableState, Trash};
+
+impl TableState {
+    /// Records a change that is about to be applied.
+    pub(super) fn record(&mut self, op: &TableOp<'_>) {
+        self.last_lsn = self.sink.append(&self.options.name, op);
+    }
+
+    /// Applies a recorded change without recording it again: how a journal is replayed.
+    pub fn replay(&mut self, op: &TableOp<'_>, trash: &mut Trash) {
+        let slot_of = |state: &Self, key| state.contents.keys.get(key);
+        match *op {
+            TableOp::Insert { item, now } => {
+                if slot_of(self, item.key).is_none() {
+                    self.put_in(item.clone(), now);
+                }
+            }
+            TableOp::Remove { key, .. } => {
+                if let Some(slot) = slot_of(self, key) {
+                    self.take_out(slot, trash);
+                }
+            }
+            TableOp::SetPriority { key, priority } => {
+                if let Some(slot) = slot_of(self, key) {
+                    self.set_priority(slot, priority);
+                }
+            }
+            TableOp::Sample { keys, leased } => {
+                for slot in keys
+                    .iter()
+                    .filter_map(|key| self.contents.keys.get(*key))
+                    .collect::<Vec<_>>()
+                {
+                    self.count_sample(slot, leased);
+                }
+            }
+            TableOp::Acknowledge { keys } => {
+                for slot in keys
+                    .iter()
+                    .filter_map(|key| self.contents.keys.get(*key))
+                    .collect::<Vec<_>>()
+                {
+                    self.end_lease(slot);
+                }
+            }
+            TableOp::GiveBack { keys } => {
+                for key in keys {
+                    self.limiter.samples -= 1;
+                    if let Some(slot) = slot_of(self, *key) {
+                        self.undo_sample(slot);
+                    }
+                }
+            }
+            TableOp::Reset => self.clear(trash),
+            TableOp::SetLimits { limits } => self.limiter.limits = limits.clone(),
+        }
+    }
+
+    /// Records and applies a removal.
+    pub(super) fn remove(&mut self, slot: Slot, cause: Removal, trash: &mut Trash) {
+        let key = self.contents.items[slot as usize].key;
+        self.record(&TableOp::Remove { key, cause });
+        self.take_out(slot, trash);
+    }
+
+    pub(super) fn put_in(&mut self, item: NewItem, now: u64) {
+        let contents = &mut self.contents;
+        let slot = if let Some(slot) = contents.vacant {
+            let next = contents.items[slot as usize].seq;
+            contents.vacant = Slot::try_from(next).ok().filter(|slot| *slot != Slot::MAX);
+            slot
+        } else {
+            let slot = contents.slots;
+            contents.slots += 1;
+            contents.items.reach(slot as usize);
+            slot
+        };
+        let item = Item {
+            key: item.key,
+            priority: item.priority,
+            seq: self.next_seq,
+            touched: self.next_touch,
+            trajectory: Some(item.trajectory),
+            times_sampled: 0,
+            leases: 0,
+        };
+        self.next_seq += 1;
+        self.next_touch += 1;
+        self.limiter.inserts += 1;
+        contents.size += 1;
+        contents.keys.insert(item.key, slot);
+        contents.hold_chunks(&item);
+        let rank = item.rank();
+        contents.sampler.insert(slot, rank);
+        contents.remover.insert(slot, rank);
+        if let Some(expiry) = &mut contents.expiry {
+            expiry.inserted_at.put(slot as usize, now);
+            expiry.order.insert(slot, rank);
+        }
+        contents.items[slot as usize] = item;
+    }
+
+    pub(super) fn take_out(&mut self, slot: Slot, trash: &mut Trash) {
+        let contents = &mut self.contents;
+        let vacant = Item {
+            seq: u64::from(contents.vacant.unwrap_or(Slot::MAX)),
+            ..Item::default()
+        };
+        let item = std::mem::replace(&mut contents.items[slot as usize], vacant);
+        contents.vacant = Some(slot);
+        contents.size -= 1;
+        contents.keys.remove(item.key);
+        if !item.is_hidden() {
+            contents.hide(slot);
+        }
+        self.limiter.deletes += 1;
+        self.num_deleted_episodes += contents.release_chunks(&item);
+        trash.trajectories.extend(item.trajectory);
+    }
+
+    pub(super) fn set_priority(&mut self, slot: Slot, priority: f64) {
+        let item = &mut self.contents.items[slot as usize];
+        item.priority = priority;
+        item.touched = self.next_touch;
+        self.next_touch += 1;
+        let rank = item.rank();
+        if !item.is_hidden() {
+            self.contents.sampler.update(slot, rank);
+            self.contents.remover.update(slot, rank);
+        }
+    }
+
+    /// Counts one sample; hides the item when it was the last one allowed.
+    pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) {
+        let item = &mut self.contents.items[slot as usize];
+        self.limiter.samples += 1;
+        self.num_unique_samples += u64::from(item.times_sampled == 0);
+        item.times_sampled = item.times_sampled.saturating_add(1);
+        item.leases += u32::from(leased);
+        if item.times_sampled == self.options.max_times_sampled && !item.is_hidden() {
+            item.leases |= HIDDEN;
+            self.contents.hide(slot);
+        }
+    }
+
+    /// Ends one lease for good.
+    pub(super) fn end_lease(&mut self, slot: Slot) {
+        let item = &mut self.contents.items[slot as usize];
+        item.leases -= u32::from(item.open_leases() > 0);
+    }
+
+    /// True when the item was sampled for the last time and nobody can give it back.
+    pub(super) fn is_exhausted(&self, slot: Slot) -> bool {
+        self.contents.items[slot as usize].leases == HIDDEN
+    }
+
+    /// Ends one lease as if the sample had never been taken. The caller has undone the limiter's count.
+    pub(super) fn undo_sample(&mut self, slot: Slot) {
+        let item = &mut self.contents.items[slot as usize];
+        item.leases -= u32::from(item.open_leases() > 0);
+        item.times_sampled = item.times_sampled.saturating_sub(1);
+        self.num_unique_samples -= u64::from(item.times_sampled == 0);
+        if item.is_hidden() {
+            item.leases &= !HIDDEN;
+            let rank = item.rank();
+            let contents = &mut self.contents;
+            contents.sampler.put_back(slot, rank);
+            contents.remover.put_back(slot, rank);
+            if let Some(expiry) = &mut contents.expiry {
+                expiry.order.put_back(slot, rank);
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self, trash: &mut Trash) {
+        let empty = Contents::new(&self.options);
+        trash
+            .contents
+            .push(std::mem::replace(&mut self.contents, empty));
+        self.first_seq = self.next_seq;
+        self.num_deleted_episodes = 0;
+        self.num_unique_samples = 0;
+        self.limiter.inserts = 0;
+        self.limiter.samples = 0;
+        self.limiter.deletes = 0;
+    }
+}
+
+impl Contents {
+    /// Takes an item out of everything that chooses.
+    fn hide(&mut self, slot: Slot) {
+        self.sampler.remove(slot);
+        self.remover.remove(slot);
+        if let Some(expiry) = &mut self.expiry {
+            expiry.order.remove(slot);
+        }
+    }
+
+    fn hold_chunks(&mut self, item: &Item) {
+        let Some(trajectory) = &item.trajectory else {
+            return;
+        };
+        self.bytes += ITEM_OVERHEAD + trajectory.footprint() as u64;
+        for chunk in trajectory.chunks() {
+            if chunk.holders().hold(self.holder) {
+                self.bytes += chunk.footprint() as u64;
+                for episode in &chunk.origin().episodes {
+                    let chunks = self.episodes.entry(*episode);
+                    self.num_episodes += u64::from(*chunks == 0);
+                    *chunks += 1;
+                }
+            }
+        }
+    }
+
+    /// Returns how many episodes lost their last chunk.
+    fn release_chunks(&mut self, item: &Item) -> u64 {
+        let Some(trajectory) = &item.trajectory else {
+            return 0;
+        };
+        let mut ended = 0;
+        self.bytes -= ITEM_OVERHEAD + trajectory.footprint() as u64;
+        for chunk in trajectory.chunks() {
+            if chunk.holders().release(self.holder) {
+                self.bytes -= chunk.footprint() as u64;
+                for episode in &chunk.origin().episodes {
+                    let chunks = self.episodes.entry(*episode);
+                    *chunks -= 1;
+                    if *chunks == 0 {
+                        self.episodes.remove(*episode);
+                        ended += 1;
+                    }
+                }
+            }
+        }
+        self.num_episodes -= ended;
+        ended
+    }
+}

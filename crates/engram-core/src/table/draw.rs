@@ -1,0 +1,184 @@
+//! Handing items out, for good or on lease.
+
+use crate::item::Slot;
+use crate::op::{Removal, TableOp};
+use crate::selector::Odds;
+use crate::table::{TableState, Trash};
+use crate::trajectory::Trajectory;
+
+/// Draws made in one call at most, so that no lock hold grows with the request.
+const DRAWS_PER_CALL: usize = 16_384;
+
+/// A sampled item. The trajectory stays readable whatever happens to the item.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    /// What it is made of.
+    pub trajectory: Trajectory,
+    /// Where the item is, to end the lease.
+    pub handle: Handle,
+    /// Its key.
+    pub key: u64,
+    /// With what probability it was drawn.
+    pub probability: f64,
+    /// Its priority when drawn.
+    pub priority: f64,
+    /// How often it has been sampled, this time included.
+    pub times_sampled: u32,
+    /// Items in the table when it was drawn.
+    pub table_size: u64,
+    /// What else could have been drawn.
+    pub odds: Odds,
+}
+
+/// An item at one moment: void once the item is gone, also when its slot holds another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handle {
+    slot: Slot,
+    seq: u64,
+}
+
+impl TableState {
+    /// Draws as many of `n` items as the limiter and the table allow now; returns how many.
+    ///
+    /// Each leased draw must be ended by [`TableState::acknowledge`] or [`TableState::give_back`].
+    pub fn draw(
+        &mut self,
+        n: usize,
+        leased: bool,
+        draws: &mut Vec<Draw>,
+        trash: &mut Trash,
+    ) -> usize {
+        let n = n.min(DRAWS_PER_CALL);
+        let before = draws.len();
+        if self.options.max_times_sampled == 0 {
+            // Nothing is removed while we draw: all at once is the same as one by one.
+            #[expect(clippy::cast_possible_truncation, reason = "at most n")]
+            let allowed = self.limiter.samples_allowed(n as u64) as usize;
+            if allowed > 0 && !self.contents.sampler.is_empty() {
+                self.draw_some(allowed, leased, draws, trash);
+            }
+        } else {
+            while draws.len() - before < n
+                && self.limiter.can_sample(1)
+                && !self.contents.sampler.is_empty()
+            {
+                self.draw_some(1, leased, draws, trash);
+            }
+        }
+        draws.len() - before
+    }
+
+    /// True when `n` draws would all be made now, whatever they are.
+    #[must_use]
+    pub fn can_draw_at_once(&self, n: usize) -> bool {
+        let allowed = n <= DRAWS_PER_CALL && self.limiter.can_sample(n as u64);
+        // Draws that remove items change what the next may do: those go one by one.
+        allowed
+            && !self.contents.sampler.is_empty()
+            && (self.options.max_times_sampled == 0 || n == 1)
+    }
+
+    fn draw_some(&mut self, n: usize, leased: bool, draws: &mut Vec<Draw>, trash: &mut Trash) {
+        let odds = self.contents.sampler.odds();
+        let table_size = self.contents.size;
+        let mut picks = std::mem::take(&mut self.picks);
+        let mut keys = std::mem::take(&mut self.keys);
+        picks.clear();
+        keys.clear();
+        self.contents.sampler.pick(n, &mut self.rng, &mut picks);
+        // These two loops only read, so their cache misses overlap: items first, then chunks.
+        keys.extend(
+            picks
+                .iter()
+                .map(|pick| self.contents.items[pick.slot as usize].key),
+        );
+        let steps =
+            picks.iter().map(
+                |pick| match &self.contents.items[pick.slot as usize].trajectory {
+                    Some(Trajectory::Rows { chunk, .. }) => chunk.origin().steps,
+                    _ => 0,
+                },
+            );
+        std::hint::black_box(steps.fold(0, u32::wrapping_add));
+        self.record(&TableOp::Sample {
+            keys: &keys,
+            leased,
+        });
+        draws.reserve(n);
+        for pick in &picks {
+            self.count_sample(pick.slot, leased);
+            let item = &self.contents.items[pick.slot as usize];
+            let Some(trajectory) = item.trajectory.clone() else {
+                continue;
+            };
+            draws.push(Draw {
+                trajectory,
+                handle: Handle {
+                    slot: pick.slot,
+                    seq: item.seq,
+                },
+                key: item.key,
+                probability: pick.probability,
+                priority: item.priority,
+                times_sampled: item.times_sampled,
+                table_size,
+                odds,
+            });
+            if self.is_exhausted(pick.slot) {
+                self.remove(pick.slot, Removal::Exhausted, trash);
+            }
+        }
+        self.picks = picks;
+        self.keys = keys;
+    }
+
+    /// The leased draws were used: they are final.
+    pub fn acknowledge(
+        &mut self,
+        handles: impl Iterator<Item = Handle> + Clone,
+        trash: &mut Trash,
+    ) {
+        let keys = self.keys_of(handles.clone());
+        self.record(&TableOp::Acknowledge { keys: &keys });
+        for handle in handles {
+            if self.is_live(handle) {
+                self.end_lease(handle.slot);
+                if self.is_exhausted(handle.slot) {
+                    self.remove(handle.slot, Removal::Exhausted, trash);
+                }
+            }
+        }
+    }
+
+    /// The leased draws were not used: counters are undone and hidden items regain their place.
+    ///
+    /// Nothing comes back after a delete or a reset.
+    pub fn give_back(&mut self, handles: impl Iterator<Item = Handle> + Clone) {
+        let keys = self.keys_of(handles.clone());
+        self.record(&TableOp::GiveBack { keys: &keys });
+        for handle in handles {
+            if handle.seq < self.first_seq {
+                continue;
+            }
+            self.limiter.samples -= 1;
+            if self.is_live(handle) {
+                self.undo_sample(handle.slot);
+            }
+        }
+    }
+
+    fn is_live(&self, handle: Handle) -> bool {
+        if handle.seq < self.first_seq {
+            return false;
+        }
+        let item = &self.contents.items[handle.slot as usize];
+        item.trajectory.is_some() && item.seq == handle.seq
+    }
+
+    fn keys_of(&self, handles: impl Iterator<Item = Handle>) -> Vec<u64> {
+        handles
+            .filter(|handle| self.is_live(*handle))
+            .map(|handle| self.contents.items[handle.slot as usize].key)
+            .collect()
+    }
+}

@@ -1,0 +1,162 @@
+//! The engine: named tables that come and go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engram_core::pool::Pool;
+use engram_core::{Error, OpSink, Result, TableOptions, Volatile};
+use parking_lot::RwLock;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::clock::{Clock, SystemClock};
+use crate::table::Table;
+
+/// Named tables. Everything a door offers goes through here.
+#[derive(Debug)]
+pub struct Engine {
+    tables: RwLock<BTreeMap<String, Arc<Table>>>,
+    closed: RwLock<bool>,
+    clock: Arc<dyn Clock>,
+    sink: Arc<dyn OpSink>,
+    pool: Arc<Pool>,
+    next_writer: AtomicU64,
+    writer_seed: u64,
+}
+
+impl Engine {
+    /// An engine with these tables, without a journal.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for impossible options or two tables of one name.
+    pub fn new(tables: Vec<TableOptions>, writer_seed: u64) -> Result<Self> {
+        Self::with(
+            tables,
+            writer_seed,
+            Arc::new(SystemClock::default()),
+            Arc::new(Volatile),
+        )
+    }
+
+    /// An engine with its own clock and log.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with(
+        tables: Vec<TableOptions>,
+        writer_seed: u64,
+        clock: Arc<dyn Clock>,
+        sink: Arc<dyn OpSink>,
+    ) -> Result<Self> {
+        let engine = Self {
+            tables: RwLock::default(),
+            closed: RwLock::new(false),
+            clock,
+            sink,
+            pool: Arc::default(),
+            next_writer: AtomicU64::new(0),
+            writer_seed,
+        };
+        for options in tables {
+            engine.create_table(options)?;
+        }
+        Ok(engine)
+    }
+
+    /// Buffers that batches are gathered into.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// A number that no other writer of this engine gets, to make keys from.
+    #[must_use]
+    pub fn writer_base(&self) -> u64 {
+        let number = self.next_writer.fetch_add(1, Ordering::Relaxed);
+        SplitMix64::seed_from_u64(self.writer_seed ^ number.rotate_left(32)).next_u64()
+    }
+
+    /// Adds a table.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for impossible options or a name that is taken; [`Error::Closed`].
+    pub fn create_table(&self, options: TableOptions) -> Result<Arc<Table>> {
+        self.check_open()?;
+        let mut tables = self.tables.write();
+        if tables.contains_key(&options.name) {
+            return Err(Error::InvalidArgument(format!(
+                "table `{}` exists already; each name is taken once",
+                options.name
+            )));
+        }
+        let name = options.name.clone();
+        let table = Table::new(options, Arc::clone(&self.clock), Arc::clone(&self.sink))?;
+        let table = Arc::new(table);
+        tables.insert(name, Arc::clone(&table));
+        Ok(table)
+    }
+
+    /// Removes a table; calls that wait for it end with an error.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`]; [`Error::Closed`].
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        self.check_open()?;
+        let table = self.tables.write().remove(name);
+        let table = table.ok_or_else(|| self.unknown(name))?;
+        table.close(Error::Closed(format!("table `{name}` was dropped")));
+        Ok(())
+    }
+
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`]; [`Error::Closed`].
+    pub fn table(&self, name: &str) -> Result<Arc<Table>> {
+        let found = self.tables.read().get(name).cloned();
+        if let Some(table) = found {
+            return Ok(table);
+        }
+        self.check_open()?;
+        Err(self.unknown(name))
+    }
+
+    /// All tables, by name.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn tables(&self) -> Result<Vec<Arc<Table>>> {
+        self.check_open()?;
+        Ok(self.tables.read().values().cloned().collect())
+    }
+
+    /// Ends every waiting call, and lets nobody in any more. Calling it again does nothing.
+    pub fn close(&self) {
+        *self.closed.write() = true;
+        let tables = std::mem::take(&mut *self.tables.write());
+        for table in tables.values() {
+            table.close(closed());
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if *self.closed.read() {
+            Err(closed())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let known = self.tables.read().keys().cloned().collect();
+        Error::UnknownTable {
+            name: name.into(),
+            known,
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::Closed("the store is closed".into())
+}

@@ -1,0 +1,225 @@
+//! Prefetching: a thread that keeps the next few batches ready, each on lease.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use engram_core::gather::{Columns, Uneven, gather};
+use engram_core::pool::Pool;
+use engram_core::{Draw, Error, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::lease::Lease;
+use crate::table::Table;
+use crate::wait::{Patience, Waited, wait};
+
+/// A reader's condition variable wakes this often to look for Ctrl-C.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// What to fetch ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamOptions {
+    /// Items per batch.
+    pub batch_size: usize,
+    /// Batches kept ready.
+    pub prefetch: usize,
+    /// Stop after so many batches.
+    pub max_batches: Option<u64>,
+    /// What to do with items of different lengths.
+    pub uneven: Uneven,
+}
+
+/// A gathered batch and what is known about its items.
+#[derive(Debug)]
+pub struct Batch {
+    /// The data.
+    pub columns: Columns,
+    /// The items; their trajectories keep the chunks alive.
+    pub draws: Vec<Draw>,
+}
+
+/// A running prefetcher and its reader's end.
+///
+/// Asking for the next batch acknowledges the one before. Ending the stream acknowledges what was
+/// handed over and gives back the rest.
+#[derive(Debug)]
+pub struct Stream {
+    shared: Arc<Shared>,
+    worker: Option<JoinHandle<()>>,
+    delivered: Option<Lease>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    table: Arc<Table>,
+    pool: Arc<Pool>,
+    options: StreamOptions,
+    stop: AtomicBool,
+    ready: Mutex<Ready>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Ready {
+    batches: VecDeque<(Batch, Lease)>,
+    /// How the worker ended.
+    ended: Option<Result<()>>,
+}
+
+/// What a reader gets.
+#[derive(Debug)]
+pub enum Next {
+    /// A batch.
+    Batch(Batch),
+    /// All batches were read, or none came in time.
+    End,
+    /// The reader was asked to stop waiting.
+    Interrupted,
+}
+
+impl Stream {
+    /// Starts prefetching.
+    ///
+    /// # Errors
+    /// [`Error::NeverServed`] when no such batch can ever be had, [`Error::InvalidArgument`] for an
+    /// empty one or when no thread can be started.
+    pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
+        if options.batch_size == 0 || options.prefetch == 0 {
+            return Err(Error::InvalidArgument(format!(
+                "batch_size is {} and prefetch is {}; both must be at least 1",
+                options.batch_size, options.prefetch
+            )));
+        }
+        let shared = Arc::new(Shared {
+            table,
+            pool,
+            options,
+            stop: AtomicBool::new(false),
+            ready: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let worker = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("engram-prefetch".into())
+                .spawn(move || {
+                    let outcome = shared.fetch();
+                    shared.ready.lock().ended = Some(outcome);
+                    shared.changed.notify_all();
+                })
+        };
+        let worker = worker.map_err(|error| {
+            Error::InvalidArgument(format!("no thread to prefetch with: {error}"))
+        })?;
+        Ok(Self {
+            shared,
+            worker: Some(worker),
+            delivered: None,
+        })
+    }
+
+    /// The next batch; acknowledges the one before.
+    ///
+    /// # Errors
+    /// What ended the prefetcher: the table was dropped, the store closed, a chunk unreadable.
+    pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<Next> {
+        if let Some(lease) = self.delivered.take() {
+            lease.acknowledge();
+        }
+        let mut ready = self.shared.ready.lock();
+        loop {
+            if let Some((batch, lease)) = ready.batches.pop_front() {
+                self.delivered = Some(lease);
+                self.shared.changed.notify_all();
+                return Ok(Next::Batch(batch));
+            }
+            if let Some(outcome) = &ready.ended {
+                return outcome.clone().map(|()| Next::End);
+            }
+            let now = Instant::now();
+            if patience.deadline.is_some_and(|deadline| deadline <= now) {
+                return Ok(Next::End);
+            }
+            let until = patience
+                .deadline
+                .map_or(now + GLANCE, |deadline| deadline.min(now + GLANCE));
+            self.shared.changed.wait_until(&mut ready, until);
+            if MutexGuard::unlocked(&mut ready, || (patience.interrupted)()) {
+                return Ok(Next::Interrupted);
+            }
+        }
+    }
+
+    /// Stops prefetching; what was not handed over goes back.
+    pub fn close(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.changed.notify_all();
+        if let Some(worker) = self.worker.take() {
+            worker.thread().unpark();
+            // A panic in the worker has ended its leases all the same.
+            let _ = worker.join();
+        }
+        if let Some(lease) = self.delivered.take() {
+            lease.acknowledge();
+        }
+        let batches = std::mem::take(&mut self.shared.ready.lock().batches);
+        drop(batches);
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn fetch(&self) -> Result<()> {
+        let StreamOptions {
+            batch_size,
+            prefetch,
+            max_batches,
+            uneven,
+        } = self.options;
+        let mut fetched = 0;
+        while max_batches.is_none_or(|max| fetched < max) {
+            let mut ready = self.ready.lock();
+            while ready.batches.len() >= prefetch && !self.stopped() {
+                self.changed.wait_for(&mut ready, GLANCE);
+            }
+            drop(ready);
+            let mut ticket = self.table.sample(batch_size, true)?;
+            let mut patience = Patience {
+                deadline: None,
+                interrupted: &mut || self.stopped(),
+            };
+            let sample = match wait(&mut ticket, &mut patience) {
+                Waited::Served(sample) => sample?,
+                Waited::Late | Waited::Interrupted => return Ok(()),
+            };
+            let columns = gather(&sample.draws, uneven, &self.pool)?;
+            let Some(lease) = sample.lease else {
+                return Ok(());
+            };
+            if self.stopped() {
+                return Ok(());
+            }
+            self.ready.lock().batches.push_back((
+                Batch {
+                    columns,
+                    draws: sample.draws,
+                },
+                lease,
+            ));
+            self.changed.notify_all();
+            fetched += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Calls that are being served: futures that a thread may park on and a server may await.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use engram_core::{Draw, Error, Lsn, Result};
+
+use crate::lease::{Lease, Sample};
+use crate::table::{Progress, Table};
+
+/// Items on their way into a table. Dropping it withdraws those that are not in yet.
+#[derive(Debug)]
+pub struct InsertTicket {
+    table: Arc<Table>,
+    id: u64,
+    state: InsertState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum InsertState {
+    Queued,
+    /// All are in; the log may still have to catch up.
+    Applied(Lsn),
+    Acknowledged,
+}
+
+impl InsertTicket {
+    pub(crate) fn new(table: &Arc<Table>, id: u64) -> Self {
+        Self {
+            table: Arc::clone(table),
+            id,
+            state: InsertState::Queued,
+        }
+    }
+
+    /// Where the items go.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Withdraws the items that are not in yet; returns how many those were.
+    #[must_use]
+    pub fn withdraw(mut self) -> usize {
+        self.take_out()
+    }
+
+    fn take_out(&mut self) -> usize {
+        if self.state != InsertState::Queued {
+            return 0;
+        }
+        self.state = InsertState::Acknowledged;
+        self.table.withdraw_insert(self.id)
+    }
+}
+
+impl Future for InsertTicket {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.get_mut();
+        if this.state == InsertState::Queued {
+            match this.table.poll_insert(this.id, context.waker())? {
+                Progress::Waiting => return Poll::Pending,
+                Progress::Done(lsn) => this.state = InsertState::Applied(lsn),
+            }
+        }
+        if let InsertState::Applied(lsn) = this.state {
+            if !this.table.sink.poll_durable(lsn, context.waker()) {
+                return Poll::Pending;
+            }
+            this.state = InsertState::Acknowledged;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for InsertTicket {
+    fn drop(&mut self) {
+        self.take_out();
+    }
+}
+
+/// A sample being collected. Dropping it puts everything back.
+#[derive(Debug)]
+pub struct SampleTicket {
+    table: Arc<Table>,
+    n: usize,
+    leased: bool,
+    /// `None` once the draws are in `draws`, or were taken.
+    id: Option<u64>,
+    draws: Vec<Draw>,
+}
+
+impl SampleTicket {
+    pub(crate) fn new(
+        table: &Arc<Table>,
+        n: usize,
+        leased: bool,
+        id: Option<u64>,
+        draws: Vec<Draw>,
+    ) -> Self {
+        Self {
+            table: Arc::clone(table),
+            n,
+            leased,
+            id,
+            draws,
+        }
+    }
+
+    fn sample(&mut self) -> Sample {
+        let draws = std::mem::take(&mut self.draws);
+        let lease = self.leased.then(|| Lease::new(&self.table, &draws));
+        Sample { draws, lease }
+    }
+
+    /// Gives up waiting; what was drawn so far is returned, fewer than asked for.
+    #[must_use]
+    pub fn take_partial(mut self) -> Sample {
+        if let Some(id) = self.id.take() {
+            self.draws = self.table.withdraw_sample(id, self.leased, true).0;
+        }
+        self.sample()
+    }
+
+    /// Gives up waiting; everything goes back. Returns the error that says how far it got.
+    #[must_use]
+    pub fn give_up(mut self, seconds: f64) -> Error {
+        let why = self.table.why_no_sample();
+        let drawn = self
+            .id
+            .take()
+            .map_or(0, |id| self.table.withdraw_sample(id, self.leased, false).1);
+        Error::DeadlineExceeded(format!(
+            "table `{}` yielded {drawn} of {} samples within {seconds} s{why}",
+            self.table.options().name,
+            self.n
+        ))
+    }
+}
+
+impl Future for SampleTicket {
+    type Output = Result<Sample>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Sample>> {
+        let this = self.get_mut();
+        if let Some(id) = this.id {
+            match this.table.poll_sample(id, this.leased, context.waker())? {
+                Progress::Waiting => return Poll::Pending,
+                Progress::Done(draws) => {
+                    this.id = None;
+                    this.draws = draws;
+                }
+            }
+        }
+        Poll::Ready(Ok(this.sample()))
+    }
+}
+
+impl Drop for SampleTicket {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.table.withdraw_sample(id, self.leased, false);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+"""Checks of arguments: each returns the value that it allows, in its plain Python type."""
+
+import math
+import operator
+from typing import SupportsFloat
+
+from engram.errors import InvalidArgumentError
+
+# What the native engine counts with.
+MAX_I32 = 2**31 - 1
+MAX_I64 = 2**63 - 1
+MAX_U64 = 2**64 - 1
+
+
+def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> int:
+    """An integer from `low` to `high`; NumPy's integers are integers, `True` is not."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError  # noqa: TRY301, what `operator.index` says of anything else
+        found = operator.index(value)  # type: ignore[arg-type]  # what it is for
+    except TypeError:
+        raise InvalidArgumentError(f"{what} must be an integer; got {_describe(value)}") from None
+    if found < low:
+        raise InvalidArgumentError(f"{what} must be at least {low}; got {found}")
+    if found > high:
+        raise InvalidArgumentError(f"{what} must be at most {high}; got {found}")
+    return found
+
+
+def number(what: str, value: object) -> float:
+    """A number that is not NaN; NumPy's scalars are numbers, `True` and text are not."""
+    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
+        raise InvalidArgumentError(f"{what} must be a number; got {_describe(value)}")
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgumentError(f"{what} must be a number; got {_describe(value)}") from None
+    if math.isnan(found):
+        raise InvalidArgumentError(f"{what} must be a number; got nan")
+    return found
+
+
+def finite(what: str, value: object) -> float:
+    """A number that is neither NaN nor infinite."""
+    found = number(what, value)
+    if math.isinf(found):
+        raise InvalidArgumentError(f"{what} must be finite; got {found}")
+    return found
+
+
+def positive(what: str, value: object) -> float:
+    """A finite number above zero."""
+    found = finite(what, value)
+    if found <= 0:
+        raise InvalidArgumentError(f"{what} must be greater than 0; got {found:g}")
+    return found
+
+
+def one_of(what: str, value: object, union: object, hint: str) -> None:
+    """An instance of one of `union`'s classes; the class itself is the likeliest slip."""
+    if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
+        return
+    found = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
+    raise InvalidArgumentError(f"{what} must be {hint}; got {found}")
+
+
+def _describe(value: object) -> str:
+    return f"{value!r} ({type(value).__name__})" if value is not None else "None"

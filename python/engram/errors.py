@@ -1,0 +1,91 @@
+"""Every error that Engram raises on purpose.
+
+All of them are `EngramError`s. Each is also the builtin that fits it best, so code that knows
+nothing of Engram can still say `except TimeoutError`. The text says what was asked, what was found
+and what is allowed.
+"""
+
+__all__ = [
+    "BackpressureError",
+    "ClosedError",
+    "DeadlineExceededError",
+    "EngramError",
+    "ExpiredStepError",
+    "ForkedError",
+    "InvalidArgumentError",
+    "NeverServedError",
+    "PriorityError",
+    "SignatureError",
+    "UnknownTableError",
+]
+
+
+class EngramError(Exception):
+    """Base of every error that Engram raises on purpose."""
+
+
+class InvalidArgumentError(EngramError, ValueError):
+    """An argument has a type or a value that is not allowed.
+
+    Raised where the argument is given: tables, selectors and rate limiters check themselves when
+    they are made, so a rate limiter that could never let anybody sample is found here too.
+    """
+
+
+class UnknownTableError(EngramError, LookupError):
+    """A call names a table that the store does not have.
+
+    The text lists the tables that it has.
+    """
+
+
+class SignatureError(EngramError, ValueError):
+    """Data does not fit: its structure, dtype or shape is not what was seen or declared before.
+
+    Raised when an item contradicts its table's signature, and when a step contradicts the earlier
+    steps of its writer. Nothing of the offending step or item is kept.
+    """
+
+
+class PriorityError(EngramError, ValueError):
+    """A priority is NaN, or is negative or infinite where the table's selector is Prioritized.
+
+    One bad priority rejects the whole call: none of the others is applied.
+    """
+
+
+class DeadlineExceededError(EngramError, TimeoutError):
+    """A call waited for its whole `timeout` and could not be served.
+
+    What it had already taken is given back; the text says how far it came and what it waited for.
+    """
+
+
+class NeverServedError(EngramError, ValueError):
+    """A call asks for what no amount of waiting can bring.
+
+    Raised at once, whatever the timeout: for example a sample that the table's limits rule out, or
+    one whose table is dropped while it waits.
+    """
+
+
+class ClosedError(EngramError, RuntimeError):
+    """A store, writer or dataset is used after it was closed, or closed while a call waits."""
+
+
+class ExpiredStepError(EngramError, ValueError):
+    """An item refers to a step that its writer no longer keeps.
+
+    A writer keeps the last `history` steps of the current episode.
+    """
+
+
+class ForkedError(EngramError, RuntimeError):
+    """A store or writer made before `fork` is used in the child process.
+
+    Its threads and locks stayed with the parent. Open a new one in the child.
+    """
+
+
+class BackpressureError(EngramError, RuntimeError):
+    """A writer reached its bound of unacknowledged items and was told not to wait."""

@@ -1,0 +1,23 @@
+"""Fails when a Rust or Python file is too long to be one idea; generated stubs (.pyi) may be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+MAX_LINES = 600
+
+
+def main() -> int:
+    """Name every file over the limit, longest first."""
+    tracked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run([*tracked, "*.rs", "*.py"], check=True, capture_output=True, text=True)
+    files = [Path(name) for name in listed.stdout.split("\0") if name and Path(name).exists()]
+    lengths = {file: len(file.read_bytes().splitlines()) for file in files}
+    too_long = {file: n for file, n in lengths.items() if n > MAX_LINES}
+    for file, lines in sorted(too_long.items(), key=lambda pair: -pair[1]):
+        print(f"{file}: {lines} lines; {MAX_LINES} are allowed. Look for its second idea.")
+    return 1 if too_long else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,374 @@
+"""Tables, selectors and rate limiters check themselves; each refusal has its text."""
+
+import copy
+import dataclasses
+import math
+import pickle
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram import Table, errors, selectors
+from engram.errors import InvalidArgumentError
+from engram.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
+
+INF, NAN = math.inf, math.nan
+
+
+def refused(make, text):
+    """`make()` is refused with exactly `text`."""
+    with pytest.raises(InvalidArgumentError, match=f"^{re.escape(text)}$"):
+        make()
+
+
+def copied(value):
+    return pickle.loads(pickle.dumps(value))  # noqa: S301, our own bytes
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def test_table_defaults():
+    table = Table("replay")
+    assert table == Table(
+        "replay",
+        max_size=1_000_000,
+        sampler=selectors.Uniform(),
+        remover=selectors.Fifo(),
+        rate_limiter=MinSize(1),
+        max_times_sampled=None,
+        max_bytes=None,
+        ttl=None,
+        signature=None,
+        seed=None,
+    )
+
+
+def test_only_the_name_is_positional():
+    with pytest.raises(TypeError, match="positional"):
+        Table("replay", 100)
+
+
+def test_table_is_a_value():
+    table = Table("replay", max_size=10, signature={"obs": 1})
+    assert copied(table) == copy.deepcopy(table) == table
+    assert hash(table) == hash(copy.deepcopy(table))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        table.max_size = 11
+
+
+def test_replace_checks_again():
+    table = Table("replay", max_size=10)
+    refused(
+        lambda: dataclasses.replace(table, max_size=0),
+        "table `replay`: `max_size` must be at least 1; got 0",
+    )
+
+
+def test_numpy_scalars_become_plain_numbers():
+    table = Table("replay", max_size=np.int64(10), ttl=np.float32(1.5), seed=np.uint8(3))
+    assert [type(x) for x in (table.max_size, table.ttl, table.seed)] == [int, float, int]
+
+
+def test_queue_and_stack():
+    queue = Table.queue("q", max_size=5, ttl=2)
+    assert queue == Table(
+        "q",
+        max_size=5,
+        sampler=selectors.Fifo(),
+        remover=selectors.Fifo(),
+        rate_limiter=Queue(5),
+        max_times_sampled=1,
+        ttl=2.0,
+    )
+    stack = Table.stack("s", max_size=5, max_bytes=100)
+    assert stack == Table(
+        "s",
+        max_size=5,
+        sampler=selectors.Lifo(),
+        remover=selectors.Lifo(),
+        rate_limiter=Stack(5),
+        max_times_sampled=1,
+        max_bytes=100,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"max_size": 0}, "`max_size` must be at least 1; got 0"),
+        ({"max_size": -5}, "`max_size` must be at least 1; got -5"),
+        ({"max_size": 2**63}, "`max_size` must be at most 9223372036854775807; got 2**63"),
+        ({"max_size": 1e6}, "`max_size` must be an integer; got 1000000.0 (float)"),
+        ({"max_size": NAN}, "`max_size` must be an integer; got nan (float)"),
+        ({"max_size": INF}, "`max_size` must be an integer; got inf (float)"),
+        ({"max_size": "10"}, "`max_size` must be an integer; got '10' (str)"),
+        ({"max_size": True}, "`max_size` must be an integer; got True (bool)"),
+        ({"max_size": None}, "`max_size` must be an integer; got None"),
+        ({"max_times_sampled": 0}, "`max_times_sampled` must be at least 1; got 0"),
+        ({"max_times_sampled": 2**31}, "`max_times_sampled` must be at most 2147483647; got 2**31"),
+        ({"max_bytes": 0}, "`max_bytes` must be at least 1; got 0"),
+        ({"max_bytes": 1.5}, "`max_bytes` must be an integer; got 1.5 (float)"),
+        ({"ttl": 0}, "`ttl` must be greater than 0; got 0"),
+        ({"ttl": -1.5}, "`ttl` must be greater than 0; got -1.5"),
+        ({"ttl": NAN}, "`ttl` must be a number; got nan"),
+        ({"ttl": INF}, "`ttl` must be finite; got inf"),
+        ({"ttl": "5"}, "`ttl` must be a number; got '5' (str)"),
+        ({"ttl": 1j}, "`ttl` must be a number; got 1j (complex)"),
+        ({"seed": -1}, "`seed` must be at least 0; got -1"),
+        ({"seed": 2**64}, "`seed` must be at most 18446744073709551615; got 2**64"),
+        (
+            {"sampler": "uniform"},
+            "`sampler` must be one of engram.selectors, such as Uniform(); got 'uniform' (str)",
+        ),
+        (
+            {"remover": selectors.Fifo},
+            ("`remover` must be one of engram.selectors, such as Uniform(); got the class Fifo itself; call it"),
+        ),
+        (
+            {"rate_limiter": None},
+            "`rate_limiter` must be one of engram.rate_limiters, such as MinSize(1); got None",
+        ),
+        (
+            {"rate_limiter": selectors.Fifo()},
+            ("`rate_limiter` must be one of engram.rate_limiters, such as MinSize(1); got Fifo() (Fifo)"),
+        ),
+        (
+            {"max_size": 5, "rate_limiter": MinSize(6)},
+            "nothing could ever be sampled: MinSize waits for 6 items, `max_size` is 5",
+        ),
+    ],
+)
+def test_table_refuses(arguments, text):
+    text = text.replace("2**63", str(2**63)).replace("2**31", str(2**31)).replace("2**64", str(2**64))
+    refused(lambda: Table("replay", **arguments), f"table `replay`: {text}")
+
+
+@pytest.mark.parametrize("name", ["", None, 3, b"replay"])
+def test_table_refuses_name(name):
+    refused(lambda: Table(name), f"`name` must be a non-empty string; got {name!r}")
+
+
+@pytest.mark.parametrize("make", [Table.queue, Table.stack])
+def test_queue_and_stack_refuse(make):
+    refused(lambda: make("q", max_size=0), "table `q`: `max_size` must be at least 1; got 0")
+
+
+def test_min_size_may_equal_max_size():
+    assert Table("replay", max_size=5, rate_limiter=MinSize(5)).rate_limiter.min_size == 5
+
+
+# --- selectors -----------------------------------------------------------------------------------
+
+
+def test_selector_kinds():
+    kinds = {c().kind for c in (selectors.Uniform, selectors.Fifo, selectors.Lifo)}
+    kinds |= {c().kind for c in (selectors.Prioritized, selectors.MinHeap, selectors.MaxHeap)}
+    assert kinds == {"uniform", "fifo", "lifo", "prioritized", "min_heap", "max_heap"}
+
+
+def test_prioritized_exponent():
+    assert selectors.Prioritized().exponent == 0.6
+    assert type(selectors.Prioritized(np.float32(1)).exponent) is float
+
+
+@pytest.mark.parametrize(
+    ("exponent", "text"),
+    [
+        (-0.1, "`exponent` must be at least 0; got -0.1"),
+        (NAN, "`exponent` must be a number; got nan"),
+        (INF, "`exponent` must be finite; got inf"),
+        ("1", "`exponent` must be a number; got '1' (str)"),
+        (True, "`exponent` must be a number; got True (bool)"),
+        (None, "`exponent` must be a number; got None"),
+        (10**400, f"`exponent` must be a number; got {10**400} (int)"),
+        (np.ones(2), "`exponent` must be a number; got array([1., 1.]) (ndarray)"),
+    ],
+)
+def test_prioritized_refuses(exponent, text):
+    refused(lambda: selectors.Prioritized(exponent), text)
+
+
+# --- rate limiters -------------------------------------------------------------------------------
+
+
+def four(limiter):
+    return limiter.samples_per_insert, limiter.min_size, limiter.min_diff, limiter.max_diff
+
+
+@pytest.mark.parametrize(
+    ("limiter", "kind", "numbers"),
+    [
+        (MinSize(7), "MinSize", (1.0, 7, -INF, INF)),
+        (Queue(7), "Queue", (1.0, 1, 0.0, 7.0)),
+        (Stack(7), "Stack", (1.0, 1, 0.0, 7.0)),
+        (SampleToInsertRatio(4, 10, 8), "SampleToInsertRatio", (4.0, 10, 32.0, 48.0)),
+        (SampleToInsertRatio(0.5, 10, 1), "SampleToInsertRatio", (0.5, 10, 4.0, 6.0)),
+        (SampleToInsertRatio(4, 10, (-8, 60)), "SampleToInsertRatio", (4.0, 10, -8.0, 60.0)),
+        (SampleToInsertRatio(4, 10, [-INF, INF]), "SampleToInsertRatio", (4.0, 10, -INF, INF)),
+        (RateLimiter(2, 3, -1, 9), "RateLimiter", (2.0, 3, -1.0, 9.0)),
+    ],
+)
+def test_the_four_numbers(limiter, kind, numbers):
+    assert (limiter.kind, four(limiter)) == (kind, numbers)
+    assert [type(x) for x in four(limiter)] == [float, int, float, float]
+    assert copied(limiter) == limiter
+
+
+@pytest.mark.parametrize("make", [MinSize, Queue, Stack])
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "must be at least 1; got 0"),
+        (-1, "must be at least 1; got -1"),
+        (1.0, "must be an integer; got 1.0 (float)"),
+        (NAN, "must be an integer; got nan (float)"),
+        (False, "must be an integer; got False (bool)"),
+        (None, "must be an integer; got None"),
+    ],
+)
+def test_sizes_refused(make, size, text):
+    what = "`min_size`" if make is MinSize else "`size`"
+    refused(lambda: make(size), f"{what} {text}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0, 1, 2), "`samples_per_insert` must be greater than 0; got 0"),
+        ((-1, 1, 2), "`samples_per_insert` must be greater than 0; got -1"),
+        ((NAN, 1, 2), "`samples_per_insert` must be a number; got nan"),
+        ((INF, 1, 2), "`samples_per_insert` must be finite; got inf"),
+        (("1", 1, 2), "`samples_per_insert` must be a number; got '1' (str)"),
+        ((1, 0, 2), "`min_size` must be at least 1; got 0"),
+        ((1, 1.5, 2), "`min_size` must be an integer; got 1.5 (float)"),
+        ((1, 1, NAN), "`error_buffer` must be a number; got nan"),
+        ((1, 1, INF), "`error_buffer` must be finite; got inf"),
+        ((1, 1, None), "`error_buffer` must be a number; got None"),
+        ((1, 1, (NAN, 1)), "`error_buffer[0]` must be a number; got nan"),
+        ((1, 1, (1, "2")), "`error_buffer[1]` must be a number; got '2' (str)"),
+        (
+            (1, 1, (1, 2, 3)),
+            "`error_buffer` must be a number or a pair (min_diff, max_diff); got 3 values",
+        ),
+        (
+            (1, 10, 0.9),
+            "`error_buffer` 0.9 leaves a range of 1.8; 1 samples per insert need at least 2",
+        ),
+        (
+            (0.5, 10, 0.9),
+            "`error_buffer` 0.9 leaves a range of 1.8; 0.5 samples per insert need at least 2",
+        ),
+        (
+            (4, 10, -4),
+            "`error_buffer` -4.0 leaves a range of -8; 4 samples per insert need at least 8",
+        ),
+        (
+            (4, 10, (36, 43)),
+            "`error_buffer` (36.0, 43.0) leaves a range of 7; 4 samples per insert need at least 8",
+        ),
+        (
+            (1, 10, (-INF, -INF)),
+            ("`error_buffer` (-inf, -inf) leaves a range of nan; 1 samples per insert need at least 2"),
+        ),
+        (
+            (4, 10, (41, 60)),
+            (
+                "`min_diff` 41 is above `samples_per_insert * min_size` = 40: "
+                "sampling could not start at `min_size` items"
+            ),
+        ),
+    ],
+)
+def test_sample_to_insert_ratio_refuses(arguments, text):
+    refused(lambda: SampleToInsertRatio(*arguments), text)
+
+
+NEVER = (
+    "nothing could ever be sampled: inserts bring `I * samples_per_insert - S` to "
+    "{} at most, the first sample needs `min_diff` + 1 = {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0, 1, 0, 1), "`samples_per_insert` must be greater than 0; got 0"),
+        ((1, 0, 0, 1), "`min_size` must be at least 1; got 0"),
+        ((1, 1, NAN, 1), "`min_diff` must be a number; got nan"),
+        ((1, 1, 0, NAN), "`max_diff` must be a number; got nan"),
+        ((1, 1, "0", 1), "`min_diff` must be a number; got '0' (str)"),
+        ((1, 1, 0, None), "`max_diff` must be a number; got None"),
+        ((1, 1, 2, 1), "`min_diff` 2 is above `max_diff` 1"),
+        ((1, 5, 5, 5), NEVER.format(5, 6)),
+        ((0.5, 1, 0, 0.5), NEVER.format(0.5, 1)),
+        ((2, 3, 6, 7), NEVER.format(6, 7)),
+        ((1, 1, INF, INF), NEVER.format("inf", "inf")),
+    ],
+)
+def test_rate_limiter_refuses(arguments, text):
+    refused(lambda: RateLimiter(*arguments), text)
+
+
+def test_rate_limiter_allows_the_edge():
+    assert RateLimiter(1, 5, 4, 4).max_diff == 4
+    assert RateLimiter(1, 1, -INF, -INF).max_diff == -INF
+    assert RateLimiter(1e-300, 1, 0, 1e300).min_diff == 0
+
+
+@given(
+    ratio=st.sampled_from([0.25, 0.5, 1.0, 1.5, 3.0]),
+    min_size=st.integers(1, 6),
+    low=st.integers(-8, 24).map(lambda n: n / 2),
+    width=st.integers(0, 16).map(lambda n: n / 2),
+)
+def test_refused_if_and_only_if_inserts_alone_never_open_it(ratio, min_size, low, width):
+    high = low + width
+    inserts = 0
+    while inserts + 1 <= min_size or (inserts + 1) * ratio <= high:
+        inserts += 1
+    opens = inserts >= min_size and inserts * ratio - 1 >= low
+    try:
+        RateLimiter(ratio, min_size, low, high)
+    except InvalidArgumentError:
+        assert not opens
+    else:
+        assert opens
+
+
+# --- errors and imports --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (errors.BackpressureError, RuntimeError),
+        (errors.ClosedError, RuntimeError),
+        (errors.DeadlineExceededError, TimeoutError),
+        (errors.ExpiredStepError, ValueError),
+        (errors.ForkedError, RuntimeError),
+        (errors.InvalidArgumentError, ValueError),
+        (errors.NeverServedError, ValueError),
+        (errors.PriorityError, ValueError),
+        (errors.SignatureError, ValueError),
+        (errors.UnknownTableError, LookupError),
+    ],
+)
+def test_error_bases(error, builtin):
+    assert issubclass(error, errors.EngramError)
+    assert issubclass(error, builtin)
+
+
+def test_import_loads_no_framework_and_no_cli():
+    code = (
+        "import sys, engram;"
+        "heavy = {'jax', 'torch', 'tensorflow', 'ray', 'rich', 'typer', 'gymnasium', 'matplotlib'};"
+        "sys.exit(' '.join(heavy & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
