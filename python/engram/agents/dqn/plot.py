@@ -32,12 +32,11 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
     if config.solved_return is not None:
         axes.axhline(config.solved_return, color=INK, linewidth=1.2, linestyle=(0, (6, 4)), zorder=1)
         axes.annotate(
-            f"solved at {config.solved_return:g}",
-            (1, config.solved_return),
+            f"solved: mean of {config.solved_return:g}",
+            (0, config.solved_return),
             xycoords=("axes fraction", "data"),
-            xytext=(-4, 5),
+            xytext=(6, 5),
             textcoords="offset points",
-            ha="right",
             color=INK,
             fontsize=9,
         )
@@ -52,7 +51,7 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.tick_params(colors=INK, length=0)
-    axes.legend(loc="upper left", frameon=False, labelcolor=INK, fontsize=9)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.95), frameon=False, labelcolor=INK, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
@@ -70,4 +69,4 @@ def describe(result: Result) -> str:
     words = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
     if result.config.solved_return is None and result.stopped == "budget":
         words["budget"] = "ran for"
-    return f"{words[result.stopped]} {result.steps:,} steps, {result.seconds:.1f} s"
+    return f"{words[result.stopped]} {result.steps:,} steps"
