@@ -110,6 +110,7 @@ def run(configs: Sequence[DQNConfig], talk: Console, *, headless: bool) -> list[
         )
         with make_reporter(talk, config, headless=headless) as report:
             results.append(train(config, report, report_period=report.period))
+        talk.print(f"  {results[-1].stopped} after {results[-1].steps:,} steps", highlight=False)
         if results[-1].stopped == "interrupted":
             break
     return results
@@ -176,8 +177,9 @@ def headline(run: dict[str, Any]) -> str:
 
 def render(summary: dict[str, Any]) -> Table:
     """The runs as a table."""
-    table = Table(title=f"{summary['env']}, target {summary['target']}", title_justify="left")
-    for name in ("seed", "stopped", "mean return", "episodes", "steps", "seconds", "inserts/s", "samples/s"):
+    target = "none" if summary["target"] is None else f"{summary['target']:g}"
+    table = Table(title=f"{summary['env']}, target {target}; items per second in and out", title_justify="left")
+    for name in ("seed", "stopped", "mean return", "episodes", "steps", "seconds", "in/s", "out/s"):
         table.add_column(name, justify="left" if name == "stopped" else "right")
     for run in summary["runs"]:
         mean = "-" if run["mean_return"] is None else f"{run['mean_return']:.1f}"
