@@ -4,12 +4,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
 
 from engram.cli import app
+from engram.cli.interrupt import DeferredInterrupt
 
 TINY = ["--headless", "--max-steps", "1100"]
 
@@ -92,19 +92,39 @@ def test_a_missing_extra_says_what_to_install(invoke, monkeypatch):
     assert "`uv pip install -e '.[agents]'` or `make install`" in result.stderr
 
 
+# A child of a background job is born with SIGINT ignored: give it Python's own handling first.
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
+
+
 @pytest.mark.jax
 def test_ctrl_c_ends_with_a_summary(tmp_path):
-    command = [sys.executable, "-m", "engram.cli", "demo", "--headless", "--target", "501", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", MAIN, "demo", "--headless", "--target", "501", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         for line in child.stderr:
             if "| step" in line:
                 break
-        time.sleep(0.2)
         child.send_signal(signal.SIGINT)
-        stdout, _ = child.communicate(timeout=60)
-    assert child.returncode == 130
+        stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130, stderr
     assert stdout.startswith("interrupted after")
     assert (tmp_path / "returns.png").exists()
+
+
+def test_ctrl_c_waits_for_a_check_and_a_second_one_does_not():
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with DeferredInterrupt() as interrupt:
+            interrupt.check()
+            signal.raise_signal(signal.SIGINT)
+            assert interrupt.pressed
+            with pytest.raises(KeyboardInterrupt):
+                interrupt.check()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_command_line_needs_no_extra():

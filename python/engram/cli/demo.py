@@ -13,13 +13,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from engram.cli.progress import make_reporter
+from engram.cli.interrupt import DeferredInterrupt
+from engram.cli.progress import Reporter, make_reporter
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from engram.agents.dqn import DQNConfig, Result
+    from engram.agents.dqn import DQNConfig, Progress, Result
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -108,10 +109,17 @@ def run(configs: Sequence[DQNConfig], talk: Console, *, headless: bool) -> list[
             f"{config.env_id}, seed {config.seed}: up to {config.max_steps:,} steps; Ctrl-C ends it cleanly",
             highlight=False,
         )
-        with make_reporter(talk, config, headless=headless) as report:
-            results.append(train(config, report, report_period=report.period))
+        with DeferredInterrupt() as interrupt, make_reporter(talk, config, headless=headless) as show_progress:
+
+            def report(
+                progress: Progress, show: Reporter = show_progress, check: Callable[[], None] = interrupt.check
+            ) -> None:
+                show(progress)
+                check()
+
+            results.append(train(config, report, report_period=show_progress.period))
         talk.print(f"  {results[-1].stopped} after {results[-1].steps:,} steps", highlight=False)
-        if results[-1].stopped == "interrupted":
+        if interrupt.pressed or results[-1].stopped == "interrupted":
             break
     return results
 

@@ -186,7 +186,7 @@ def train(
 
     Args:
         config: What to play and how.
-        report: Called now and then from the training loop.
+        report: Called now and then, between two steps; a KeyboardInterrupt that it raises ends the run like Ctrl-C.
         report_period: Seconds between two reports.
 
     Raises:
