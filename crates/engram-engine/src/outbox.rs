@@ -31,12 +31,11 @@ impl Outbox {
             .tables
             .iter()
             .position(|table| table.options().name == name);
-        let number = match known {
-            Some(number) => number,
-            None => {
-                self.tables.push(engine.table(name)?);
-                self.tables.len() - 1
-            }
+        let number = if let Some(number) = known {
+            number
+        } else {
+            self.tables.push(engine.table(name)?);
+            self.tables.len() - 1
         };
         Ok(u32::try_from(number).unwrap_or(u32::MAX))
     }
@@ -87,6 +86,16 @@ impl Outbox {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Ok(()),
         }
+    }
+
+    /// Why the oldest item waits, for the error that ends a wait.
+    #[must_use]
+    pub fn why_waiting(&self) -> String {
+        let why = self
+            .tickets
+            .front()
+            .and_then(|(_, ticket)| ticket.table().info().inserting_blocked);
+        why.map_or_else(String::new, |why| format!("; {why}"))
     }
 
     /// Makes the future wait until at most `allowed` items are in flight.
