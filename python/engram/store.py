@@ -12,8 +12,8 @@ from engram import _checks, _engram
 from engram.batch import Batch
 from engram.errors import InvalidArgumentError
 from engram.info import TableInfo
-from engram.rate_limiters import AnyRateLimiter
 from engram.patterns import Pattern
+from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
 from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 

@@ -7,7 +7,7 @@ episode, or on `flush`. A writer belongs to one thread; a store may have any num
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["BatchedWriter", "PatternWriter", "TrajectoryWriter"]
 
 
+class _Native(Protocol):
+    @property
+    def pending_items(self) -> int: ...
+    def flush(self, timeout: float | None) -> None: ...
+    def close(self, timeout: float | None) -> None: ...
+
+
 class _Writer:
     """What all writers can do."""
 
-    _native: _engram.TrajectoryWriter | _engram.PatternWriter | _engram.BatchedWriter
+    _native: _Native
 
     @property
     def pending_items(self) -> int:
@@ -88,7 +95,7 @@ class TrajectoryWriter(_Writer):
         timeout: float | None,
         compression: str,
     ) -> None:
-        self._native = _engram.TrajectoryWriter(
+        self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
             store._native,  # noqa: SLF001, the store's other half
             _checks.integer("`history`", history),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
@@ -96,25 +103,24 @@ class TrajectoryWriter(_Writer):
             timeout,
             compression,
         )
-        # The hot path skips this class altogether.
-        self.append = _append_of(self._native)
+        # Once per step: calls go straight to the native method, past the one below.
+        self.append = self._native.append  # type: ignore[method-assign]
 
-    if TYPE_CHECKING:
+    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
+        """Adds a step.
 
-        def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
-            """Adds a step.
+        Args:
+            step: A pytree of arrays, numbers and text. It may have more leaves than those
+                before; leaves that it lacks, or that are None, have no value at this step.
+            partial_step: The step goes on with the next append, which must set other leaves.
 
-            Args:
-                step: A pytree of arrays, numbers and text. It may have more leaves than those
-                    before; leaves that it lacks, or that are None, have no value at this step.
-                partial_step: The step goes on with the next append, which must set other leaves.
-
-            Raises:
-                SignatureError: A leaf has another dtype than before, or none that a column can hold;
-                    nothing of the step is kept.
-                InvalidArgumentError: A leaf was set already in this step.
-                BackpressureError: Too many items wait for their tables, for the writer's timeout.
-            """
+        Raises:
+            SignatureError: A leaf has another dtype than before, or none that a column can hold;
+                nothing of the step is kept.
+            InvalidArgumentError: A leaf was set already in this step.
+            BackpressureError: Too many items wait for their tables, for the writer's timeout.
+        """
+        self._native.append(step, partial_step=partial_step)
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
@@ -192,7 +198,7 @@ class PatternWriter(_Writer):
         compression: str,
     ) -> None:
         compile_all = compiler(patterns)
-        self._native = _engram.PatternWriter(
+        self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native,  # noqa: SLF001, the store's other half
             len(patterns),
             compile_all,
@@ -201,23 +207,22 @@ class PatternWriter(_Writer):
             timeout,
             compression,
         )
-        self.append = _append_of(self._native)
+        self.append = self._native.append  # type: ignore[method-assign]
 
-    if TYPE_CHECKING:
+    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
+        """Adds a step, and makes the items that are due.
 
-        def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
-            """Adds a step, and makes the items that are due.
+        Args:
+            step: A pytree of arrays, numbers and text, of one structure throughout. None: no
+                value at this step; items that would need one are not made.
+            partial_step: The step goes on with the next append, which must set other leaves.
 
-            Args:
-                step: A pytree of arrays, numbers and text, of one structure throughout. None: no
-                    value at this step; items that would need one are not made.
-                partial_step: The step goes on with the next append, which must set other leaves.
-
-            Raises:
-                SignatureError: The step looks unlike those before, or its items would not fit their
-                    table's signature; nothing of the step is kept.
-                BackpressureError: Too many items wait for their tables, for the writer's timeout.
-            """
+        Raises:
+            SignatureError: The step looks unlike those before, or its items would not fit their
+                table's signature; nothing of the step is kept.
+            BackpressureError: Too many items wait for their tables, for the writer's timeout.
+        """
+        self._native.append(step, partial_step=partial_step)
 
     @property
     def episode_steps(self) -> int:
@@ -279,7 +284,3 @@ class BatchedWriter(_Writer):
         if ends is not None and ends.ndim != 1:
             raise InvalidArgumentError(f"`episode_ends` must have the shape [N]; got {ends.shape}")
         self._native.append_batch(steps, ends)
-
-
-def _append_of(native: Any) -> Any:  # noqa: ANN401, one of two classes with the same method
-    return native.append

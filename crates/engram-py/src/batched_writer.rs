@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use crate::door::{Home, Timeout};
 use crate::errors;
+use crate::intake::differs;
 use crate::leaf::{Leaf, bytes_of};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
@@ -93,23 +94,16 @@ impl Inner {
         let py = steps.py();
         let wrong = |error| errors::to_py(py, &error);
         let mut values = Vec::new();
-        let known = match &self.begun {
-            Some((structure, _)) => {
-                if !structure.flatten(steps, &mut values)? {
-                    let (found, _) = Structure::of(steps)?;
-                    let text = format!(
-                        "steps have the columns {:?}; this writer's have {:?}",
-                        found.names, structure.names
-                    );
-                    return Err(errors::signature(py, text));
-                }
-                None
+        let known = if let Some((structure, _)) = &self.begun {
+            if !structure.flatten(steps, &mut values)? {
+                let (found, _) = Structure::of(steps)?;
+                return Err(differs(py, &found.names, &structure.names));
             }
-            None => {
-                let (structure, leaves) = Structure::of(steps)?;
-                values = leaves;
-                Some(structure)
-            }
+            None
+        } else {
+            let (structure, leaves) = Structure::of(steps)?;
+            values = leaves;
+            Some(structure)
         };
         let names = known
             .as_ref()

@@ -19,8 +19,11 @@ pub(crate) struct Intake {
     /// The recorder's column of each leaf; leaves that never had a value have none.
     columns: Vec<Option<usize>>,
     /// The two as they were before the step in progress changed them.
-    before: Option<(Option<Arc<Structure>>, Vec<Option<usize>>)>,
+    before: Option<Shape>,
 }
+
+/// A structure, and the recorder's columns of its leaves.
+type Shape = (Option<Arc<Structure>>, Vec<Option<usize>>);
 
 /// What an append changed.
 #[derive(Debug, Default)]
@@ -121,7 +124,7 @@ impl Intake {
             let wrong = |error| errors::to_py(py, &error);
             match &found {
                 Leaf::Strings { encoded, .. } => {
-                    recorder.set_string(column, encoded).map_err(wrong)?
+                    recorder.set_string(column, encoded).map_err(wrong)?;
                 }
                 _ => found.copy_to(dtype, recorder.cell_mut(column).map_err(wrong)?, name)?,
             }
@@ -142,14 +145,7 @@ impl Intake {
             self.structure = Some(Arc::new(found));
             return Ok(values);
         };
-        let differs = || {
-            let text = format!(
-                "a step has the columns {}; this writer's steps have {}",
-                listed(&found.names),
-                listed(&known.names)
-            );
-            errors::signature(py, text)
-        };
+        let differs = || differs(py, &found.names, &known.names);
         if whole {
             return Err(differs());
         }
@@ -239,6 +235,16 @@ fn fit(
         cell.shape.as_slice()
     );
     Err(errors::signature(py, text))
+}
+
+/// The error for a step that looks unlike those before.
+pub(crate) fn differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
+    let text = format!(
+        "a step has the columns {}; this writer's steps have {}",
+        listed(found),
+        listed(known)
+    );
+    errors::signature(py, text)
 }
 
 fn listed(names: &[String]) -> String {
