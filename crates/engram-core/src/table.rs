@@ -104,6 +104,19 @@ impl Contents {
     }
 }
 
+impl Drop for Contents {
+    /// Chunks that outlive the table must not go on counting its references.
+    fn drop(&mut self) {
+        for slot in 0..self.slots {
+            if let Some(trajectory) = &self.items[slot as usize].trajectory {
+                for chunk in trajectory.chunks() {
+                    chunk.holders().release(self.holder);
+                }
+            }
+        }
+    }
+}
+
 /// The state of one table. Its owner guards it with a lock.
 #[derive(Debug)]
 pub struct TableState {
@@ -227,13 +240,35 @@ impl TableState {
     /// Whether `item` may enter now.
     #[must_use]
     pub fn admit(&self, item: &NewItem) -> Admission {
-        if self.over_bounds(0) && self.can_evict() {
+        if self.must_shrink() {
             Admission::Shrink
-        } else if self.limiter.can_insert(1) && (self.has_room(item) || self.can_evict()) {
+        } else if self.limiter.can_insert(1) && (self.has_room(item) || self.may_evict()) {
             Admission::Ready
         } else {
             Admission::Wait
         }
+    }
+
+    /// True while the table exceeds its bounds and [`TableState::shrink`] can do something about it.
+    #[must_use]
+    pub fn must_shrink(&self) -> bool {
+        // Beside leased items only the newest is left: it must not pay for them.
+        let spare = self.contents.remover.len() > usize::from(self.hidden() > 0);
+        self.over_bounds(0) && spare
+    }
+
+    /// Whether a full table may evict for a new item. Not where only leased samples let it in, as
+    /// in a queue: their items will leave by themselves, and evicting would lose one never sampled.
+    fn may_evict(&self) -> bool {
+        let limiter = &self.limiter;
+        let on_lease = self.hidden() * u64::from(self.options.max_times_sampled);
+        !self.contents.remover.is_empty()
+            && !self.over_bounds(0)
+            && (on_lease == 0 || limiter.can_insert_without(on_lease))
+    }
+
+    fn hidden(&self) -> u64 {
+        self.contents.size - self.contents.sampler.len() as u64
     }
 
     fn has_room(&self, item: &NewItem) -> bool {
@@ -253,10 +288,6 @@ impl TableState {
                 .is_some_and(|max| bytes + more_bytes > max)
     }
 
-    fn can_evict(&self) -> bool {
-        !self.contents.remover.is_empty()
-    }
-
     /// Lets an item in that [`TableState::admit`] found ready; false when its key was already there.
     ///
     /// The caller has checked it with [`TableOptions::check_item`]. Afterwards the remover makes
@@ -273,18 +304,17 @@ impl TableState {
 
     /// Evicts a bounded number of items where the table exceeds its bounds; true when done.
     pub fn shrink(&mut self, trash: &mut Trash) -> bool {
+        let mut victim = std::mem::take(&mut self.picks);
         for _ in 0..EVICTIONS_PER_CALL {
-            let hidden = self.contents.size > self.contents.remover.len() as u64;
-            // Beside leased items only the newest is left: it must not pay for them.
-            let spare = self.contents.remover.len() > usize::from(hidden);
-            if !(self.over_bounds(0) && spare) {
-                return true;
+            if !self.must_shrink() {
+                break;
             }
-            let mut victim = Vec::new();
+            victim.clear();
             self.contents.remover.pick(1, &mut self.rng, &mut victim);
             self.remove(victim[0].slot, Removal::Evicted, trash);
         }
-        !self.over_bounds(0)
+        self.picks = victim;
+        !self.must_shrink()
     }
 
     /// Removes items that are older than the ttl; true when none is left.
@@ -368,7 +398,7 @@ impl TableState {
     pub fn stats(&self) -> TableStats {
         TableStats {
             size: self.contents.size,
-            hidden: self.contents.size - self.contents.sampler.len() as u64,
+            hidden: self.hidden(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,
@@ -390,7 +420,7 @@ impl TableState {
     /// Why `n` samples can never be had, whatever happens.
     ///
     /// # Errors
-    /// [`Error::NeverServed`].
+    /// [`Error::NeverServed`]; [`Error::InvalidArgument`] when none are asked for.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {
             name,
@@ -398,6 +428,11 @@ impl TableState {
             max_times_sampled,
             ..
         } = &*self.options;
+        if n == 0 {
+            return Err(Error::InvalidArgument(format!(
+                "asked for 0 samples from table `{name}`; at least 1"
+            )));
+        }
         let most = max_size.saturating_mul(u64::from(*max_times_sampled));
         if *max_times_sampled > 0 && n as u64 > most {
             return Err(Error::NeverServed(format!(

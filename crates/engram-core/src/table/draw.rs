@@ -139,6 +139,9 @@ impl TableState {
         trash: &mut Trash,
     ) {
         let keys = self.keys_of(handles.clone());
+        if keys.is_empty() {
+            return;
+        }
         self.record(&TableOp::Acknowledge { keys: &keys });
         for handle in handles {
             if self.is_live(handle) {
@@ -153,14 +156,21 @@ impl TableState {
     /// The leased draws were not used: counters are undone and hidden items regain their place.
     ///
     /// Nothing comes back after a delete or a reset.
-    pub fn give_back(&mut self, handles: impl Iterator<Item = Handle> + Clone) {
-        let keys = self.keys_of(handles.clone());
-        self.record(&TableOp::GiveBack { keys: &keys });
+    pub fn give_back(&mut self, handles: impl Iterator<Item = Handle>) {
+        // Items from before a reset: their samples went with the counters.
+        let handles = handles.filter(|handle| handle.seq >= self.first_seq);
+        let handles: Vec<Handle> = handles.collect();
+        if handles.is_empty() {
+            return;
+        }
+        let keys = self.keys_of(handles.iter().copied());
+        let samples = handles.len() as u64;
+        self.record(&TableOp::GiveBack {
+            keys: &keys,
+            samples,
+        });
+        self.limiter.samples -= samples;
         for handle in handles {
-            if handle.seq < self.first_seq {
-                continue;
-            }
-            self.limiter.samples -= 1;
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);
             }
