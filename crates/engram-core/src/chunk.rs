@@ -218,6 +218,13 @@ impl ChunkBuilder {
         &mut self.buffer[from..from + size]
     }
 
+    /// Destination of the first `rows` cells of a fixed-size column; writing does not commit them.
+    pub fn rows_mut(&mut self, column: usize, rows: usize) -> &mut [u8] {
+        let bytes = rows * self.schema.cells[column].bytes();
+        let from = self.offsets[column];
+        &mut self.buffer[from..from + bytes]
+    }
+
     /// Bytes of a committed cell of a fixed-size column.
     #[must_use]
     pub fn cell(&self, column: usize, row: usize) -> &[u8] {
