@@ -1,6 +1,9 @@
 //! The in-process store, as `engram.Store` sees it.
 
-#![expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands arguments over by value"
+)]
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
