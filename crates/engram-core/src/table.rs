@@ -262,7 +262,8 @@ impl TableState {
 
     /// Whether a full table may evict for a new item. Not where only leased samples let it in, as
     /// in a queue: their items will leave by themselves, and evicting would lose one never sampled.
-    fn may_evict(&self) -> bool {
+    #[must_use]
+    pub fn may_evict(&self) -> bool {
         let limiter = &self.limiter;
         let on_lease = self.hidden() * u64::from(self.options.max_times_sampled);
         !self.contents.remover.is_empty()

@@ -321,7 +321,7 @@ impl Pair {
         assert!(due.is_none_or(|due| due > self.now));
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         let stats = self.table.stats();
         let model = &self.model;
         assert_eq!(stats.size, model.entries.len() as u64);
@@ -339,7 +339,7 @@ impl Pair {
         let mut entries: Vec<_> = model.entries.iter().collect();
         entries.sort_by_key(|entry| entry.seq);
         assert_eq!(
-            items(&self.table),
+            items(&mut self.table),
             entries
                 .iter()
                 .map(|e| (e.seq, e.key, e.priority.to_bits(), e.times_sampled))
@@ -356,7 +356,7 @@ impl Pair {
             .iter()
             .for_each(|op| op.replay(&mut copy));
         assert_eq!(sink.len(), 0, "a replay records nothing");
-        assert_eq!(items(&copy), items(&self.table));
+        assert_eq!(items(&mut copy), items(&mut self.table));
         let (found, expected) = (copy.stats(), self.table.stats());
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
         assert_eq!(copy.next_expiry(), self.table.next_expiry());
@@ -379,7 +379,7 @@ impl Pair {
 }
 
 /// Insertion number, key, priority and samples of each item.
-fn items(table: &TableState) -> Vec<(u64, u64, u64, u32)> {
+fn items(table: &mut TableState) -> Vec<(u64, u64, u64, u32)> {
     let snapshot = table.snapshot();
     let items = snapshot.items();
     let mut items: Vec<_> = items
