@@ -26,6 +26,12 @@ pub use options::TableOptions;
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
+/// Items that one hold of a lock may change.
+const PER_HOLD: usize = 1024;
+
+/// The same while each may copy a page, because of a snapshot: some 25 us each.
+const PER_HOLD_COPYING: usize = 128;
+
 /// Items that one call evicts at most; the rest is left to the next.
 const EVICTIONS_PER_CALL: usize = 256;
 
@@ -271,6 +277,16 @@ impl TableState {
             && (on_lease == 0 || limiter.can_insert_without(on_lease))
     }
 
+    /// How many items a caller should change before it lets others have the lock.
+    #[must_use]
+    pub fn items_per_hold(&self) -> usize {
+        if self.contents.items.is_shared() {
+            PER_HOLD_COPYING
+        } else {
+            PER_HOLD
+        }
+    }
+
     fn hidden(&self) -> u64 {
         self.contents.size - self.contents.sampler.len() as u64
     }
@@ -418,7 +434,7 @@ impl TableState {
         }
     }
 
-    /// The items of this moment; costs one pointer per 4,096 items.
+    /// The items of this moment; costs one pointer per 128 items.
     #[must_use]
     pub fn snapshot(&mut self) -> Snapshot {
         Snapshot {

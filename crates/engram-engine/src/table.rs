@@ -7,6 +7,7 @@ mod serve;
 mod tickets;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -21,8 +22,8 @@ use crate::ticket::{InsertTicket, SampleTicket};
 use serve::{Aside, InsertWait, SampleWait, Shared};
 pub(crate) use tickets::Progress;
 
-/// Items inserted, updated or deleted under one hold at most.
-const BATCH: usize = 1024;
+/// Unleased draws made final under one hold at most.
+const FINISH: usize = 1024;
 
 /// Draws given back under one hold at most. More than a batch: until all are back, others may
 /// find a younger item where an older one belongs.
@@ -177,15 +178,12 @@ impl Table {
         for priority in priorities {
             self.options.check_priority(*priority)?;
         }
-        let mut matched = 0;
-        for (keys, priorities) in keys.chunks(BATCH).zip(priorities.chunks(BATCH)) {
-            matched += self.change(|shared, _, _| {
-                shared.check_open()?;
-                let updates = keys.iter().copied().zip(priorities.iter().copied());
-                Ok(shared.state.update(updates))
-            })?;
-        }
-        Ok(matched)
+        self.in_steps(keys.len(), |shared, _, some| {
+            shared.check_open()?;
+            let (keys, priorities) = (&keys[some.clone()], &priorities[some]);
+            let updates = keys.iter().copied().zip(priorities.iter().copied());
+            Ok(shared.state.update(updates))
+        })
     }
 
     /// Deletes items; returns how many of the keys were there.
@@ -193,14 +191,27 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
-        let mut matched = 0;
-        for keys in keys.chunks(BATCH) {
-            matched += self.change(|shared, aside, _| {
-                shared.check_open()?;
-                Ok(shared.state.delete(keys, &mut aside.trash))
+        self.in_steps(keys.len(), |shared, aside, some| {
+            shared.check_open()?;
+            Ok(shared.state.delete(&keys[some], &mut aside.trash))
+        })
+    }
+
+    /// Does `work` on as much of `0..len` at a time as one hold may; returns the sum.
+    fn in_steps(
+        &self,
+        len: usize,
+        work: impl Fn(&mut Shared, &mut Aside, Range<usize>) -> Result<usize>,
+    ) -> Result<usize> {
+        let (mut done, mut sum) = (0, 0);
+        while done < len {
+            sum += self.change(|shared, aside, _| {
+                let some = done..len.min(done + shared.state.items_per_hold());
+                done = some.end;
+                work(shared, aside, some)
             })?;
         }
-        Ok(matched)
+        Ok(sum)
     }
 
     /// Forgets all items and counts. Waiting calls go on waiting, for the empty table.
@@ -304,13 +315,12 @@ impl Table {
     }
 
     pub(crate) fn acknowledge(&self, handles: &[Handle]) {
-        for handles in handles.chunks(BATCH) {
-            self.change(|shared, aside, _| {
-                shared
-                    .state
-                    .acknowledge(handles.iter().copied(), &mut aside.trash);
-            });
-        }
+        // Also where the table is closed: `work` cannot fail.
+        let _ = self.in_steps(handles.len(), |shared, aside, some| {
+            let handles = handles[some].iter().copied();
+            shared.state.acknowledge(handles, &mut aside.trash);
+            Ok(0)
+        });
     }
 
     pub(crate) fn give_back(&self, handles: &[Handle]) {

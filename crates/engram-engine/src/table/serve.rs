@@ -7,7 +7,7 @@ use engram_core::table::Admission;
 use engram_core::{Draw, Error, NewItem, Result, TableState, Trash};
 
 use crate::info::Meter;
-use crate::table::BATCH;
+use crate::table::FINISH;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -62,7 +62,7 @@ impl Shared {
         let wait = self.samples.remove(&id);
         let draws = wait.map(|wait| wait.draws).unwrap_or_default();
         if !leased {
-            let first = draws.iter().take(BATCH);
+            let first = draws.iter().take(FINISH);
             self.state
                 .acknowledge(first.map(|draw| draw.handle), &mut aside.trash);
         }
@@ -86,7 +86,8 @@ impl Shared {
     /// when it stopped before that.
     fn serve_some(&mut self, aside: &mut Aside, now: u64) -> bool {
         // Waiting draws are leased whoever asked: at a deadline they go back.
-        let mut budget = BATCH;
+        let step = self.state.items_per_hold();
+        let mut budget = step;
         let mut waiting = self.first_unserved_sample();
         while budget > 0 {
             let mut moved = false;
@@ -116,7 +117,7 @@ impl Shared {
                 let missing = wait.n - wait.draws.len();
                 let drawn =
                     self.state
-                        .draw(missing.min(BATCH), true, &mut wait.draws, &mut aside.trash);
+                        .draw(missing.min(step), true, &mut wait.draws, &mut aside.trash);
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);

@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use engram_core::{Draw, Lsn, Result};
 
-use crate::table::{BATCH, GIVE_BACK, Table};
+use crate::table::{FINISH, GIVE_BACK, Table};
 
 /// How a ticket stands.
 pub(crate) enum Progress<T> {
@@ -97,7 +97,7 @@ impl Table {
     /// Finishes what [`Shared::finish_sample`] leaves, so that no hold grows with the request.
     fn finish_rest(&self, draws: &[Draw], leased: bool) {
         if !leased {
-            let rest = draws.iter().skip(BATCH);
+            let rest = draws.iter().skip(FINISH);
             self.acknowledge(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
         }
     }

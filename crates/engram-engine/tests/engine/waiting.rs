@@ -379,3 +379,34 @@ fn bytes_held_by_leases_do_not_spin() {
     served(waiting).unwrap();
     assert_eq!(take(&table, 1), [3]);
 }
+
+#[test]
+fn a_snapshot_changes_nothing_but_the_steps() {
+    let table = table(TableOptions {
+        max_size: 5_000,
+        ..fifo("t")
+    });
+    put(&table, items(0..5_000));
+    let snapshot = table.snapshot();
+    let all: Vec<u64> = (0..5_000).collect();
+    let priorities = vec![9.0; all.len()];
+    assert_eq!(table.update_priorities(&all, &priorities).unwrap(), 5_000);
+    let second = table.snapshot();
+    assert_eq!(take(&table, 600), vec![0; 600]);
+    assert_eq!(table.delete(&all[..3_000]).unwrap(), 3_000);
+    put(&table, items(5_000..9_000));
+    assert!(
+        snapshot
+            .items()
+            .all(|item| item.priority < 9.0 && item.times_sampled == 0)
+    );
+    assert!(
+        second
+            .items()
+            .all(|item| item.priority > 8.0 && item.times_sampled == 0)
+    );
+    assert!(second.items().map(|item| item.key).eq(0..5_000));
+    let stats = table.info().stats;
+    assert_eq!((stats.size, stats.limiter.samples), (5_000, 600));
+    assert_eq!(take(&table, 1), [4_000]);
+}
