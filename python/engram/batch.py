@@ -36,22 +36,27 @@ class BatchInfo:
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
+        """u64 `[B]`: the items' keys."""
         return self._get("key", self._native.key)
 
     @property
     def probability(self) -> npt.NDArray[np.float64]:
+        """f64 `[B]`: with which each was drawn."""
         return self._get("probability", self._native.probability)
 
     @property
     def priority(self) -> npt.NDArray[np.float64]:
+        """f64 `[B]`: when drawn."""
         return self._get("priority", self._native.priority)
 
     @property
     def times_sampled(self) -> npt.NDArray[np.int32]:
+        """i32 `[B]`: this time included."""
         return self._get("times_sampled", self._native.times_sampled)
 
     @property
     def table_size(self) -> npt.NDArray[np.int64]:
+        """i64 `[B]`: items in the table at each draw."""
         return self._get("table_size", self._native.table_size)
 
 

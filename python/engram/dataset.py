@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar, cast, overload
 
 from engram import _checks, _engram
 from engram.batch import Batch, BatchInfo, Sample
@@ -10,8 +10,10 @@ from engram.store import Store
 
 __all__ = ["Dataset"]
 
+T = TypeVar("T", Batch, Sample)
 
-class Dataset:
+
+class Dataset(Generic[T]):
     """Batches from one table, prepared by a native thread while the last one is used.
 
     Each iterator has its own thread. What it fetches is on lease: it counts as sampled at once, and
@@ -23,11 +25,37 @@ class Dataset:
             learn(batch)
     """
 
+    @overload
+    def __init__(
+        self: "Dataset[Batch]",
+        store: Store,
+        table: str,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        max_batches: int | None = None,
+        timeout: float | None = None,
+        pad: bool = False,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Dataset[Sample]",
+        store: Store,
+        table: str,
+        batch_size: None = None,
+        *,
+        prefetch: int = 2,
+        max_batches: int | None = None,
+        timeout: float | None = None,
+        pad: bool = False,
+    ) -> None: ...
+
     def __init__(
         self,
         store: Store,
         table: str,
-        batch_size: int | None,
+        batch_size: int | None = None,
         *,
         prefetch: int = 2,
         max_batches: int | None = None,
@@ -57,14 +85,15 @@ class Dataset:
         self._pad = pad
         self._open: list[_engram.Stream] = []
 
-    def __iter__(self) -> Iterator[Batch | Sample]:
+    def __iter__(self) -> Iterator[T]:
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table, self._batch_size, self._prefetch, self._max_batches, self._timeout, self._pad
         )
         self._open.append(stream)
         try:
             while (native := stream.next()) is not None:
-                yield Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
+                single = self._batch_size is None
+                yield cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
         finally:
             stream.close()
             self._open.remove(stream)

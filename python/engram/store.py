@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,10 @@ from engram import _checks, _engram
 from engram.batch import Batch
 from engram.errors import InvalidArgumentError
 from engram.info import TableInfo
+from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
+from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 
 __all__ = ["Store"]
 
@@ -70,6 +72,74 @@ class Store:
             UnknownTableError, NeverServedError, ClosedError: As their descriptions say.
         """
         return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+
+    def writer(
+        self,
+        *,
+        history: int = 64,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 128,
+        timeout: float | None = None,
+        compression: Literal["auto", "off"] = "auto",
+    ) -> TrajectoryWriter:
+        """A writer that makes items of any slices of its steps.
+
+        Args:
+            history: Newest steps that items may refer to.
+            chunk_length: Steps per chunk; None: 1 to 16, about 16 KiB. Items become visible when
+                their chunk is full, at the end of an episode, or on `flush`.
+            max_in_flight_items: Items that may wait for their tables before an append waits too.
+            timeout: Seconds that an append waits then; None: for ever, 0: not at all.
+            compression: `"auto"` compresses large columns where that pays, `"off"` never.
+        """
+        return TrajectoryWriter(
+            self,
+            history=history,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def pattern_writer(
+        self,
+        patterns: Sequence[Pattern],
+        *,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 128,
+        timeout: float | None = None,
+        compression: Literal["auto", "off"] = "auto",
+    ) -> PatternWriter:
+        """A writer that only takes steps: `patterns` make the items. Other arguments as in `writer`."""
+        return PatternWriter(
+            self,
+            patterns,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def batched_writer(
+        self,
+        num_envs: int,
+        patterns: Sequence[Pattern],
+        *,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 65_536,
+        timeout: float | None = None,
+        compression: Literal["auto", "off"] = "auto",
+    ) -> BatchedWriter:
+        """A writer for `num_envs` environments that step together. Other arguments as in `writer`."""
+        return BatchedWriter(
+            self,
+            num_envs,
+            patterns,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            timeout=timeout,
+            compression=compression,
+        )
 
     def sample(
         self, table: str, n: int, *, timeout: float | None = None, partial: bool = False, pad: bool = False

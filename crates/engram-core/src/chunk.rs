@@ -85,7 +85,9 @@ impl Chunk {
     /// Bytes this chunk keeps alive: payload and bookkeeping.
     #[must_use]
     pub fn footprint(&self) -> usize {
-        size_of::<Self>() + self.payload.len()
+        let episodes = &self.origin.episodes;
+        let spilled = usize::from(episodes.spilled()) * size_of_val(&**episodes);
+        size_of::<Self>() + spilled + self.payload.len()
     }
 
     /// The raw bytes of a column, given the pinned payload; `None` where it is compressed.
@@ -154,12 +156,14 @@ pub struct ChunkBuilder {
     /// First byte of each fixed-size column; strings grow in `strings` instead.
     offsets: SmallVec<[usize; 4]>,
     rows: SmallVec<[u32; 4]>,
-    strings: Vec<StringColumn>,
+    /// One per column; empty where no column holds strings.
+    strings: Box<[StringColumn]>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct StringColumn {
     ends: Vec<u32>,
+    /// The committed cells end to end; after them perhaps one that is staged.
     bytes: Vec<u8>,
 }
 
@@ -181,14 +185,13 @@ impl ChunkBuilder {
                 .ok_or_else(|| too_large(&schema, capacity))?;
         }
         let columns = schema.cells.len();
+        let any_strings = schema.cells.iter().any(|c| c.dtype == DType::String);
         Ok(Self {
             buffer: AlignedBytes::zeroed(bytes),
             capacity,
             offsets,
             rows: SmallVec::from_elem(0, columns),
-            strings: std::iter::repeat_with(StringColumn::default)
-                .take(columns)
-                .collect(),
+            strings: vec![StringColumn::default(); if any_strings { columns } else { 0 }].into(),
             schema,
         })
     }
@@ -218,11 +221,10 @@ impl ChunkBuilder {
         &mut self.buffer[from..from + size]
     }
 
-    /// Destination of the first `rows` cells of a fixed-size column; writing does not commit them.
-    pub fn rows_mut(&mut self, column: usize, rows: usize) -> &mut [u8] {
-        let bytes = rows * self.schema.cells[column].bytes();
-        let from = self.offsets[column];
-        &mut self.buffer[from..from + bytes]
+    /// Room for all cells of a fixed-size column, written and not: for filling out of order.
+    pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
+        let bytes = self.capacity * self.schema.cells[column].bytes();
+        &mut self.buffer[self.offsets[column]..][..bytes]
     }
 
     /// Bytes of a committed cell of a fixed-size column.
@@ -243,8 +245,54 @@ impl ChunkBuilder {
         &strings.bytes[from..strings.ends[row] as usize]
     }
 
-    /// Commits the cell written at the column's next row.
+    /// Stages one encoded cell of a string column, in place of what was staged before.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the chunk would exceed [`MAX_CHUNK_BYTES`].
+    pub fn stage_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
+        self.unstage_string(column);
+        // Offsets before the cells, and padding after them, count too.
+        let heads = (self.capacity + 1) * 4 + aligned(1);
+        let others: usize = self.strings.iter().map(|s| s.bytes.len() + heads).sum();
+        if self.buffer.len() + others + encoded.len() > MAX_CHUNK_BYTES {
+            return Err(Error::InvalidArgument(format!(
+                "a string cell of {} bytes does not fit into column `{}`; a chunk holds at most \
+                 {MAX_CHUNK_BYTES} bytes and has {} already: lower chunk_length",
+                encoded.len(),
+                self.schema.layout.names[column],
+                self.buffer.len() + others,
+            )));
+        }
+        self.strings[column].bytes.extend_from_slice(encoded);
+        Ok(())
+    }
+
+    /// Drops what is staged in a string column.
+    pub fn unstage_string(&mut self, column: usize) {
+        if let Some(strings) = self.strings.get_mut(column) {
+            let committed = strings.ends.last().map_or(0, |end| *end as usize);
+            strings.bytes.truncate(committed);
+        }
+    }
+
+    /// Bytes of the cell staged in a string column.
+    #[must_use]
+    pub fn staged_string(&self, column: usize) -> &[u8] {
+        let strings = &self.strings[column];
+        &strings.bytes[strings.ends.last().map_or(0, |end| *end as usize)..]
+    }
+
+    /// Bytes of all string cells so far.
+    #[must_use]
+    pub fn string_bytes(&self) -> usize {
+        self.strings.iter().map(|strings| strings.bytes.len()).sum()
+    }
+
+    /// Commits the cell written or staged at the column's next row.
     pub fn commit(&mut self, column: usize) {
+        if self.schema.cells[column].dtype == DType::String {
+            self.strings[column].commit();
+        }
         self.rows[column] += 1;
     }
 
@@ -256,14 +304,10 @@ impl ChunkBuilder {
     /// Appends and commits one encoded cell of a string column.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the column would exceed [`MAX_CHUNK_BYTES`].
+    /// As [`Self::stage_string`].
     pub fn push_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
-        let strings = &mut self.strings[column];
-        let end = u32::try_from(strings.bytes.len() + encoded.len())
-            .map_err(|_| too_large(&self.schema, self.capacity))?;
-        strings.bytes.extend_from_slice(encoded);
-        strings.ends.push(end);
-        self.rows[column] += 1;
+        self.stage_string(column, encoded)?;
+        self.commit(column);
         Ok(())
     }
 
@@ -328,13 +372,20 @@ impl ChunkBuilder {
 }
 
 impl StringColumn {
+    /// Makes the bytes after the last end a cell; they are known to end below `MAX_CHUNK_BYTES`.
+    fn commit(&mut self) {
+        self.ends
+            .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+    }
+
     fn stored(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity((self.ends.len() + 1) * 4 + self.bytes.len());
         out.extend_from_slice(&0_u32.to_le_bytes());
         for end in &self.ends {
             out.extend_from_slice(&end.to_le_bytes());
         }
-        out.extend_from_slice(&self.bytes);
+        let committed = self.ends.last().map_or(0, |end| *end as usize);
+        out.extend_from_slice(&self.bytes[..committed]);
         out
     }
 }

@@ -334,7 +334,7 @@ fn copy_part<T: AsTrajectory>(
                 Trajectory::Rows { chunk, offset, .. } => {
                     Some((chunk, chunk.payload().pin()?, *offset as usize))
                 }
-                Trajectory::Spans(_) => None,
+                Trajectory::Window { .. } | Trajectory::Spans(_) => None,
             };
             for (at, (plan, rest)) in plans.iter().zip(&mut out).enumerate() {
                 let bytes = plan.bytes(i);
@@ -397,7 +397,10 @@ fn copy(target: &mut [u8], source: &[u8]) {
 fn touch<T: AsTrajectory>(block: &[T]) {
     let mut sum = 0_u8;
     for item in block {
-        if let Trajectory::Rows { chunk, offset, .. } = item.trajectory() {
+        // A window's columns are mostly those of its chunk: near enough for a guess.
+        if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
+            item.trajectory()
+        {
             for (extent, cell) in chunk.extents().iter().zip(&chunk.schema().cells) {
                 let at = extent.offset as usize + *offset as usize * cell.bytes();
                 sum = sum.wrapping_add(chunk.heap_byte(at));

@@ -20,6 +20,7 @@ pub mod selector;
 pub mod sum_tree;
 pub mod table;
 pub mod trajectory;
+pub mod writer;
 
 pub use aligned::AlignedBytes;
 pub use chunk::{Chunk, ChunkBuilder, Origin};
@@ -33,4 +34,4 @@ pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
 pub use selector::{Odds, SelectorKind};
 pub use table::{Admission, Draw, Handle, Snapshot, TableOptions, TableState, TableStats, Trash};
-pub use trajectory::{Slice, SpanColumn, Spans, Trajectory};
+pub use trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};

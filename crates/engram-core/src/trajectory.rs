@@ -20,8 +20,32 @@ pub enum Trajectory {
         /// One row, without a time axis.
         squeeze: bool,
     },
+    /// Slices of one chunk that many items take alike, each from a row of its own.
+    Window {
+        /// The chunk.
+        chunk: Arc<Chunk>,
+        /// Row that the shape's offsets count from.
+        offset: u32,
+        /// The slices; shared, so an item costs nothing beside itself.
+        shape: Arc<WindowShape>,
+    },
     /// Anything else.
     Spans(Arc<Spans>),
+}
+
+// Items keep a trajectory in one cache line with their counters.
+const _: () = assert!(size_of::<Option<Trajectory>>() == 24);
+
+/// What the items of one pattern have in common: everything but chunk and row.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WindowShape {
+    /// Names and nesting of the columns.
+    pub layout: Arc<Layout>,
+    /// One per column; their slices follow each other in `slices`.
+    pub columns: Box<[SpanColumn]>,
+    /// Runs of consecutive cells, column after column; offsets count from the item's row, and
+    /// `chunk` is 0.
+    pub slices: Box<[Slice]>,
 }
 
 /// Per-column slices over any number of chunks.
@@ -37,8 +61,8 @@ pub struct Spans {
     pub slices: Box<[Slice]>,
 }
 
-/// One column of a [`Spans`].
-#[derive(Clone, Copy, Debug)]
+/// One column of a [`Spans`] or a [`WindowShape`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanColumn {
     /// Index of its first slice; its last is the one before the next column's first.
     pub first_slice: u32,
@@ -65,13 +89,24 @@ impl Spans {
     /// The slices of one column.
     #[must_use]
     pub fn column_slices(&self, column: usize) -> &[Slice] {
-        let from = self.columns[column].first_slice as usize;
-        let to = self
-            .columns
-            .get(column + 1)
-            .map_or(self.slices.len(), |c| c.first_slice as usize);
-        &self.slices[from..to]
+        slices_of(&self.columns, &self.slices, column)
     }
+}
+
+impl WindowShape {
+    /// The slices of one column.
+    #[must_use]
+    pub fn column_slices(&self, column: usize) -> &[Slice] {
+        slices_of(&self.columns, &self.slices, column)
+    }
+}
+
+fn slices_of<'a>(columns: &[SpanColumn], slices: &'a [Slice], column: usize) -> &'a [Slice] {
+    let from = columns[column].first_slice as usize;
+    let to = columns
+        .get(column + 1)
+        .map_or(slices.len(), |c| c.first_slice as usize);
+    &slices[from..to]
 }
 
 /// One column of an item, ready to be gathered.
@@ -85,12 +120,23 @@ pub struct ColumnRef<'a> {
     pub squeeze: bool,
 }
 
+impl<'a> ColumnRef<'a> {
+    fn new(chunk: &'a Chunk, slice: Slice, column: SpanColumn) -> Self {
+        Self {
+            cell: &chunk.schema().cells[slice.column as usize],
+            len: column.len as usize,
+            squeeze: column.squeeze,
+        }
+    }
+}
+
 impl Trajectory {
     /// Names and nesting of the columns.
     #[must_use]
     pub fn layout(&self) -> &Arc<Layout> {
         match self {
             Self::Rows { chunk, .. } => &chunk.schema().layout,
+            Self::Window { shape, .. } => &shape.layout,
             Self::Spans(spans) => &spans.layout,
         }
     }
@@ -100,6 +146,7 @@ impl Trajectory {
     pub fn columns(&self) -> usize {
         match self {
             Self::Rows { chunk, .. } => chunk.schema().cells.len(),
+            Self::Window { shape, .. } => shape.columns.len(),
             Self::Spans(spans) => spans.columns.len(),
         }
     }
@@ -118,16 +165,13 @@ impl Trajectory {
                 len: *len as usize,
                 squeeze: *squeeze,
             },
+            Self::Window { chunk, shape, .. } => {
+                ColumnRef::new(chunk, shape.column_slices(column)[0], shape.columns[column])
+            }
             Self::Spans(spans) => {
                 let slice = spans.column_slices(column)[0];
                 let chunk = &spans.chunks[slice.chunk as usize];
-                let SpanColumn { len, squeeze, .. } = spans.columns[column];
-                let cell = &chunk.schema().cells[slice.column as usize];
-                ColumnRef {
-                    cell,
-                    len: len as usize,
-                    squeeze,
-                }
+                ColumnRef::new(chunk, slice, spans.columns[column])
             }
         }
     }
@@ -145,6 +189,14 @@ impl Trajectory {
             Self::Rows {
                 chunk, offset, len, ..
             } => visit(chunk, column, *offset as usize, *len as usize),
+            Self::Window {
+                chunk,
+                offset,
+                shape,
+            } => shape.column_slices(column).iter().try_for_each(|slice| {
+                let first = *offset as usize + slice.offset as usize;
+                visit(chunk, slice.column as usize, first, slice.len as usize)
+            }),
             Self::Spans(spans) => spans.column_slices(column).iter().try_for_each(|slice| {
                 let chunk = &spans.chunks[slice.chunk as usize];
                 visit(
@@ -161,7 +213,7 @@ impl Trajectory {
     #[must_use]
     pub fn chunks(&self) -> &[Arc<Chunk>] {
         match self {
-            Self::Rows { chunk, .. } => std::slice::from_ref(chunk),
+            Self::Rows { chunk, .. } | Self::Window { chunk, .. } => std::slice::from_ref(chunk),
             Self::Spans(spans) => &spans.chunks,
         }
     }
@@ -170,7 +222,7 @@ impl Trajectory {
     #[must_use]
     pub fn footprint(&self) -> usize {
         match self {
-            Self::Rows { .. } => 0,
+            Self::Rows { .. } | Self::Window { .. } => 0,
             Self::Spans(spans) => {
                 size_of::<Spans>()
                     + size_of_val(&*spans.chunks)

@@ -212,37 +212,21 @@ fn fill(
     steps: usize,
 ) -> PyResult<()> {
     let cell = &known.schema.cells[column];
-    if let Leaf::Strings { encoded, .. } = leaf {
-        let mut rest = encoded.as_slice();
-        for _ in 0..steps {
-            let (head, tail) = rest.split_at(encoded_cell(rest, cell.elements()));
+    if matches!(leaf, Leaf::Strings { .. }) {
+        for encoded in leaf.split_strings(cell.elements()) {
             builder
-                .push_string(column, head)
+                .push_string(column, &encoded)
                 .map_err(|error| errors::to_py(py, &error))?;
-            rest = tail;
         }
         return Ok(());
     }
     leaf.copy_to(
         cell.dtype,
-        builder.rows_mut(column, steps),
+        builder.column_mut(column),
         &known.structure.names[column],
     )?;
     builder.set_rows(column, u32::try_from(steps).unwrap_or(u32::MAX));
     Ok(())
-}
-
-/// Bytes of the first `elements` encoded strings.
-fn encoded_cell(encoded: &[u8], elements: usize) -> usize {
-    (0..elements).fold(0, |at, _| {
-        let len = [
-            encoded[at],
-            encoded[at + 1],
-            encoded[at + 2],
-            encoded[at + 3],
-        ];
-        at + 4 + u32::from_le_bytes(len) as usize
-    })
 }
 
 fn seal(

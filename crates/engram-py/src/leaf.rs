@@ -106,6 +106,21 @@ impl<'py> Leaf<'py> {
         })
     }
 
+    /// Encoded strings cut into cells of so many elements; nothing for other leaves.
+    pub(crate) fn split_strings(&self, elements: usize) -> Vec<Vec<u8>> {
+        let Self::Strings { encoded, .. } = self else {
+            return Vec::new();
+        };
+        let mut cells = Vec::new();
+        let mut rest = encoded.as_slice();
+        while !rest.is_empty() {
+            let (cell, tail) = rest.split_at(encoded_len(rest, elements));
+            cells.push(cell.to_vec());
+            rest = tail;
+        }
+        cells
+    }
+
     /// Dtype and shape of the value; a weak one's dtype is what it would get by itself.
     pub(crate) fn spec(&self) -> CellSpec {
         match self {
@@ -311,5 +326,18 @@ fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResu
     Ok(Leaf::Strings {
         shape: Shape::from_slice(array.shape()),
         encoded,
+    })
+}
+
+/// Bytes of the first `elements` encoded strings.
+fn encoded_len(encoded: &[u8], elements: usize) -> usize {
+    (0..elements).fold(0, |at, _| {
+        let len = [
+            encoded[at],
+            encoded[at + 1],
+            encoded[at + 2],
+            encoded[at + 3],
+        ];
+        at + 4 + u32::from_le_bytes(len) as usize
     })
 }

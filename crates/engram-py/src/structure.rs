@@ -4,16 +4,21 @@
 //! everything else, but for node types registered with optree: those count as mappings of their
 //! path entries.
 
+mod explore;
+mod text;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyMapping, PyTuple, PyType};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::errors;
+use explore::{explore, registered_children};
+use text::revive;
+pub(crate) use text::{merge, prune};
 
 /// One place in a nest.
 #[derive(Debug)]
@@ -63,6 +68,15 @@ impl Structure {
         leaves: &mut Leaves<'py>,
     ) -> PyResult<bool> {
         self.root.flatten(tree, leaves)
+    }
+
+    /// Flattens a nest that may lack leaves of this one: those are `None`. False when it has others.
+    pub(crate) fn flatten_part<'py>(
+        &self,
+        tree: &Bound<'py, PyAny>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
+        self.root.flatten_part(Some(tree), tree.py(), leaves)
     }
 
     /// Builds a nest of this shape from its leaves.
@@ -189,6 +203,79 @@ impl Node {
         }
     }
 
+    fn flatten_part<'py>(
+        &self,
+        tree: Option<&Bound<'py, PyAny>>,
+        py: Python<'py>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
+        let Some(tree) = tree.filter(|tree| !tree.is_none()) else {
+            for child in self.children() {
+                child.flatten_part(None, py, leaves)?;
+            }
+            if matches!(self, Self::Leaf) {
+                leaves.push(py.None().into_bound(py));
+            }
+            return Ok(true);
+        };
+        match self {
+            Self::Dict(children) => {
+                let Ok(mapping) = tree.cast::<PyMapping>() else {
+                    return Ok(false);
+                };
+                let mut found = 0;
+                for (key, child) in children {
+                    let value = if mapping.contains(key)? {
+                        Some(mapping.get_item(key)?)
+                    } else {
+                        None
+                    };
+                    found += usize::from(value.is_some());
+                    if !child.flatten_part(value.as_ref(), py, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(found == mapping.len()?)
+            }
+            Self::List(children) | Self::Tuple(children) => {
+                let Ok(values) = tree.try_iter() else {
+                    return Ok(false);
+                };
+                let values = values.collect::<PyResult<Vec<_>>>()?;
+                for (at, child) in children.iter().enumerate() {
+                    if !child.flatten_part(values.get(at), py, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(values.len() <= children.len() && is_container(tree))
+            }
+            Self::Named(class, children) => match tree.cast::<PyTuple>() {
+                Ok(tuple) if tuple.get_type().is(class) => {
+                    for (child, value) in children.iter().zip(tuple.iter()) {
+                        if !child.flatten_part(Some(&value), py, leaves)? {
+                            return Ok(false);
+                        }
+                    }
+                    Ok(true)
+                }
+                _ => Ok(false),
+            },
+            Self::Leaf | Self::Registered(..) => self.flatten(tree, leaves),
+        }
+    }
+
+    fn children(&self) -> Vec<&Self> {
+        match self {
+            Self::Leaf => Vec::new(),
+            Self::Dict(children) | Self::Registered(_, children) => {
+                children.iter().map(|(_, child)| child).collect()
+            }
+            Self::List(children) | Self::Tuple(children) | Self::Named(_, children) => {
+                children.iter().collect()
+            }
+        }
+    }
+
     fn build<'py>(
         &self,
         py: Python<'py>,
@@ -256,234 +343,6 @@ fn is_container(value: &Bound<'_, PyAny>) -> bool {
     value.cast::<PyMapping>().is_ok()
 }
 
-fn explore<'py>(
-    tree: &Bound<'py, PyAny>,
-    path: &str,
-    leaves: &mut Leaves<'py>,
-    names: &mut Vec<String>,
-) -> PyResult<(Node, Value)> {
-    let below = |entry: &str| {
-        if path.is_empty() {
-            entry.to_string()
-        } else {
-            format!("{path}/{entry}")
-        }
-    };
-    let mut sequence = |items: Vec<Bound<'py, PyAny>>| -> PyResult<(Vec<Node>, Vec<Value>)> {
-        let mut nodes = Vec::new();
-        let mut values = Vec::new();
-        for (at, item) in items.iter().enumerate() {
-            let (node, value) = explore(item, &below(&at.to_string()), leaves, names)?;
-            nodes.push(node);
-            values.push(value);
-        }
-        Ok((nodes, values))
-    };
-    if let Ok(list) = tree.cast::<PyList>() {
-        let (nodes, values) = sequence(list.iter().collect())?;
-        return Ok((Node::List(nodes), json!({ "l": values })));
-    }
-    if let Ok(tuple) = tree.cast::<PyTuple>() {
-        let class = tuple.get_type();
-        let Ok(fields) = class.getattr("_fields") else {
-            let (nodes, values) = sequence(tuple.iter().collect())?;
-            return Ok((Node::Tuple(nodes), json!({ "t": values })));
-        };
-        let fields: Vec<String> = fields.extract()?;
-        let mut nodes = Vec::new();
-        let mut values = Vec::new();
-        for (field, item) in fields.iter().zip(tuple.iter()) {
-            let (node, value) = explore(&item, &below(field), leaves, names)?;
-            nodes.push(node);
-            values.push(json!([field, value]));
-        }
-        let name = class.name()?.to_string();
-        remember_class(&name, &fields, &class);
-        return Ok((
-            Node::Named(class.unbind(), nodes),
-            json!({ "n": name, "f": values }),
-        ));
-    }
-    let registered = if tree.cast::<PyMapping>().is_ok() {
-        None
-    } else {
-        registered_children(tree)?
-    };
-    let entries = match (tree.cast::<PyMapping>(), &registered) {
-        (_, Some(children)) => children.clone(),
-        (Ok(mapping), None) => sorted_entries(mapping)?,
-        (Err(_), None) => {
-            leaves.push(tree.clone());
-            names.push(path.into());
-            return Ok((Node::Leaf, json!(0)));
-        }
-    };
-    let mut nodes = Vec::new();
-    let mut values = Vec::new();
-    for (key, item) in entries {
-        let text = key_text(&key)?;
-        let (node, value) = explore(&item, &below(key.str()?.to_str()?), leaves, names)?;
-        nodes.push((key.unbind(), node));
-        values.push(json!([text, value]));
-    }
-    let value = json!({ "d": values });
-    Ok(match registered {
-        Some(_) => (Node::Registered(tree.get_type().unbind(), nodes), value),
-        None => (Node::Dict(nodes), value),
-    })
-}
-
-fn sorted_entries<'py>(
-    mapping: &Bound<'py, PyMapping>,
-) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-    let py = mapping.py();
-    let keys = mapping.keys()?;
-    let shown = keys.repr()?.to_string();
-    if keys.as_any().call_method0("sort").is_err() {
-        let text = format!(
-            "keys {shown} have no common order; a mapping's keys must be all text or all integers"
-        );
-        return Err(errors::signature(py, text));
-    }
-    keys.iter()
-        .map(|key| mapping.get_item(&key).map(|value| (key, value)))
-        .collect()
-}
-
-fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
-    if let Ok(text) = key.extract::<String>() {
-        return Ok(json!(text));
-    }
-    if let Ok(number) = key.extract::<i64>() {
-        return Ok(json!(number));
-    }
-    let text = format!(
-        "key {} of a mapping is neither text nor an integer",
-        key.repr()?
-    );
-    Err(errors::signature(key.py(), text))
-}
-
-/// Path entries and children of a node type that is registered with optree.
-#[expect(clippy::type_complexity, reason = "pairs, in order")]
-fn registered_children<'py>(
-    tree: &Bound<'py, PyAny>,
-) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
-    static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = tree.py();
-    // Arrays and scalars are by far the most common leaves, and optree knows none of them.
-    if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
-        return Ok(None);
-    }
-    let flatten = FLATTEN.get_or_try_init(py, || {
-        py.import("optree")?
-            .getattr("tree_flatten_one_level")
-            .map(Bound::unbind)
-    })?;
-    let options = PyDict::new(py);
-    options.set_item("none_is_leaf", true)?;
-    let Ok(flat) = flatten.bind(py).call((tree,), Some(&options)) else {
-        return Ok(None);
-    };
-    let (children, _, entries): (
-        Vec<Bound<'py, PyAny>>,
-        Bound<'py, PyAny>,
-        Vec<Bound<'py, PyAny>>,
-    ) = flat.cast::<PyTuple>()?.get_slice(0, 3).extract()?;
-    Ok(Some(entries.into_iter().zip(children).collect()))
-}
-
-/// Namedtuple classes seen so far, so that what goes in as one comes back as the same.
-static CLASSES: Mutex<Option<HashMap<(String, Vec<String>), Py<PyType>>>> = Mutex::new(None);
-
-fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) {
-    let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (name.to_string(), fields.to_vec());
-    classes
-        .get_or_insert_default()
-        .insert(key, class.clone().unbind());
-}
-
-fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyType>> {
-    let key = (name.to_string(), fields.to_vec());
-    let found = CLASSES
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()
-        .and_then(|c| c.get(&key).map(|c| c.clone_ref(py)));
-    if let Some(class) = found {
-        return Ok(class);
-    }
-    let class = py
-        .import("collections")?
-        .getattr("namedtuple")?
-        .call1((name, fields.to_vec()))?;
-    let class = class.cast_into::<PyType>()?;
-    remember_class(name, fields, &class);
-    Ok(class.unbind())
-}
-
-fn revive(py: Python<'_>, value: &Value, path: &str, names: &mut Vec<String>) -> PyResult<Node> {
-    let bad = || PyTypeError::new_err(format!("{value} is no node"));
-    let below = |entry: &str| {
-        if path.is_empty() {
-            entry.to_string()
-        } else {
-            format!("{path}/{entry}")
-        }
-    };
-    if value == &json!(0) {
-        names.push(path.into());
-        return Ok(Node::Leaf);
-    }
-    let items = |key: &str| value.get(key).and_then(Value::as_array);
-    for (key, make) in [
-        ("l", Node::List as fn(Vec<Node>) -> Node),
-        ("t", Node::Tuple),
-    ] {
-        if let Some(items) = items(key) {
-            let children = items
-                .iter()
-                .enumerate()
-                .map(|(at, item)| revive(py, item, &below(&at.to_string()), names));
-            return Ok(make(children.collect::<PyResult<_>>()?));
-        }
-    }
-    let pairs = items("d").or_else(|| items("f")).ok_or_else(bad)?;
-    let mut children = Vec::new();
-    for pair in pairs {
-        let [key, child] = pair.as_array().map(Vec::as_slice).unwrap_or_default() else {
-            return Err(bad());
-        };
-        let (object, text) = match key {
-            Value::String(text) => (text.into_pyobject(py)?.into_any().unbind(), text.clone()),
-            Value::Number(number) => (
-                number.as_i64().into_pyobject(py)?.into_any().unbind(),
-                number.to_string(),
-            ),
-            _ => return Err(bad()),
-        };
-        children.push((
-            object,
-            text.clone(),
-            revive(py, child, &below(&text), names)?,
-        ));
-    }
-    match value.get("n").and_then(Value::as_str) {
-        Some(name) => {
-            let fields: Vec<String> = children.iter().map(|(_, field, _)| field.clone()).collect();
-            let nodes = children.into_iter().map(|(_, _, node)| node).collect();
-            Ok(Node::Named(named_class(py, name, &fields)?, nodes))
-        }
-        None => Ok(Node::Dict(
-            children
-                .into_iter()
-                .map(|(key, _, node)| (key, node))
-                .collect(),
-        )),
-    }
-}
-
 /// Flattens a nest: its leaves, their paths, and the text that describes it.
 #[pyfunction]
 pub(crate) fn flatten<'py>(
@@ -501,4 +360,10 @@ pub(crate) fn unflatten<'py>(
     leaves: Leaves<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     Structure::parse(py, structure)?.unflatten(py, leaves)
+}
+
+/// Paths of the leaves of the nest that a text describes.
+#[pyfunction]
+pub(crate) fn names(py: Python<'_>, structure: &str) -> PyResult<Vec<String>> {
+    Ok(Structure::parse(py, structure)?.names.clone())
 }

@@ -103,7 +103,9 @@ impl TableState {
         let steps =
             picks.iter().map(
                 |pick| match &self.contents.items[pick.slot as usize].trajectory {
-                    Some(Trajectory::Rows { chunk, .. }) => chunk.origin().steps,
+                    Some(Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. }) => {
+                        chunk.origin().steps
+                    }
                     _ => 0,
                 },
             );

@@ -1,0 +1,248 @@
+//! The chunks that a batch of environments fills in step.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Position;
+use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin};
+use crate::codec::Compressor;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::schema::{CellSpec, Schema};
+
+/// One column of one step of all environments.
+#[derive(Clone, Copy, Debug)]
+pub enum BatchColumn<'a> {
+    /// Cells of fixed size, environment after environment.
+    Cells(&'a [u8]),
+    /// One encoded cell per environment: per element a little-endian `u32` length and the bytes.
+    Strings(&'a [Vec<u8>]),
+}
+
+/// How a batch of environments shares chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grouping {
+    pub(super) envs: usize,
+    /// Neighbouring environments that share a chunk.
+    pub(super) group: usize,
+    /// Steps that a chunk has room for.
+    pub(super) length: usize,
+}
+
+impl Grouping {
+    pub(super) fn groups(&self) -> usize {
+        self.envs.div_ceil(self.group)
+    }
+
+    fn members(&self, group: usize) -> std::ops::Range<usize> {
+        group * self.group..self.envs.min((group + 1) * self.group)
+    }
+}
+
+/// The open chunks of all groups; environment-major: row `member * length + step`.
+#[derive(Debug)]
+pub(super) struct OpenBatch {
+    pub(super) grouping: Grouping,
+    pub(super) first: Position,
+    pub(super) steps: usize,
+    schema: Arc<Schema>,
+    builders: Vec<ChunkBuilder>,
+    episodes: Vec<SmallVec<[u64; 1]>>,
+    /// Per column, encoded cells step after step; they are put in order when sealed.
+    strings: Vec<Vec<Vec<u8>>>,
+    string_bytes: usize,
+}
+
+impl OpenBatch {
+    pub(super) fn new(schema: &Arc<Schema>, grouping: Grouping, first: Position) -> Result<Self> {
+        let builder = |group| {
+            let rows = grouping.members(group).len() * grouping.length;
+            ChunkBuilder::new(Arc::clone(schema), rows)
+        };
+        Ok(Self {
+            builders: (0..grouping.groups()).map(builder).collect::<Result<_>>()?,
+            episodes: vec![SmallVec::new(); grouping.groups()],
+            strings: vec![Vec::new(); schema.cells.len()],
+            string_bytes: 0,
+            schema: Arc::clone(schema),
+            grouping,
+            first,
+            steps: 0,
+        })
+    }
+
+    pub(super) fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    pub(super) fn is_full(&self, string_budget: usize) -> bool {
+        self.steps == self.grouping.length || self.string_bytes > string_budget
+    }
+
+    /// Says that steps of this episode follow for the environment.
+    pub(super) fn add_episode(&mut self, env: usize, episode: u64) {
+        self.episodes[env / self.grouping.group].push(episode);
+    }
+
+    /// Adds one step of all environments; the columns were checked against the schema.
+    pub(super) fn push(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
+        let new: usize = columns.iter().map(BatchColumn::string_bytes).sum();
+        // Offsets of the strings are stored as well.
+        if new > 0 && self.string_bytes + new + self.fixed_bytes() > MAX_CHUNK_BYTES / 2 {
+            return Err(Error::InvalidArgument(format!(
+                "a batch of {new} bytes of strings does not fit; the chunks of one batch hold at \
+                 most {} bytes: write fewer environments or shorter strings at once",
+                MAX_CHUNK_BYTES / 2
+            )));
+        }
+        self.string_bytes += new;
+        let length = self.grouping.length;
+        for (column, data) in columns.iter().enumerate() {
+            match data {
+                BatchColumn::Cells(bytes) => {
+                    let mut rest = *bytes;
+                    for builder in &mut self.builders {
+                        let cell = self.schema.cells[column].bytes();
+                        let room = builder.column_mut(column);
+                        let (mine, others) = rest.split_at(room.len() / length);
+                        scatter(room, mine, cell, length, self.steps);
+                        rest = others;
+                    }
+                }
+                BatchColumn::Strings(cells) => self.strings[column].extend_from_slice(cells),
+            }
+        }
+        self.steps += 1;
+        Ok(())
+    }
+
+    /// Copies the last `steps` steps of `old`, which has the same schema and grouping.
+    pub(super) fn carry(&mut self, old: &Self, steps: usize) {
+        let from = old.steps - steps;
+        let (length, envs) = (self.grouping.length, self.grouping.envs);
+        for (new, old) in self.builders.iter_mut().zip(&old.builders) {
+            let rows = new.capacity();
+            for column in 0..self.schema.cells.len() {
+                for row in (0..rows).step_by(length) {
+                    for step in 0..steps {
+                        new.cell_mut(column, row + step)
+                            .copy_from_slice(old.cell(column, row + from + step));
+                    }
+                }
+            }
+        }
+        for (new, old) in self.strings.iter_mut().zip(&old.strings) {
+            new.extend(old.iter().skip(from * envs).cloned());
+        }
+        self.steps = steps;
+    }
+
+    /// Bytes of the newest cell of an environment in a column of fixed-size cells.
+    pub(super) fn newest(&self, column: usize, env: usize) -> &[u8] {
+        let Grouping { group, length, .. } = self.grouping;
+        let row = env % group * length + self.steps - 1;
+        self.builders[env / group].cell(column, row)
+    }
+
+    /// Makes them immutable; rows are `member * steps + step` then.
+    pub(super) fn seal(
+        self,
+        keys: impl Iterator<Item = u64>,
+        compressor: &mut Compressor,
+    ) -> Result<Vec<Arc<Chunk>>> {
+        let Self {
+            grouping,
+            first,
+            steps,
+            builders,
+            episodes,
+            strings,
+            schema,
+            ..
+        } = self;
+        let parts = builders.into_iter().zip(episodes).zip(keys);
+        parts
+            .enumerate()
+            .map(|(group, ((mut builder, episodes), key))| {
+                let members = grouping.members(group);
+                let rows = members.len() * steps;
+                for (column, cell) in schema.cells.iter().enumerate() {
+                    if cell.dtype == DType::String {
+                        for env in members.clone() {
+                            for step in 0..steps {
+                                let cell = &strings[column][step * grouping.envs + env];
+                                builder.push_string(column, cell)?;
+                            }
+                        }
+                        continue;
+                    }
+                    compact(
+                        builder.column_mut(column),
+                        cell.bytes() * grouping.length,
+                        cell.bytes() * steps,
+                    );
+                    builder.set_rows(column, u32::try_from(rows).unwrap_or(u32::MAX));
+                }
+                let origin = Origin {
+                    key,
+                    episodes,
+                    first_step: first,
+                    steps: u32::try_from(steps).unwrap_or(u32::MAX),
+                };
+                builder.seal(origin, compressor).map(Arc::new)
+            })
+            .collect()
+    }
+
+    fn fixed_bytes(&self) -> usize {
+        let step: usize = self.schema.cells.iter().map(CellSpec::bytes).sum();
+        step * self.grouping.length * self.grouping.group
+    }
+}
+
+impl BatchColumn<'_> {
+    fn string_bytes(&self) -> usize {
+        match self {
+            Self::Cells(_) => 0,
+            Self::Strings(cells) => cells.iter().map(|cell| cell.len() + 4).sum(),
+        }
+    }
+}
+
+/// Writes cell `n` of `cells` to place `step` of the `n`-th `length` places of `room`.
+fn scatter(room: &mut [u8], cells: &[u8], size: usize, length: usize, step: usize) {
+    match size {
+        0 => {}
+        1 => scatter_sized::<1>(room, cells, length, step),
+        2 => scatter_sized::<2>(room, cells, length, step),
+        4 => scatter_sized::<4>(room, cells, length, step),
+        8 => scatter_sized::<8>(room, cells, length, step),
+        16 => scatter_sized::<16>(room, cells, length, step),
+        _ => {
+            let places = room.chunks_exact_mut(size * length);
+            for (place, cell) in places.zip(cells.chunks_exact(size)) {
+                place[step * size..][..size].copy_from_slice(cell);
+            }
+        }
+    }
+}
+
+/// A copy of known size is one move, not a call.
+fn scatter_sized<const N: usize>(room: &mut [u8], cells: &[u8], length: usize, step: usize) {
+    let places = room.as_chunks_mut::<N>().0[step..].iter_mut();
+    for (place, cell) in places.step_by(length).zip(cells.as_chunks::<N>().0) {
+        *place = *cell;
+    }
+}
+
+/// Moves the first `keep` of every `each` bytes together.
+fn compact(bytes: &mut [u8], each: usize, keep: usize) {
+    if keep == each {
+        return;
+    }
+    let count = bytes.len().checked_div(each).unwrap_or(0);
+    for n in 1..count {
+        bytes.copy_within(n * each..n * each + keep, n * keep);
+    }
+}

@@ -1,0 +1,95 @@
+//! Beginning chunks and cutting them.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use super::super::history::Segment;
+use super::super::open::{Mark, OpenChunk};
+use super::Recorder;
+use crate::chunk::Origin;
+use crate::error::{Error, Result};
+use crate::schema::Schema;
+
+impl Recorder {
+    /// The open chunk, with room for the step in progress.
+    pub(super) fn room(&mut self) -> Result<&mut OpenChunk> {
+        if self.open.as_ref().is_none_or(OpenChunk::is_full) {
+            self.begin()?;
+        }
+        let Some(open) = &mut self.open else {
+            unreachable!("a chunk was just begun")
+        };
+        Ok(open)
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        let schema = Arc::clone(&self.schema);
+        let length = self.options.chunk_steps(&schema);
+        let carried = self.options.carried_steps(&schema, length, self.reach);
+        self.cut(schema, carried, |old| old)?;
+        if self.open.is_none() {
+            let schema = Arc::clone(&self.schema);
+            self.open = Some(OpenChunk::new(schema, length, self.head)?);
+        }
+        self.reach = 0;
+        Ok(())
+    }
+
+    /// Seals the open chunk. What the step in progress has, and copies of the last `carried`
+    /// steps, begin the next one: old column `i` as column `map(i)` of `schema`.
+    pub(super) fn cut(
+        &mut self,
+        schema: Arc<Schema>,
+        carried: u32,
+        map: impl Fn(usize) -> usize,
+    ) -> Result<()> {
+        let next = match &self.open {
+            Some(open) if carried > 0 || open.has_marks() => {
+                let carried = carried.min(open.steps);
+                let first = open.first + u64::from(open.steps - carried);
+                let length = self.options.chunk_steps(&schema);
+                let mut next = OpenChunk::new(Arc::clone(&schema), length, first)?;
+                next.carry(open, carried, map)?;
+                Some(next)
+            }
+            _ => None,
+        };
+        self.schema = schema;
+        match std::mem::replace(&mut self.open, next) {
+            Some(old) => self.seal(old),
+            None => Ok(()),
+        }
+    }
+
+    fn seal(&mut self, open: OpenChunk) -> Result<()> {
+        // Copies of steps that the chunk before has are worth a chunk only to items.
+        if open.steps == open.carried && !self.pending.is_waiting() {
+            return Ok(());
+        }
+        let (first, steps) = (open.first, open.steps);
+        let origin = Origin {
+            key: self.keys.next_key(),
+            episodes: smallvec![self.episode],
+            first_step: first - self.episode_first,
+            steps,
+        };
+        let (chunk, rows) = open.seal(origin, &mut self.compressor)?;
+        let chunk = Arc::new(chunk);
+        self.pending.resolve(|row| (&chunk, row));
+        self.history.push(Segment::new(first, steps, chunk, rows));
+        self.history.expire(self.referable().start);
+        Ok(())
+    }
+
+    pub(super) fn check_unset(&self, column: usize) -> Result<()> {
+        match &self.open {
+            Some(open) if open.mark(column) == Mark::Set => Err(Error::InvalidArgument(format!(
+                "column `{}` has a value in the open step already; a step takes one value per \
+                 column",
+                self.schema.layout.names[column]
+            ))),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! What the writers' model tests share: cells as plain values, items read back.
+
+#![allow(dead_code, reason = "each test file uses its own share of this")]
+#![allow(
+    clippy::allow_attributes,
+    reason = "an unused helper is not unused in every file"
+)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engram_core::chunk::string_cells;
+use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
+
+use engram_core::writer::WriterOptions;
+
+/// Bytes of one cell; strings as they are encoded.
+pub(crate) type Cell = Vec<u8>;
+
+/// An item read back: per column whether it is squeezed, and its cells.
+pub(crate) type Item = Vec<(bool, Vec<Cell>)>;
+
+pub(crate) fn options(history: u64, chunk_length: Option<usize>) -> WriterOptions {
+    WriterOptions {
+        history,
+        chunk_length,
+        compression: Compression::Auto,
+    }
+}
+
+pub(crate) fn layout(names: &[String]) -> Arc<Layout> {
+    Arc::new(Layout {
+        names: names.iter().map(|name| name.as_str().into()).collect(),
+        structure: "test".into(),
+    })
+}
+
+pub(crate) fn schema(cells: &[CellSpec]) -> Arc<Schema> {
+    let names: Vec<String> = (0..cells.len()).map(|i| format!("c{i}")).collect();
+    Arc::new(Schema {
+        layout: layout(&names),
+        cells: cells.into(),
+    })
+}
+
+pub(crate) fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
+    CellSpec {
+        dtype,
+        shape: Shape::from_slice(shape),
+    }
+}
+
+/// A value of this kind that no other number gives, as far as it has room.
+pub(crate) fn value(spec: &CellSpec, number: u64) -> Cell {
+    if spec.dtype == DType::String {
+        let text = format!("{number}{}", "x".repeat(number as usize % 5));
+        let one = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+        return one.repeat(spec.elements());
+    }
+    let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    mixed.reverse();
+    let small = spec.elements() == 1 && spec.dtype == DType::Int64;
+    let bytes = if small { number.to_le_bytes() } else { mixed };
+    bytes.into_iter().cycle().take(spec.bytes()).collect()
+}
+
+/// Reads an item's cells, and checks that it is well formed.
+pub(crate) fn read(item: &NewItem) -> Item {
+    let trajectory = &item.trajectory;
+    assert!(item.key < 1 << 63);
+    assert_eq!(trajectory.layout().names.len(), trajectory.columns());
+    let mut used = HashMap::new();
+    let columns = (0..trajectory.columns())
+        .map(|column| {
+            let expected = trajectory.column(column);
+            let mut cells = Vec::new();
+            trajectory
+                .for_each_slice(column, |chunk, own, first, len| {
+                    used.insert(Arc::as_ptr(chunk), ());
+                    assert_eq!(chunk.schema().cells[own], *expected.cell);
+                    assert!(len > 0 && first + len <= chunk.extents()[own].rows as usize);
+                    let pinned = chunk.payload().pin()?;
+                    let bytes = expected.cell.bytes();
+                    for row in first..first + len {
+                        cells.push(if expected.cell.dtype == DType::String {
+                            let raw = chunk.raw(&pinned, own).unwrap();
+                            let rows = chunk.extents()[own].rows as usize;
+                            string_cells(raw, rows, row, 1)?.to_vec()
+                        } else {
+                            chunk.unpack(&pinned, own)?[row * bytes..][..bytes].to_vec()
+                        });
+                    }
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(cells.len(), expected.len);
+            assert!(!expected.squeeze || cells.len() == 1);
+            (expected.squeeze, cells)
+        })
+        .collect();
+    // No chunk is kept alive for nothing, and none is listed twice.
+    assert_eq!(used.len(), trajectory.chunks().len());
+    columns
+}

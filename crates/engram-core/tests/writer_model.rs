@@ -1,0 +1,504 @@
+//! Random programs for a recorder, beside a plain list of steps.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use common::{Cell, Item, layout, options, read, spec, value};
+use engram_core::writer::{Cells, PickedColumn, Position, Recorder, Selection};
+use engram_core::{CellSpec, DType, Error, Shape};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append(u8),
+    Partial(u8),
+    Abort(u8),
+    Last(u64),
+    Steps { back: u64, len: u64, squeeze: bool },
+    Columns(Vec<Pick>),
+    Nan,
+    Flush,
+    End { clear: bool },
+    Reshape { column: usize, size: usize },
+    Grow { at: usize },
+    Read,
+}
+
+#[derive(Clone, Debug)]
+struct Pick {
+    column: usize,
+    cells: Picked,
+    squeeze: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Picked {
+    /// First so many steps back from the end.
+    Range { back: u64, stride: u64, len: u64 },
+    /// So many steps back each.
+    List(Vec<u64>),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let back = 1_u64..12;
+    let cells = prop_oneof![
+        (back.clone(), 1_u64..4, 0_u64..6).prop_map(|(back, stride, len)| Picked::Range {
+            back,
+            stride,
+            len
+        }),
+        prop::collection::vec(0_u64..12, 0..6).prop_map(Picked::List),
+        back.clone().prop_map(|back| Picked::List(vec![back])),
+    ];
+    let pick =
+        (0_usize..4, cells, prop::bool::weighted(0.2)).prop_map(|(column, cells, squeeze)| Pick {
+            column,
+            cells,
+            squeeze,
+        });
+    let mask = prop_oneof![6 => Just(0xff_u8), 2 => any::<u8>()];
+    let op = prop_oneof![
+        30 => mask.clone().prop_map(Op::Append),
+        3 => any::<u8>().prop_map(Op::Partial),
+        1 => mask.prop_map(Op::Abort),
+        8 => (0_u64..9).prop_map(Op::Last),
+        4 => (back, 0_u64..6, prop::bool::weighted(0.2))
+            .prop_map(|(back, len, squeeze)| Op::Steps { back, len, squeeze }),
+        8 => prop::collection::vec(pick, 0..4).prop_map(Op::Columns),
+        1 => Just(Op::Nan),
+        2 => Just(Op::Flush),
+        2 => any::<bool>().prop_map(|clear| Op::End { clear }),
+        1 => (0_usize..4, 0_usize..3).prop_map(|(column, size)| Op::Reshape { column, size }),
+        1 => (0_usize..4).prop_map(|at| Op::Grow { at }),
+        2 => Just(Op::Read),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+/// One step: per column, shape and bytes of the cell if it has one.
+type Step = Vec<Option<(Shape, Cell)>>;
+
+/// What goes wrong, without its words.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wrong {
+    Argument,
+    Expired,
+    Signature,
+    Priority,
+}
+
+fn wrong(error: &Error) -> Wrong {
+    match error {
+        Error::InvalidArgument(_) => Wrong::Argument,
+        Error::ExpiredStep(_) => Wrong::Expired,
+        Error::Signature(_) => Wrong::Signature,
+        Error::Priority(_) => Wrong::Priority,
+        other => panic!("{other}"),
+    }
+}
+
+struct Model {
+    history: u64,
+    cells: Vec<CellSpec>,
+    steps: Vec<Step>,
+    open: Option<Step>,
+    cleared: u64,
+    /// Episode of every step.
+    episodes: Vec<u64>,
+    episode: u64,
+}
+
+impl Model {
+    fn end(&self) -> u64 {
+        self.steps.len() as u64 + u64::from(self.open.is_some())
+    }
+
+    fn floor(&self) -> u64 {
+        self.end().saturating_sub(self.history).max(self.cleared)
+    }
+
+    fn cell(&self, column: usize, at: u64) -> Result<&(Shape, Cell), Wrong> {
+        if at < self.floor() {
+            return Err(Wrong::Expired);
+        }
+        let step = self.steps.get(at as usize).or_else(|| {
+            let open = at == self.steps.len() as u64;
+            self.open.as_ref().filter(|_| open)
+        });
+        let step = step.ok_or(Wrong::Argument)?;
+        step[column].as_ref().ok_or(Wrong::Argument)
+    }
+
+    fn select(&self, columns: &[(usize, Vec<u64>, bool)]) -> Result<Item, Wrong> {
+        let mut item = Vec::new();
+        for (column, positions, squeeze) in columns {
+            if positions.is_empty() || *squeeze && positions.len() != 1 {
+                return Err(Wrong::Argument);
+            }
+            let mut cells: Vec<&(Shape, Cell)> = Vec::new();
+            for at in positions {
+                let cell = self.cell(*column, *at)?;
+                if cells.first().is_some_and(|first| first.0 != cell.0) {
+                    return Err(Wrong::Signature);
+                }
+                cells.push(cell);
+            }
+            item.push((*squeeze, cells.into_iter().map(|c| c.1.clone()).collect()));
+        }
+        if item.is_empty() {
+            return Err(Wrong::Argument);
+        }
+        Ok(item)
+    }
+}
+
+struct Run {
+    recorder: Recorder,
+    model: Model,
+    counter: u64,
+    /// Items created, in order, and how many of them were taken.
+    created: Vec<(u64, Item)>,
+    taken: usize,
+}
+
+impl Run {
+    fn new(history: u64, chunk_length: Option<usize>) -> Self {
+        let cells = vec![
+            spec(DType::Uint8, &[3]),
+            spec(DType::Int64, &[]),
+            spec(DType::String, &[]),
+        ];
+        let mut recorder = Recorder::new(options(history, chunk_length), 7).unwrap();
+        let columns = names(cells.len());
+        recorder
+            .restructure(layout(&columns), cells.clone().into(), &[])
+            .unwrap();
+        let model = Model {
+            history,
+            cells,
+            steps: Vec::new(),
+            open: None,
+            cleared: 0,
+            episodes: Vec::new(),
+            episode: 0,
+        };
+        Self {
+            recorder,
+            model,
+            counter: 0,
+            created: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    /// Writes the cells of `mask`; false when one of them was set before.
+    fn write(&mut self, mask: u8, step: &mut Step) -> bool {
+        for column in 0..self.model.cells.len() {
+            if mask >> column & 1 == 0 {
+                continue;
+            }
+            self.counter += 1;
+            let spec = &self.model.cells[column];
+            let cell = value(spec, self.counter);
+            let outcome = if spec.dtype == DType::String {
+                self.recorder.set_string(column, &cell)
+            } else {
+                let target = self.recorder.cell_mut(column);
+                target.map(|target| target.copy_from_slice(&cell))
+            };
+            assert_eq!(outcome.is_err(), step[column].is_some());
+            if let Err(error) = outcome {
+                assert_eq!(
+                    error.to_string(),
+                    format!(
+                        "column `c{column}` has a value in the open step already; a step takes \
+                         one value per column"
+                    )
+                );
+                return false;
+            }
+            step[column] = Some((spec.shape.clone(), cell));
+        }
+        true
+    }
+
+    fn append(&mut self, mask: u8, partial: bool) {
+        let before = self.model.open.clone();
+        let mut step = before.unwrap_or_else(|| vec![None; self.model.cells.len()]);
+        if !self.write(mask, &mut step) {
+            self.recorder.abort_step();
+            return;
+        }
+        self.recorder.finish_step(partial).unwrap();
+        if partial {
+            self.model.open = Some(step);
+        } else {
+            self.complete(step);
+        }
+    }
+
+    fn complete(&mut self, step: Step) {
+        self.model.steps.push(step);
+        self.model.episodes.push(self.model.episode);
+        self.model.open = None;
+    }
+
+    fn create(&mut self, selection: &Selection<'_>, expected: Result<Item, Wrong>) {
+        let key = self.recorder.next_key();
+        let mut checked = None;
+        let outcome = self.recorder.create(3, key, 1.5, selection, |columns| {
+            let lengths = columns.found().map(|found| found.len).collect::<Vec<_>>();
+            checked = Some(lengths);
+            Ok(())
+        });
+        match expected {
+            Ok(item) => {
+                outcome.unwrap();
+                let lengths = item
+                    .iter()
+                    .map(|(squeeze, cells)| (!squeeze).then_some(cells.len()));
+                assert_eq!(checked.unwrap(), lengths.collect::<Vec<_>>());
+                self.created.push((key, item));
+            }
+            Err(expected) => assert_eq!(wrong(&outcome.unwrap_err()), expected),
+        }
+    }
+
+    fn all_columns(&self, first: u64, len: u64, squeeze: bool) -> Result<Item, Wrong> {
+        let columns = 0..self.model.cells.len();
+        let positions = (first..first + len).collect::<Vec<_>>();
+        let picked = columns.map(|column| (column, positions.clone(), squeeze));
+        self.model.select(&picked.collect::<Vec<_>>())
+    }
+
+    fn step(&mut self, op: &Op) {
+        let end = self.model.end();
+        match op {
+            Op::Append(mask) => self.append(*mask, false),
+            Op::Partial(mask) => self.append(*mask, true),
+            Op::Abort(mask) => {
+                let mut step = vec![None; self.model.cells.len()];
+                step = self.model.open.clone().unwrap_or(step);
+                self.write(*mask, &mut step);
+                self.recorder.abort_step();
+            }
+            Op::Last(len) => {
+                let expected = match end.checked_sub(*len) {
+                    Some(first) if first >= self.model.floor() => {
+                        self.all_columns(first, *len, false)
+                    }
+                    _ => Err(Wrong::Expired),
+                };
+                self.create(&Selection::Last(*len), expected);
+            }
+            Op::Steps { back, len, squeeze } => {
+                let first = end.saturating_sub(*back);
+                let expected = self.all_columns(first, *len, *squeeze);
+                let selection = Selection::Steps {
+                    first,
+                    len: *len,
+                    squeeze: *squeeze,
+                };
+                self.create(&selection, expected);
+            }
+            Op::Columns(picks) => self.columns(picks),
+            Op::Nan => {
+                let selection = Selection::Last(1);
+                let key = self.recorder.next_key();
+                let outcome = self
+                    .recorder
+                    .create(0, key, f64::NAN, &selection, |_| Ok(()));
+                assert_eq!(wrong(&outcome.unwrap_err()), Wrong::Priority);
+            }
+            Op::Flush => {
+                self.recorder.flush().unwrap();
+                self.take(true);
+            }
+            Op::End { clear } => {
+                self.recorder.end_episode(*clear).unwrap();
+                if let Some(step) = self.model.open.take() {
+                    self.complete(step);
+                }
+                self.model.episode += 1;
+                if *clear {
+                    self.model.cleared = self.model.end();
+                }
+                self.take(true);
+            }
+            Op::Reshape { column, size } => {
+                let column = column % self.model.cells.len();
+                let shape = Shape::from_slice(&[*size, 1]);
+                let set = self
+                    .model
+                    .open
+                    .as_ref()
+                    .is_some_and(|s| s[column].is_some());
+                let outcome = self.recorder.reshape(column, shape.clone());
+                assert_eq!(outcome.is_err(), set);
+                if !set {
+                    self.model.cells[column].shape = shape;
+                }
+            }
+            Op::Grow { at } if self.model.cells.len() < 6 => self.grow(*at),
+            Op::Grow { .. } => {}
+            Op::Read => self.read_back(),
+        }
+        self.take(false);
+        let steps = self.recorder.referable();
+        assert_eq!(
+            (steps.start, steps.end),
+            (self.model.floor(), self.model.end())
+        );
+        assert_eq!(self.recorder.step_is_open(), self.model.open.is_some());
+        let mine = self
+            .model
+            .episodes
+            .iter()
+            .filter(|e| **e == self.model.episode);
+        assert_eq!(self.recorder.episode_steps(), mine.count() as u64);
+        assert_eq!(
+            self.recorder.pending_items(),
+            self.created.len() - self.taken
+        );
+    }
+
+    fn columns(&mut self, picks: &[Pick]) {
+        let end = self.model.end();
+        let positions: Vec<Vec<Position>> = picks
+            .iter()
+            .map(|pick| match &pick.cells {
+                Picked::Range { back, stride, len } => {
+                    let first = end.saturating_sub(*back);
+                    (0..*len).map(|n| first + n * stride).collect()
+                }
+                Picked::List(backs) => backs.iter().map(|b| end.saturating_sub(*b)).collect(),
+            })
+            .collect();
+        let count = self.model.cells.len();
+        let picked: Vec<PickedColumn<'_>> = picks
+            .iter()
+            .zip(&positions)
+            .map(|(pick, positions)| PickedColumn {
+                source: pick.column % count,
+                cells: match &pick.cells {
+                    Picked::Range { back, stride, len } => Cells::Range {
+                        first: end.saturating_sub(*back),
+                        stride: *stride,
+                        len: *len,
+                    },
+                    Picked::List(_) => Cells::List(positions),
+                },
+                squeeze: pick.squeeze,
+            })
+            .collect();
+        let named: Vec<String> = (0..picks.len()).map(|i| format!("item{i}")).collect();
+        let asked = picks.iter().zip(&positions);
+        let asked: Vec<_> = asked
+            .map(|(pick, positions)| (pick.column % count, positions.clone(), pick.squeeze))
+            .collect();
+        let selection = Selection::Columns {
+            layout: &layout(&named),
+            columns: &picked,
+        };
+        let expected = self.model.select(&asked);
+        self.create(&selection, expected);
+    }
+
+    fn grow(&mut self, at: usize) {
+        let count = self.model.cells.len();
+        let at = at % (count + 1);
+        let map: Vec<usize> = (0..count).map(|old| old + usize::from(old >= at)).collect();
+        self.model.cells.insert(at, spec(DType::Float32, &[2]));
+        for step in self.model.steps.iter_mut().chain(&mut self.model.open) {
+            step.insert(at, None);
+        }
+        let cells = self.model.cells.clone();
+        self.recorder
+            .restructure(layout(&names(cells.len())), cells.into(), &map)
+            .unwrap();
+    }
+
+    /// Compares what the recorder says of its history with the model.
+    fn read_back(&self) {
+        for column in 0..self.model.cells.len() {
+            for at in self.model.floor().saturating_sub(1)..self.model.end() + 1 {
+                let expected = self.model.cell(column, at);
+                let mut found = Vec::new();
+                let outcome = self.recorder.read(column, at, &mut found);
+                assert_eq!(self.recorder.has_value(column, at), expected.is_ok());
+                let found_spec = self.recorder.cell_spec(column, at);
+                match expected {
+                    Ok((shape, cell)) => {
+                        outcome.unwrap();
+                        assert_eq!(found, *cell);
+                        assert_eq!(found_spec.unwrap().shape, *shape);
+                    }
+                    Err(expected) => {
+                        assert_eq!(wrong(&outcome.unwrap_err()), expected);
+                        assert_eq!(found_spec, None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, all: bool) {
+        let ready: Vec<_> = self.recorder.take_ready().collect();
+        for (table, item) in ready {
+            let (key, expected) = &self.created[self.taken];
+            assert_eq!((table, item.key, item.priority), (3, *key, 1.5));
+            assert_eq!(read(&item), *expected);
+            for chunk in item.trajectory.chunks() {
+                self.check_episode(chunk);
+            }
+            self.taken += 1;
+        }
+        if all {
+            assert_eq!(self.taken, self.created.len());
+        }
+    }
+
+    /// All cells of a chunk are of one episode.
+    fn check_episode(&self, chunk: &Arc<engram_core::Chunk>) {
+        assert_eq!(chunk.origin().episodes.len(), 1);
+        let mut owners = HashMap::new();
+        for (step, episode) in self.model.steps.iter().zip(&self.model.episodes) {
+            for (_, cell) in step.iter().flatten() {
+                owners.insert(cell.clone(), *episode);
+            }
+        }
+        let mut found = std::collections::HashSet::new();
+        let pinned = chunk.payload().pin().unwrap();
+        for (own, cell) in chunk.schema().cells.iter().enumerate() {
+            if cell.dtype == DType::Int64 && cell.elements() == 1 {
+                let bytes = chunk.raw(&pinned, own).unwrap();
+                let cells = bytes.chunks_exact(8);
+                found.extend(cells.filter_map(|cell| owners.get(cell).copied()));
+            }
+        }
+        assert!(found.len() <= 1, "episodes {found:?} share a chunk");
+    }
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("c{i}")).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn items_hold_what_was_selected(
+        ops in ops(),
+        chunk_length in prop_oneof![3 => (1_usize..=16).prop_map(Some), 2 => Just(None)],
+        history in 1_u64..40,
+    ) {
+        let mut run = Run::new(history, chunk_length);
+        for op in &ops {
+            run.step(op);
+        }
+        run.step(&Op::Flush);
+    }
+}
