@@ -82,7 +82,11 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidArgument`] for impossible options or a name that is taken; [`Error::Closed`].
     pub fn create_table(&self, options: TableOptions) -> Result<Arc<Table>> {
-        self.check_open()?;
+        // Held until the table is in: `close` must not miss it.
+        let closed_now = self.closed.read();
+        if *closed_now {
+            return Err(closed());
+        }
         let mut tables = self.tables.write();
         if tables.contains_key(&options.name) {
             return Err(Error::InvalidArgument(format!(

@@ -256,8 +256,8 @@ fn end_early(
             &engram_core::Error::DeadlineExceeded(text),
         ));
     }
-    let error = py.detach(|| ticket.give_up(timeout.seconds()));
-    Err(errors::to_py(py, &error))
+    py.detach(|| ticket.give_up(timeout.seconds()))
+        .map_err(|error| errors::to_py(py, &error))
 }
 
 fn describe<'py>(py: Python<'py>, info: &TableInfo) -> PyResult<Bound<'py, PyDict>> {
