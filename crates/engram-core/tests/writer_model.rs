@@ -52,13 +52,12 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         prop::collection::vec(0_u64..12, 0..6).prop_map(Picked::List),
         back.clone().prop_map(|back| Picked::List(vec![back])),
     ];
-    let pick = (0_usize..4, cells, prop::bool::weighted(0.2)).prop_map(|(column, cells, squeeze)| {
-        Pick {
+    let pick =
+        (0_usize..4, cells, prop::bool::weighted(0.2)).prop_map(|(column, cells, squeeze)| Pick {
             column,
             cells,
             squeeze,
-        }
-    });
+        });
     let mask = prop_oneof![6 => Just(0xff_u8), 2 => any::<u8>()];
     let op = prop_oneof![
         30 => mask.clone().prop_map(Op::Append),
@@ -331,7 +330,11 @@ impl Run {
             Op::Reshape { column, size } => {
                 let column = column % self.model.cells.len();
                 let shape = Shape::from_slice(&[*size, 1]);
-                let set = self.model.open.as_ref().is_some_and(|s| s[column].is_some());
+                let set = self
+                    .model
+                    .open
+                    .as_ref()
+                    .is_some_and(|s| s[column].is_some());
                 let outcome = self.recorder.reshape(column, shape.clone());
                 assert_eq!(outcome.is_err(), set);
                 if !set {
@@ -344,11 +347,21 @@ impl Run {
         }
         self.take(false);
         let steps = self.recorder.referable();
-        assert_eq!((steps.start, steps.end), (self.model.floor(), self.model.end()));
+        assert_eq!(
+            (steps.start, steps.end),
+            (self.model.floor(), self.model.end())
+        );
         assert_eq!(self.recorder.step_is_open(), self.model.open.is_some());
-        let mine = self.model.episodes.iter().filter(|e| **e == self.model.episode);
+        let mine = self
+            .model
+            .episodes
+            .iter()
+            .filter(|e| **e == self.model.episode);
         assert_eq!(self.recorder.episode_steps(), mine.count() as u64);
-        assert_eq!(self.recorder.pending_items(), self.created.len() - self.taken);
+        assert_eq!(
+            self.recorder.pending_items(),
+            self.created.len() - self.taken
+        );
     }
 
     fn columns(&mut self, picks: &[Pick]) {

@@ -1,7 +1,12 @@
 //! What the writers' model tests share: cells as plain values, items read back.
 
 #![allow(dead_code, reason = "each test file uses its own share of this")]
-#![allow(clippy::allow_attributes, reason = "an unused helper is not unused in every file")]
+#![allow(
+    clippy::allow_attributes,
+    reason = "an unused helper is not unused in every file"
+)]
+
+pub(crate) mod patterns;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -50,7 +55,7 @@ pub(crate) fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
 /// A value of this kind that no other number gives, as far as it has room.
 pub(crate) fn value(spec: &CellSpec, number: u64) -> Cell {
     if spec.dtype == DType::String {
-        let text = format!("{number}{}", "x".repeat(number as usize % 5));
+        let text = format!("text {number}{}", "x".repeat(number as usize % 5));
         let one = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
         return one.repeat(spec.elements());
     }

@@ -91,6 +91,9 @@ impl Recorder {
         let Some(first) = end.checked_sub(pattern.reach) else {
             return Ok(false);
         };
+        if first < self.referable().start {
+            return Ok(false);
+        }
         let len = pattern.reach - pattern.tail;
         if let Some(offset) = self.rows_in_open(first, len, false) {
             let body = match pattern.as_rows(&self.schema) {
@@ -112,7 +115,7 @@ impl Recorder {
         }
         let draft = match self.view().find(pattern.picked(end)) {
             Ok(draft) => draft,
-            Err(mixed @ Refusal::Mixed { .. }) => {
+            Err(mixed @ Refusal::Mixed { .. }) if self.view().has_all(pattern.picked(end)) => {
                 return Err(self.refuse(mixed, &pattern.shape.layout));
             }
             Err(_) => return Ok(false),
