@@ -45,7 +45,11 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
             PatternColumn {
                 source,
                 start,
-                stop: if squeeze { start + 1 } else { -(tail - 1) },
+                stop: if squeeze {
+                    (start + step).min(0)
+                } else {
+                    -(tail - 1)
+                },
                 step,
                 squeeze,
             }
