@@ -262,12 +262,12 @@ mod tests {
         })
     }
 
-    fn column(start: i64, stop: i64, step: i64, squeeze: bool) -> PatternColumn {
+    fn column(start: i64, stop: i64, stride: i64, squeeze: bool) -> PatternColumn {
         PatternColumn {
             source: 0,
             start,
             stop,
-            step,
+            step: stride,
             squeeze,
         }
     }

@@ -1,11 +1,9 @@
 //! Random batches of environments, beside one plain list of steps for each.
 
-mod common;
-
 use std::collections::HashSet;
 
-use common::patterns::{Plan, Stream, plans};
-use common::{Cell, Item, options, read, spec, value};
+use crate::common::{Cell, Item, options, read, spec, value};
+use crate::naive::{Plan, Stream, plans};
 use engram_core::writer::{BatchColumn, BatchedRecorder};
 use engram_core::{CellSpec, DType, Error, Shape};
 use proptest::prelude::*;
@@ -46,8 +44,8 @@ struct Run {
 }
 
 impl Run {
-    fn append(&mut self, ends: u8) {
-        let envs = self.streams.len();
+    fn append(&mut self, mask: u8) {
+        let count = self.streams.len();
         let mut columns: Vec<Vec<Cell>> = vec![Vec::new(); self.cells.len()];
         for stream in &mut self.streams {
             let mut step = Vec::new();
@@ -64,8 +62,8 @@ impl Run {
             DType::String => BatchColumn::Strings(&columns[column]),
             _ => BatchColumn::Cells(&joined[column]),
         });
-        let ended: Vec<bool> = (0..envs).map(|env| ends >> (env % 8) & 1 == 1).collect();
-        let ends = (ends != 0).then_some(&ended[..]);
+        let ended: Vec<bool> = (0..count).map(|env| mask >> (env % 8) & 1 == 1).collect();
+        let ends = (mask != 0).then_some(&ended[..]);
         let outcome = self.recorder.append_batch(&batch.collect::<Vec<_>>(), ends);
         let (mut made, mut mixed) = (0, false);
         for (number, plan) in self.plans.iter().enumerate() {
@@ -108,7 +106,7 @@ proptest! {
         let cells = kinds(wide);
         let patterns = (0..).zip(&plans).map(|(table, plan)| plan.pattern(table)).collect();
         let recorder = BatchedRecorder::new(
-            options(1, chunk_length), 5, envs, common::schema(&cells), patterns,
+            options(1, chunk_length), 5, envs, crate::common::schema(&cells), patterns,
         );
         let mut run = Run {
             recorder: recorder.unwrap(),

@@ -4,7 +4,7 @@ use engram_core::Shape;
 use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Subject};
 use proptest::prelude::*;
 
-use super::{Cell, Item, layout};
+use crate::common::{Cell, Item, layout};
 
 /// One step: per column, shape and bytes of the cell if it has one.
 pub(crate) type Step = Vec<Option<(Shape, Cell)>>;

@@ -1,9 +1,7 @@
 //! Random patterns on random streams, beside the same tried naively.
 
-mod common;
-
-use common::patterns::{Plan, Step, Stream, plans};
-use common::{Item, layout, options, read, spec, value};
+use crate::common::{Item, layout, options, read, spec, value};
+use crate::naive::{Plan, Step, Stream, plans};
 use engram_core::writer::{Pattern, PatternSet, Recorder};
 use engram_core::{CellSpec, DType, Error, Shape};
 use proptest::prelude::*;
@@ -63,7 +61,7 @@ impl Run {
             .collect();
         let history = patterns.iter().map(Pattern::history).max().unwrap_or(1);
         let mut recorder = Recorder::new(options(history, chunk_length), 9).unwrap();
-        let schema = common::schema(&cells);
+        let schema = crate::common::schema(&cells);
         recorder
             .restructure(schema.layout.clone(), cells.clone().into(), &[])
             .unwrap();

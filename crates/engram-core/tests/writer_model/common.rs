@@ -1,14 +1,6 @@
-//! What the writers' model tests share: cells as plain values, items read back.
+//! What the tests share: cells as plain values, items read back.
 
-#![allow(dead_code, reason = "each test file uses its own share of this")]
-#![allow(
-    clippy::allow_attributes,
-    reason = "an unused helper is not unused in every file"
-)]
-
-pub(crate) mod patterns;
-
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use engram_core::chunk::string_cells;
@@ -71,14 +63,14 @@ pub(crate) fn read(item: &NewItem) -> Item {
     let trajectory = &item.trajectory;
     assert!(item.key < 1 << 63);
     assert_eq!(trajectory.layout().names.len(), trajectory.columns());
-    let mut used = HashMap::new();
+    let mut used = HashSet::new();
     let columns = (0..trajectory.columns())
         .map(|column| {
             let expected = trajectory.column(column);
             let mut cells = Vec::new();
             trajectory
                 .for_each_slice(column, |chunk, own, first, len| {
-                    used.insert(Arc::as_ptr(chunk), ());
+                    used.insert(Arc::as_ptr(chunk));
                     assert_eq!(chunk.schema().cells[own], *expected.cell);
                     assert!(len > 0 && first + len <= chunk.extents()[own].rows as usize);
                     let pinned = chunk.payload().pin()?;
