@@ -1,7 +1,34 @@
 """Experience replay: tables that actors write and learners sample."""
 
-from engram import errors, rate_limiters, selectors
+from engram import errors, patterns, rate_limiters, selectors
+from engram._engram import __version__
+from engram.batch import Batch, BatchInfo, Sample
+from engram.dataset import Dataset
 from engram.errors import EngramError
+from engram.info import TableInfo
+from engram.patterns import Pattern
+from engram.specs import ArraySpec
+from engram.store import Store
 from engram.table import Table
+from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 
-__all__ = ["EngramError", "Table", "errors", "rate_limiters", "selectors"]
+__all__ = [
+    "ArraySpec",
+    "Batch",
+    "BatchInfo",
+    "BatchedWriter",
+    "Dataset",
+    "EngramError",
+    "Pattern",
+    "PatternWriter",
+    "Sample",
+    "Store",
+    "Table",
+    "TableInfo",
+    "TrajectoryWriter",
+    "__version__",
+    "errors",
+    "patterns",
+    "rate_limiters",
+    "selectors",
+]

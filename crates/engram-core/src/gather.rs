@@ -208,6 +208,24 @@ impl Plan {
         }
     }
 
+    /// Bytes of item `i`, padding included.
+    fn bytes(&self, i: usize) -> usize {
+        match &self.time {
+            Time::Squeezed => self.cell_bytes,
+            Time::Even(len) => len * self.cell_bytes,
+            Time::Padded { longest, .. } => longest * self.cell_bytes,
+            Time::Ragged(_) => (self.start(i + 1) - self.start(i)) * self.cell_bytes,
+        }
+    }
+
+    /// Bytes of item `i` without padding.
+    fn own_bytes(&self, i: usize) -> usize {
+        match &self.time {
+            Time::Padded { lengths, .. } => lengths[i] * self.cell_bytes,
+            _ => self.bytes(i),
+        }
+    }
+
     fn fixed_bytes(&self, items: usize) -> usize {
         self.start(items) * self.cell_bytes
     }
@@ -285,31 +303,73 @@ fn copy_part<T: AsTrajectory>(
     mut out: Vec<&mut [u8]>,
 ) -> Result<()> {
     let mut unpacked = Unpacked::default();
-    let starts: Vec<usize> = plans.iter().map(|plan| plan.start(first)).collect();
     for (block_at, block) in items.chunks(BLOCK).enumerate() {
         touch(block);
         for (i, item) in block.iter().enumerate() {
             let i = first + block_at * BLOCK + i;
             let trajectory = item.trajectory();
-            for (at, plan) in plans.iter().enumerate() {
-                if plan.is_string() {
-                    continue;
+            // Most items are rows of a chunk in memory: look that up once for all columns.
+            let rows = match trajectory {
+                Trajectory::Rows { chunk, offset, .. } => {
+                    Some((chunk, chunk.payload().pin()?, *offset as usize))
                 }
-                let from = (plan.start(i) - starts[at]) * plan.cell_bytes;
-                let to = (plan.start(i + 1) - starts[at]) * plan.cell_bytes;
-                let mut target = &mut out[at][from..to];
-                trajectory.for_each_slice(at, |chunk, column, offset, len| {
-                    let bytes = len * plan.cell_bytes;
-                    let (now, later) = std::mem::take(&mut target).split_at_mut(bytes);
-                    target = later;
-                    unpacked.read(chunk, column, offset * plan.cell_bytes, now)
-                })?;
-                // What remains is padding; pooled buffers hold old bytes.
-                target.fill(0);
+                Trajectory::Window { .. } | Trajectory::Spans(_) => None,
+            };
+            for (at, (plan, rest)) in plans.iter().zip(&mut out).enumerate() {
+                let bytes = plan.bytes(i);
+                // Each column's cells lie item after item: cut this item's off the front.
+                let (target, later) = std::mem::take(rest).split_at_mut(bytes);
+                *rest = later;
+                let raw = rows.as_ref().and_then(|(chunk, pinned, offset)| {
+                    Some(&chunk.raw(pinned, at)?[offset * plan.cell_bytes..])
+                });
+                let (own, padding) = target.split_at_mut(plan.own_bytes(i));
+                if let Some(raw) = raw {
+                    copy(own, &raw[..own.len()]);
+                } else if !own.is_empty() {
+                    copy_slices(trajectory, at, plan.cell_bytes, own, &mut unpacked)?;
+                }
+                // Pooled buffers hold old bytes.
+                padding.fill(0);
             }
         }
     }
     Ok(())
+}
+
+fn copy_slices(
+    trajectory: &Trajectory,
+    at: usize,
+    cell_bytes: usize,
+    mut target: &mut [u8],
+    unpacked: &mut Unpacked,
+) -> Result<()> {
+    trajectory.for_each_slice(at, |chunk, column, offset, len| {
+        let (now, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
+        target = later;
+        unpacked.read(chunk, column, offset * cell_bytes, now)
+    })
+}
+
+/// Copies between slices of one length; the sizes of scalars and small vectors without a call.
+fn copy(target: &mut [u8], source: &[u8]) {
+    macro_rules! fixed {
+        ($size:literal) => {
+            if let (Some(target), Some(source)) = (
+                target.first_chunk_mut::<$size>(),
+                source.first_chunk::<$size>(),
+            ) {
+                *target = *source;
+            }
+        };
+    }
+    match target.len() {
+        4 => fixed!(4),
+        8 => fixed!(8),
+        16 => fixed!(16),
+        32 => fixed!(32),
+        _ => target.copy_from_slice(source),
+    }
 }
 
 /// Reads one byte per item and column, independently of each other.

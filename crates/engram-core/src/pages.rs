@@ -64,11 +64,18 @@ impl<T> IndexMut<usize> for Pages<T> {
     }
 }
 
-/// A growing array whose clone shares pages: a write after a clone copies one page.
-#[derive(Clone, Debug)]
+/// A growing array whose snapshots share pages: a write after a snapshot copies one page.
+#[derive(Debug)]
 pub struct CowPages<T> {
-    pages: Vec<Arc<[T]>>,
+    pages: Vec<Page<T>>,
     fill: T,
+}
+
+/// Pages that no snapshot holds are written without touching a reference count.
+#[derive(Debug)]
+enum Page<T> {
+    Own(Box<[T]>),
+    Shared(Arc<Box<[T]>>),
 }
 
 impl<T: Clone> CowPages<T> {
@@ -84,14 +91,39 @@ impl<T: Clone> CowPages<T> {
     /// Makes `at` a valid index.
     pub fn reach(&mut self, at: usize) {
         while self.pages.len() * PAGE <= at {
-            self.pages.push(vec![self.fill.clone(); PAGE].into());
+            self.pages
+                .push(Page::Own(vec![self.fill.clone(); PAGE].into_boxed_slice()));
         }
     }
 
-    /// Entries there is room for.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.pages.len() * PAGE
+    /// What the array holds now, whatever is written to it later. Moves pointers, no entries.
+    pub fn snapshot(&mut self) -> Arc<[Arc<Box<[T]>>]> {
+        self.pages.iter_mut().map(Page::share).collect()
+    }
+}
+
+impl<T: Clone> Page<T> {
+    fn share(&mut self) -> Arc<Box<[T]>> {
+        if let Self::Own(entries) = self {
+            *self = Self::Shared(Arc::new(std::mem::take(entries)));
+        }
+        match self {
+            Self::Shared(entries) => Arc::clone(entries),
+            Self::Own(_) => unreachable!("it was just shared"),
+        }
+    }
+
+    /// The page as our own again: taken back where the snapshots are gone, else copied.
+    #[cold]
+    fn own(&mut self) -> &mut [T] {
+        if let Self::Shared(entries) = self {
+            let entries = std::mem::take(entries);
+            *self = Self::Own(Arc::unwrap_or_clone(entries));
+        }
+        match self {
+            Self::Own(entries) => entries,
+            Self::Shared(_) => unreachable!("it was just made our own"),
+        }
     }
 }
 
@@ -100,14 +132,20 @@ impl<T> Index<usize> for CowPages<T> {
 
     fn index(&self, at: usize) -> &T {
         let (page, entry) = split(at);
-        &self.pages[page][entry]
+        match &self.pages[page] {
+            Page::Own(entries) => &entries[entry],
+            Page::Shared(entries) => &entries[entry],
+        }
     }
 }
 
 impl<T: Clone> IndexMut<usize> for CowPages<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
         let (page, entry) = split(at);
-        &mut Arc::make_mut(&mut self.pages[page])[entry]
+        match &mut self.pages[page] {
+            Page::Own(entries) => &mut entries[entry],
+            shared @ Page::Shared(_) => &mut shared.own()[entry],
+        }
     }
 }
 
@@ -124,15 +162,22 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_keeps_what_it_saw() {
+    fn a_snapshot_keeps_what_it_saw() {
         let mut live = CowPages::new(0_u32);
         live.reach(2 * PAGE);
         live[5] = 1;
-        let seen = live.clone();
+        let seen = live.snapshot();
         live[5] = 2;
         live[2 * PAGE] = 3;
-        assert_eq!((seen[5], seen[2 * PAGE]), (1, 0));
+        assert_eq!((seen[0][5], seen[2][0]), (1, 0));
         assert_eq!((live[5], live[2 * PAGE]), (2, 3));
-        assert!(Arc::ptr_eq(&live.pages[1], &seen.pages[1]));
+        let address = seen[1].as_ptr();
+        drop(seen);
+        live[PAGE] = 4;
+        let again = live.snapshot();
+        assert_eq!(
+            (again[1].as_ptr(), again[1][0], again[0][5]),
+            (address, 4, 2)
+        );
     }
 }

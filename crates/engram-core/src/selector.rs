@@ -177,7 +177,7 @@ impl Selector {
 
     /// How many items could be chosen next, and the probability of the least likely of them.
     #[must_use]
-    pub fn odds(&self) -> Odds {
+    pub fn odds(&mut self) -> Odds {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         match self {
             Self::Prioritized(prioritized) => prioritized.odds(),
@@ -193,7 +193,7 @@ impl Selector {
     }
 
     /// Chooses `n` times, with replacement. There must be something to choose.
-    pub fn pick(&self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
+    pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(
                 Pick {

@@ -121,6 +121,7 @@ pub struct TableState {
     last_lsn: Lsn,
     picks: Vec<Pick>,
     keys: Vec<u64>,
+    found: Vec<(Slot, u64, f64)>,
 }
 
 /// Numbers about a table at one moment.
@@ -145,8 +146,7 @@ pub struct TableStats {
 /// The items of a table at one moment, however it changes afterwards.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    items: CowPages<Item>,
-    slots: Slot,
+    pages: Arc<[Arc<Box<[Item]>>]>,
     /// Limits and counters.
     pub limiter: RateLimiter,
 }
@@ -169,16 +169,18 @@ pub struct SnapshotItem<'a> {
 impl Snapshot {
     /// Its items, in no particular order.
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
-        (0..self.slots).filter_map(|slot| {
-            let item = &self.items[slot as usize];
-            item.trajectory.as_ref().map(|trajectory| SnapshotItem {
-                key: item.key,
-                priority: item.priority,
-                seq: item.seq,
-                times_sampled: item.times_sampled,
-                trajectory,
+        self.pages
+            .iter()
+            .flat_map(|page| page.iter())
+            .filter_map(|item| {
+                item.trajectory.as_ref().map(|trajectory| SnapshotItem {
+                    key: item.key,
+                    priority: item.priority,
+                    seq: item.seq,
+                    times_sampled: item.times_sampled,
+                    trajectory,
+                })
             })
-        })
     }
 }
 
@@ -201,6 +203,7 @@ impl TableState {
             last_lsn: Lsn::default(),
             picks: Vec::new(),
             keys: Vec::new(),
+            found: Vec::new(),
             options,
             sink,
         })
@@ -323,14 +326,21 @@ impl TableState {
     ///
     /// The caller has checked the priorities with [`TableOptions::check_priority`].
     pub fn update(&mut self, updates: impl Iterator<Item = (u64, f64)>) -> usize {
-        let mut matched = 0;
-        for (key, priority) in updates {
-            if let Some(slot) = self.contents.keys.get(key) {
-                self.record(&TableOp::SetPriority { key, priority });
-                self.set_priority(slot, priority);
-                matched += 1;
-            }
+        let mut found = std::mem::take(&mut self.found);
+        // Looking all keys up first lets the lookups' cache misses overlap.
+        let slots = updates.filter_map(|(key, priority)| {
+            self.contents
+                .keys
+                .get(key)
+                .map(|slot| (slot, key, priority))
+        });
+        found.extend(slots);
+        let matched = found.len();
+        for (slot, key, priority) in found.drain(..) {
+            self.record(&TableOp::SetPriority { key, priority });
+            self.set_priority(slot, priority);
         }
+        self.found = found;
         matched
     }
 
@@ -379,10 +389,9 @@ impl TableState {
 
     /// The items of this moment; costs one pointer per 4,096 items.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&mut self) -> Snapshot {
         Snapshot {
-            items: self.contents.items.clone(),
-            slots: self.contents.slots,
+            pages: self.contents.items.snapshot(),
             limiter: self.limiter.clone(),
         }
     }

@@ -21,19 +21,19 @@ pub struct Engine {
     clock: Arc<dyn Clock>,
     sink: Arc<dyn OpSink>,
     pool: Arc<Pool>,
-    next_writer: AtomicU64,
-    writer_seed: u64,
+    next_number: AtomicU64,
+    entropy: u64,
 }
 
 impl Engine {
-    /// An engine with these tables, without a journal.
+    /// An engine with these tables, without a journal. Its keys derive from `entropy`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for impossible options or two tables of one name.
-    pub fn new(tables: Vec<TableOptions>, writer_seed: u64) -> Result<Self> {
+    pub fn new(tables: Vec<TableOptions>, entropy: u64) -> Result<Self> {
         Self::with(
             tables,
-            writer_seed,
+            entropy,
             Arc::new(SystemClock::default()),
             Arc::new(Volatile),
         )
@@ -45,7 +45,7 @@ impl Engine {
     /// As [`Engine::new`].
     pub fn with(
         tables: Vec<TableOptions>,
-        writer_seed: u64,
+        entropy: u64,
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Result<Self> {
@@ -55,8 +55,8 @@ impl Engine {
             clock,
             sink,
             pool: Arc::default(),
-            next_writer: AtomicU64::new(0),
-            writer_seed,
+            next_number: AtomicU64::new(0),
+            entropy,
         };
         for options in tables {
             engine.create_table(options)?;
@@ -70,11 +70,11 @@ impl Engine {
         &self.pool
     }
 
-    /// A number that no other writer of this engine gets, to make keys from.
+    /// A number to make keys from, given out once. Numbers of one engine lie far apart.
     #[must_use]
-    pub fn writer_base(&self) -> u64 {
-        let number = self.next_writer.fetch_add(1, Ordering::Relaxed);
-        SplitMix64::seed_from_u64(self.writer_seed ^ number.rotate_left(32)).next_u64()
+    pub fn fresh_number(&self) -> u64 {
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        SplitMix64::seed_from_u64(self.entropy.wrapping_add(number)).next_u64()
     }
 
     /// Adds a table.

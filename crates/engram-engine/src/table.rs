@@ -137,17 +137,22 @@ impl Table {
         for item in &items {
             self.options.check_item(item)?;
         }
-        self.change(|shared, _, _| {
+        self.change(|shared, aside, now| {
             shared.check_open()?;
             let id = shared.take_number();
-            shared.inserts.insert(
+            let wait = InsertWait {
+                items: items.into(),
+                waker: None,
+            };
+            shared.inserts.insert(id, wait);
+            shared.serve(aside, now);
+            // Most inserts are served at once: their tickets need not ask again.
+            let applied = !shared.inserts.contains_key(&id);
+            Ok(InsertTicket::new(
+                self,
                 id,
-                InsertWait {
-                    items: items.into(),
-                    waker: None,
-                },
-            );
-            Ok(InsertTicket::new(self, id))
+                applied.then(|| shared.state.last_lsn()),
+            ))
         })
     }
 

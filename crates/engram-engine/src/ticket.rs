@@ -26,11 +26,12 @@ enum InsertState {
 }
 
 impl InsertTicket {
-    pub(crate) fn new(table: &Arc<Table>, id: u64) -> Self {
+    pub(crate) fn new(table: &Arc<Table>, id: u64, applied: Option<Lsn>) -> Self {
+        let state = applied.map_or(InsertState::Queued, InsertState::Applied);
         Self {
             table: Arc::clone(table),
             id,
-            state: InsertState::Queued,
+            state,
         }
     }
 

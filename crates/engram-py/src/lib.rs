@@ -1,8 +1,49 @@
-//! The extension module.
+//! The extension module `engram._engram`: the only crate that knows Python.
+
+mod arrays;
+mod batch;
+mod batched_writer;
+mod config;
+mod door;
+mod dtypes;
+mod errors;
+mod history;
+mod insert;
+mod intake;
+mod leaf;
+mod pattern_writer;
+mod patterns;
+mod sender;
+mod store;
+mod stream;
+mod structure;
+mod writer;
+
 use pyo3::prelude::*;
 
-/// Native half of `engram`.
+/// Native half of `engram`; its face is in the Python files beside it.
 #[pymodule]
-fn _engram(_m: &Bound<'_, PyModule>) -> PyResult<()> {
+fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<batch::Batch>()?;
+    module.add_class::<batched_writer::BatchedWriter>()?;
+    module.add_class::<history::ColumnHistory>()?;
+    module.add_class::<history::TrajectoryColumn>()?;
+    module.add_class::<pattern_writer::PatternWriter>()?;
+    module.add_class::<store::Store>()?;
+    module.add_class::<writer::TrajectoryWriter>()?;
+    module.add_class::<stream::PyStream>()?;
+    module.add_function(wrap_pyfunction!(door::after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
+    module.add_function(wrap_pyfunction!(structure::names, module)?)?;
+    module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;
+    let os = module.py().import("os")?;
+    if let Ok(register) = os.getattr("register_at_fork") {
+        let hook = [("after_in_child", module.getattr("after_fork_in_child")?)];
+        register.call(
+            (),
+            Some(&pyo3::types::IntoPyDict::into_py_dict(hook, module.py())?),
+        )?;
+    }
     Ok(())
 }

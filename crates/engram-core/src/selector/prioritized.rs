@@ -56,7 +56,7 @@ impl Prioritized {
         self.tree.set(moved, 0.0);
     }
 
-    pub(super) fn odds(&self) -> Odds {
+    pub(super) fn odds(&mut self) -> Odds {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         if self.tree.total() > 0.0 {
             Odds {
@@ -72,7 +72,7 @@ impl Prioritized {
     }
 
     /// With all weights 0, every item is as likely as any other.
-    pub(super) fn pick(&self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
+    pub(super) fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         let total = self.tree.total();
         if total <= 0.0 {
             return self.dense.pick(n, rng, picks);

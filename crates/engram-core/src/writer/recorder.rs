@@ -92,6 +92,11 @@ impl Recorder {
         end.saturating_sub(self.options.history).max(self.cleared)..end
     }
 
+    /// Keeps at least the newest `history` steps from now on.
+    pub fn keep(&mut self, history: u64) {
+        self.options.history = self.options.history.max(history);
+    }
+
     /// Complete steps of this episode.
     #[must_use]
     pub fn episode_steps(&self) -> u64 {

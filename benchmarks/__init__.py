@@ -1,0 +1,1 @@
+"""Engram measured against its peers, one machine, one run: `python -m benchmarks --help`."""

@@ -1,0 +1,60 @@
+"""Each peer in its own virtual environment under `.bench/`, from pinned requirements."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOME = ROOT / ".bench"
+PINS = Path(__file__).resolve().parent / "peers"
+PEERS = ("reverb", "cpprb")
+VERSION = (3, 11)  # the last CPython that the last dm-reverb supports
+
+
+def python_of(engine: str) -> str:
+    """Path of the interpreter that runs `engine`; a peer's environment is made on first use."""
+    return str(environment(engine)) if engine in PEERS else sys.executable
+
+
+def environment(peer: str) -> Path:
+    """Make the environment of `peer` unless its pins are installed already; its interpreter."""
+    pins = PINS / f"{peer}.txt"
+    home = HOME / peer
+    python = home / "bin" / "python"
+    stamp = home / "pins.sha256"
+    digest = hashlib.sha256(pins.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
+        return python
+    talk(f"making {home.relative_to(ROOT)} from {pins.relative_to(ROOT)} (once; up to some minutes)")
+    shutil.rmtree(home, ignore_errors=True)
+    run([interpreter(), "-m", "venv", str(home)])
+    run([str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(pins)])
+    stamp.write_text(digest, encoding="ascii")
+    return python
+
+
+def interpreter() -> str:
+    """Path of a CPython that the peers can be installed on."""
+    if sys.version_info[:2] == VERSION:
+        return sys.executable
+    name = f"python{VERSION[0]}.{VERSION[1]}"
+    found = shutil.which(name)
+    if found is None:
+        msg = f"the peers need `{name}` on PATH; found Python {sys.version.split()[0]} only"
+        raise FileNotFoundError(msg)
+    return found
+
+
+def run(command: list[str]) -> None:
+    """Run a command of ours, or raise with what it said."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        msg = f"`{' '.join(command)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        raise RuntimeError(msg)
+
+
+def talk(text: str) -> None:
+    """Tell the person at the terminal what goes on."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,107 @@
+"""Turns rows into a Markdown table, says where and with what they came to be, keeps the page."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import peers
+from benchmarks.measure import Row, ratio
+
+PAGE = peers.ROOT / "docs" / "performance.md"
+HEAD = (
+    "| workload | engine | median | min - max | first is better by | must | kept |\n|---|---|---:|---:|---:|---|---|\n"
+)
+
+
+def number(value: float) -> str:
+    """Render four significant digits, thousands apart."""
+    return f"{float(f'{value:.4g}'):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def table(rows: list[Row]) -> str:
+    """Render all rows; the first of each workload is what the ratios speak of."""
+    baselines = {r.workload.name: r for r in rows if r.contender is r.workload.contenders[0]}
+    named: set[str] = set()
+    lines = []
+    for row in rows:
+        name = row.workload.name
+        lines.append(line(row, baselines.get(name), "" if name in named else f"`{name}`"))
+        named.add(name)
+    return HEAD + "".join(lines)
+
+
+def line(row: Row, baseline: Row | None, name: str) -> str:
+    """Render one row; a failed run is said, not hidden."""
+    failed = f"{len(row.errors)} run(s) failed: {row.errors[-1]}".replace("|", "/") if row.errors else ""
+    target = row.contender.target
+    if row.median is None:
+        unkept = "**no**" if target else ""
+        return f"| {name} | {row.contender.label} | {failed} | | | {target or ''} | {unkept} |\n"
+    times = ratio(row, baseline) if baseline else None
+    met = target.met(row.median, times) if target else None
+    cells = [
+        name,
+        row.contender.label,
+        f"{number(row.median)} {row.workload.unit}" + (f" ({failed})" if failed else ""),
+        f"{number(min(row.values))} - {number(max(row.values))}",
+        f"{times:.3g}x" if times is not None else "",
+        str(target or ""),
+        {True: "yes", False: "**no**", None: "unknown" if target else ""}[met],
+    ]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def circumstances(rows: list[Row], runs: int) -> str:
+    """Render machine, versions, command and commit."""
+    versions: dict[str, str] = {}
+    for row in rows:
+        versions |= {f"{k} ({row.contender.engine})" if k == "numpy" else k: v for k, v in row.versions.items()}
+    command = "python -m benchmarks " + " ".join(sys.argv[1:])
+    return "".join(
+        f"* {key}: {value}\n"
+        for key, value in {
+            "machine": machine(),
+            "load average at the end (1, 5, 15 minutes; one process of ours runs at a time)": load(),
+            "versions": ", ".join(f"{k} {v}" for k, v in sorted(versions.items())),
+            "Python": platform.python_version(),
+            "command": f"`{command.strip()}` (median of {runs} runs, a fresh process each, engines in turn)",
+            "commit": f"`{commit()}`",
+        }.items()
+    )
+
+
+def machine() -> str:
+    """Say CPU model, cores and memory."""
+    facts = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((f.split(":")[1].strip() for f in facts if f.startswith("model name")), "unknown")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.system()}"
+
+
+def load() -> str:
+    """Say how busy the machine was: figures of a busy one are provisional."""
+    return " ".join(f"{value:.1f}" for value in os.getloadavg())
+
+
+def commit() -> str:
+    """Say which commit was measured, and whether the tree held more than it."""
+    git = ["git", "-C", str(peers.ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    dirty = subprocess.run(
+        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
+    )
+    return (head.stdout.strip() or "unknown") + (" + changes" if dirty.stdout.strip() else "")
+
+
+def write(name: str, text: str) -> None:
+    """Replace what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->` on the page."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    page = PAGE.read_text(encoding="utf-8")
+    if begin not in page or end not in page:
+        msg = f"`{PAGE.relative_to(peers.ROOT)}` lacks the markers `{begin}` and `{end}`"
+        raise ValueError(msg)
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    PAGE.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")

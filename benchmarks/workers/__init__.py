@@ -1,0 +1,1 @@
+"""What runs in the measured processes: one module per engine, each speaks `common.serve`."""

@@ -1,0 +1,31 @@
+"""What an import costs: a fresh interpreter per import, warm page cache, median of ten."""
+
+import statistics
+import subprocess
+import sys
+import time
+
+from benchmarks.workers import common
+from benchmarks.workers.common import Task
+
+
+def wall_ms(statement: str) -> float:
+    """Wall time of an interpreter that only runs `statement`."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", statement], check=True)
+    return (time.perf_counter() - start) * 1e3
+
+
+def measure(task: Task) -> float:
+    """Milliseconds of `import numpy`, `import engram`, or the second beyond the first."""
+    statements = ["import numpy", "import engram"]
+    for statement in statements:
+        wall_ms(statement)
+    runs = [[wall_ms(statement) for statement in statements] for _ in range(10)]
+    numpy, ours = (statistics.median(column) for column in zip(*runs, strict=True))
+    figures: dict[str, float] = {"numpy": numpy, "engram": ours, "difference": ours - numpy}
+    return figures[task.variant]
+
+
+if __name__ == "__main__":
+    common.serve(["numpy"], {"import": measure})

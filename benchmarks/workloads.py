@@ -1,0 +1,214 @@
+"""What is measured: workloads, who takes part in each, and what must come out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound that a figure must keep."""
+
+    limit: int
+    of: str  # "ratio" (the baseline against this row) or "value" (this row's own)
+    at_most: bool = False
+
+    def met(self, value: float, ratio: float | None) -> bool | None:
+        """Whether it is kept; `None` where it cannot be told."""
+        figure = ratio if self.of == "ratio" else value
+        if figure is None:
+            return None
+        return figure <= self.limit if self.at_most else figure >= self.limit
+
+    def __str__(self) -> str:
+        """The bound as the table shows it."""
+        sign = "<=" if self.at_most else ">="
+        return f"{sign} {self.limit:,}{'x' if self.of == 'ratio' else ''}"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One engine's way to do the work."""
+
+    engine: str  # names the worker module and the environment
+    label: str
+    variant: str = ""
+    items: int | None = None  # instead of the workload's
+    target: Target | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to do; the first contender is the baseline that ratios speak of."""
+
+    name: str
+    job: str
+    unit: str
+    contenders: tuple[Contender, ...]
+    step: str = "small"
+    prioritized: bool = False
+    items: int = 100_000
+    quick_items: int = 10_000
+    lower_is_better: bool = False
+
+    def task(self, contender: Contender, *, quick: bool) -> dict[str, object]:
+        """What the worker of `contender` is told (`workers.common.Task`)."""
+        items = contender.items or self.items
+        return {
+            "job": self.job,
+            "variant": contender.variant,
+            "step": self.step,
+            "prioritized": self.prioritized,
+            "seconds": 0.5 if quick else 3.0,
+            "items": min(items, self.quick_items) if quick else items,
+        }
+
+
+def ratio(limit: int, *, at_most: bool = False) -> Target:
+    """Build a bound on how many times better the baseline is."""
+    return Target(limit, "ratio", at_most)
+
+
+def value(limit: int, *, at_most: bool = False) -> Target:
+    """Build a bound on the figure itself."""
+    return Target(limit, "value", at_most)
+
+
+def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
+    """Two-step items, one per step; the table is full and evicts in the long run."""
+    must = step == "small"
+    workload = partial(Workload, job="insert", unit="steps/s", step=step, items=items)
+    yield workload(
+        f"insert_trajectory{suffix}",
+        contenders=(
+            Contender("engram", "Engram, trajectory writer, column slices", "trajectory"),
+            Contender("engram", "Engram, trajectory writer, `num_steps=2`", "num_steps"),
+            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(5) if must else None),
+        ),
+    )
+    yield workload(
+        f"insert_pattern{suffix}",
+        contenders=(
+            Contender("engram", "Engram, pattern writer", "pattern"),
+            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(20) if must else None),
+            Contender("reverb", "Reverb, structured writer", "structured"),
+        ),
+    )
+    yield workload(
+        f"insert_batched{suffix}",
+        contenders=(
+            Contender(
+                "engram",
+                "Engram, batched writer, 64 environments",
+                "batched",
+                target=value(1_000_000) if must else None,
+            ),
+            Contender("cpprb", "cpprb, `add` of 64 transitions", "batched"),
+            Contender("cpprb", "cpprb, `add` of one transition", "single"),
+        ),
+    )
+
+
+def samples(step: str, suffix: str, items: int) -> Iterator[Workload]:
+    """Batches of 256 two-step items."""
+    for kind in ("uniform", "prioritized"):
+        yield Workload(
+            f"sample_{kind}{suffix}",
+            job="sample",
+            unit="items/s",
+            step=step,
+            items=items,
+            quick_items=2_000,
+            prioritized=kind == "prioritized",
+            contenders=(
+                Contender("engram", "Engram, `store.sample`", "store"),
+                Contender("engram", "Engram, `Dataset`", "dataset"),
+                Contender(
+                    "reverb",
+                    "Reverb, in-process dataset",
+                    "dataset",
+                    target=ratio(50) if step == "small" else None,
+                ),
+                Contender("reverb", "Reverb, `client.sample`, unstacked", "client"),
+                Contender("cpprb", "cpprb, `sample`", "buffer"),
+            ),
+        )
+
+
+def draws() -> Iterator[Workload]:
+    """How the cost of one draw grows with the table."""
+    for kind in ("uniform", "prioritized"):
+        sizes = [Contender("engram", f"Engram, 10^{power} items", "store", items=10**power) for power in (4, 5, 6)]
+        yield Workload(
+            f"draw_cost_{kind}",
+            job="draw",
+            unit="ns/item",
+            prioritized=kind == "prioritized",
+            lower_is_better=True,
+            quick_items=100_000,
+            contenders=(
+                *sizes,
+                Contender(
+                    "engram",
+                    "Engram, 10^7 items",
+                    "store",
+                    items=10**7,
+                    target=ratio(4, at_most=True),
+                ),
+            ),
+        )
+
+
+def others() -> Iterator[Workload]:
+    """Priorities, memory, import."""
+    yield Workload(
+        "update_priorities",
+        job="update",
+        unit="calls/s",
+        prioritized=True,
+        quick_items=2_000,
+        contenders=(
+            Contender("engram", "Engram, `update_priorities`", "store"),
+            Contender("reverb", "Reverb, `client.mutate_priorities`", "client", target=ratio(10)),
+            Contender("cpprb", "cpprb, `update_priorities`", "buffer"),
+        ),
+    )
+    most = value(300, at_most=True)
+    yield Workload(
+        "bytes_per_item",
+        job="memory",
+        unit="bytes/item",
+        items=1_000_000,
+        quick_items=20_000,
+        lower_is_better=True,
+        contenders=(
+            Contender("engram", "Engram, trajectory writer", "trajectory", target=most),
+            Contender("engram", "Engram, pattern writer", "pattern", target=most),
+            Contender("engram", "Engram, batched writer", "batched", target=most),
+            Contender("reverb", "Reverb, trajectory writer", "trajectory", items=300_000),
+        ),
+    )
+    yield Workload(
+        "import_time",
+        job="import",
+        unit="ms",
+        lower_is_better=True,
+        contenders=(
+            Contender("import", "`import numpy`", "numpy"),
+            Contender("import", "`import engram`", "engram"),
+            Contender("import", "the difference", "difference", target=value(100, at_most=True)),
+        ),
+    )
+
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        *inserts("small", "", 100_000),
+        *samples("small", "", 100_000),
+        *others(),
+        *draws(),
+        *inserts("atari", "_atari", 10_000),
+        *samples("atari", "_atari", 10_000),
+    )
+}

@@ -1,0 +1,128 @@
+//! A writer's items on their way into tables.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use engram_core::{NewItem, Result};
+
+use crate::engine::Engine;
+use crate::table::Table;
+use crate::ticket::InsertTicket;
+
+/// Items sent and not yet acknowledged, oldest first. As a future: ready when at most
+/// [`Outbox::wait_for`] of them are left.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    tables: Vec<Arc<Table>>,
+    tickets: VecDeque<(usize, InsertTicket)>,
+    in_flight: usize,
+    allowed: usize,
+}
+
+impl Outbox {
+    /// The number that stands for a table in what is sent.
+    ///
+    /// # Errors
+    /// [`engram_core::Error::UnknownTable`], [`engram_core::Error::Closed`].
+    pub fn table_number(&mut self, engine: &Engine, name: &str) -> Result<u32> {
+        let known = self
+            .tables
+            .iter()
+            .position(|table| table.options().name == name);
+        let number = if let Some(number) = known {
+            number
+        } else {
+            self.tables.push(engine.table(name)?);
+            self.tables.len() - 1
+        };
+        Ok(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    /// The table behind a number that [`Outbox::table_number`] gave.
+    #[must_use]
+    pub fn table(&self, number: u32) -> &Arc<Table> {
+        &self.tables[number as usize]
+    }
+
+    /// Items sent and not yet acknowledged, as far as is known.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Sends items to their tables, in order.
+    ///
+    /// # Errors
+    /// What a table says of them; items for other tables are sent all the same.
+    pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut items = items.peekable();
+        while let Some((number, first)) = items.next() {
+            let mut batch = vec![first];
+            while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
+                batch.push(item);
+            }
+            let count = batch.len();
+            match self.tables[number as usize].insert(batch) {
+                Ok(ticket) => {
+                    self.in_flight += count;
+                    self.tickets.push_back((count, ticket));
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome.and(self.settle())
+    }
+
+    /// Takes note of what has been acknowledged meanwhile.
+    ///
+    /// # Errors
+    /// What an insert ended with: its items are lost to a table that was dropped or closed.
+    pub fn settle(&mut self) -> Result<()> {
+        self.allowed = 0;
+        match Pin::new(self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Why the oldest item waits, for the error that ends a wait.
+    #[must_use]
+    pub fn why_waiting(&self) -> String {
+        let why = self
+            .tickets
+            .front()
+            .and_then(|(_, ticket)| ticket.table().info().inserting_blocked);
+        why.map_or_else(String::new, |why| format!("; {why}"))
+    }
+
+    /// Makes the future wait until at most `allowed` items are in flight.
+    pub fn wait_for(&mut self, allowed: usize) -> &mut Self {
+        self.allowed = allowed;
+        self
+    }
+}
+
+impl Future for Outbox {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.get_mut();
+        while this.in_flight > this.allowed {
+            let Some((count, ticket)) = this.tickets.front_mut() else {
+                break;
+            };
+            match Pin::new(ticket).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(outcome) => {
+                    this.in_flight -= *count;
+                    this.tickets.pop_front();
+                    outcome?;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,108 @@
+//! Engine buffers as NumPy arrays, without a copy.
+
+#![expect(
+    unsafe_code,
+    reason = "NumPy's C API is the only way to hand over memory"
+)]
+
+use std::ffi::c_int;
+
+use engram_core::DType;
+use engram_core::pool::PooledBytes;
+use numpy::npyffi::{self, PY_ARRAY_API, npy_intp};
+use numpy::{PyArrayDescrMethods, PyUntypedArray};
+use pyo3::PyTypeInfo;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList};
+
+use crate::dtypes;
+use crate::errors;
+
+/// Keeps a buffer alive for the arrays that look into it.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+struct Owner {
+    _bytes: PooledBytes,
+}
+
+/// A writable array of `shape` over the whole buffer, which it owns.
+pub(crate) fn from_bytes<'py>(
+    py: Python<'py>,
+    mut bytes: PooledBytes,
+    dtype: DType,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let descr = dtypes::to_numpy(py, dtype)?;
+    let needed = shape.iter().product::<usize>() * dtype.size();
+    if needed > bytes.len() {
+        let text = format!(
+            "{} bytes do not fill an array of {shape:?} {dtype}",
+            bytes.len()
+        );
+        return Err(errors::invalid(py, text));
+    }
+    let mut dims = Vec::with_capacity(shape.len());
+    for axis in shape {
+        dims.push(
+            npy_intp::try_from(*axis).map_err(|error| errors::invalid(py, error.to_string()))?,
+        );
+    }
+    let data = bytes.as_mut_ptr();
+    let owner = Bound::new(py, Owner { _bytes: bytes })?;
+    // SAFETY: `data` points to at least `needed` bytes that nothing else refers to, aligned to 64
+    // bytes; moving `bytes` into the owner does not move its heap buffer. The array gets a
+    // reference to the owner before anything can fail, so the buffer outlives it.
+    // `NewFromDescr` steals the descr, `SetBaseObject` steals the owner, also when it fails.
+    unsafe {
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            PyUntypedArray::type_object_raw(py),
+            descr.into_dtype_ptr(),
+            c_int::try_from(dims.len()).unwrap_or(c_int::MAX),
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            data.cast(),
+            npyffi::NPY_ARRAY_WRITEABLE,
+            std::ptr::null_mut(),
+        );
+        let array = Bound::from_owned_ptr_or_err(py, array)?;
+        let failed = PY_ARRAY_API.PyArray_SetBaseObject(
+            py,
+            array.as_ptr().cast(),
+            owner.into_any().into_ptr(),
+        );
+        if failed < 0 {
+            Err(PyErr::fetch(py))
+        } else {
+            Ok(array)
+        }
+    }
+}
+
+/// An object array of `bytes` from encoded strings.
+pub(crate) fn from_strings<'py>(
+    py: Python<'py>,
+    encoded: &[u8],
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let list = PyList::empty(py);
+    let mut rest = encoded;
+    while let Some((head, tail)) = rest.split_at_checked(4) {
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let Some((text, tail)) = tail.split_at_checked(len) else {
+            break;
+        };
+        list.append(PyBytes::new(py, text))?;
+        rest = tail;
+    }
+    // Assigning to a slice keeps NumPy from looking into the elements.
+    let array = py
+        .import("numpy")?
+        .getattr("empty")?
+        .call1((list.len(), "O"))?;
+    array.set_item(pyo3::types::PySlice::full(py), list)?;
+    Ok(array
+        .call_method1("reshape", (shape.to_vec(),))?
+        .cast_into::<PyUntypedArray>()?
+        .into_any())
+}

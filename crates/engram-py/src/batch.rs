@@ -1,0 +1,225 @@
+//! What sampling returns: arrays over the engine's own buffers, facts about the items on demand.
+
+use engram_core::gather::{Column, Columns, Data, Time};
+use engram_core::{Draw, Odds};
+use numpy::PyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::arrays;
+use crate::errors;
+use crate::structure::Structure;
+
+/// Facts about one sampled item; what it is made of is in the columns already.
+#[derive(Clone, Copy, Debug)]
+struct Fact {
+    key: u64,
+    probability: f64,
+    priority: f64,
+    times_sampled: u32,
+    table_size: u64,
+    odds: Odds,
+}
+
+/// A batch: `data`, and one array per fact, made when asked for.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct Batch {
+    data: Py<PyAny>,
+    row_splits: Option<Py<PyAny>>,
+    lengths: Option<Py<PyAny>>,
+    facts: Vec<Fact>,
+}
+
+impl Batch {
+    /// Hands the columns over to NumPy. With `single`, a batch of one loses its first axis.
+    pub(crate) fn new(
+        py: Python<'_>,
+        columns: Columns,
+        draws: &[Draw],
+        single: bool,
+    ) -> PyResult<Self> {
+        let structure = Structure::parse(py, &columns.layout.structure)?;
+        let items = draws.len();
+        let mut arrays = Vec::with_capacity(columns.columns.len());
+        let mut splits = Vec::new();
+        let mut lengths = Vec::new();
+        for column in columns.columns {
+            match &column.time {
+                Time::Ragged(ends) => splits.push(PyArray1::from_slice(py, ends).into_any()),
+                Time::Padded { lengths: each, .. } => {
+                    let each = each
+                        .iter()
+                        .map(|len| i64::try_from(*len).unwrap_or(i64::MAX));
+                    lengths.push(PyArray1::from_iter(py, each).into_any());
+                }
+                Time::Squeezed | Time::Even(_) => {}
+            }
+            // Columns that are even by themselves need no splits, but have a place in the nest.
+            let known = arrays.len() + 1;
+            splits.resize_with(if splits.is_empty() { 0 } else { known }, || {
+                py.None().into_bound(py)
+            });
+            lengths.resize_with(if lengths.is_empty() { 0 } else { known }, || {
+                py.None().into_bound(py)
+            });
+            arrays.push(hand_over(py, column, items, single)?);
+        }
+        let nest = |leaves: Vec<Bound<'_, PyAny>>| -> PyResult<Option<Py<PyAny>>> {
+            if leaves.is_empty() {
+                return Ok(None);
+            }
+            structure
+                .unflatten(py, leaves)
+                .map(|nest| Some(nest.unbind()))
+        };
+        let facts = draws
+            .iter()
+            .map(|draw| Fact {
+                key: draw.key,
+                probability: draw.probability,
+                priority: draw.priority,
+                times_sampled: draw.times_sampled,
+                table_size: draw.table_size,
+                odds: draw.odds,
+            })
+            .collect();
+        Ok(Self {
+            row_splits: nest(splits)?,
+            lengths: nest(lengths)?,
+            data: structure.unflatten(py, arrays)?.unbind(),
+            facts,
+        })
+    }
+}
+
+fn hand_over(
+    py: Python<'_>,
+    column: Column,
+    items: usize,
+    single: bool,
+) -> PyResult<Bound<'_, PyAny>> {
+    let time = match &column.time {
+        Time::Squeezed => [Some(items), None],
+        Time::Even(len) => [Some(items), Some(*len)],
+        Time::Padded { longest, .. } => [Some(items), Some(*longest)],
+        Time::Ragged(ends) => [ends.last().and_then(|end| usize::try_from(*end).ok()), None],
+    };
+    let outer = time.into_iter().flatten().skip(usize::from(single));
+    let shape: Vec<usize> = outer.chain(column.cell.shape.iter().copied()).collect();
+    match column.data {
+        Data::Bytes(bytes) => arrays::from_bytes(py, bytes, column.cell.dtype, &shape),
+        Data::Strings(encoded) => arrays::from_strings(py, &encoded, &shape),
+    }
+}
+
+/// How importance weights are scaled.
+#[derive(Clone, Copy, Debug)]
+enum Normalize {
+    Not,
+    Batch,
+    Table,
+}
+
+#[pymethods]
+impl Batch {
+    #[getter]
+    fn data(&self, py: Python<'_>) -> Py<PyAny> {
+        self.data.clone_ref(py)
+    }
+
+    #[getter]
+    fn row_splits(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.row_splits.as_ref().map(|splits| splits.clone_ref(py))
+    }
+
+    #[getter]
+    fn lengths(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.lengths.as_ref().map(|lengths| lengths.clone_ref(py))
+    }
+
+    fn __len__(&self) -> usize {
+        self.facts.len()
+    }
+
+    fn key<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_iter(py, self.facts.iter().map(|fact| fact.key))
+    }
+
+    fn probability<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
+        PyArray1::from_iter(py, self.facts.iter().map(|fact| fact.probability))
+    }
+
+    fn priority<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
+        PyArray1::from_iter(py, self.facts.iter().map(|fact| fact.priority))
+    }
+
+    fn times_sampled<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
+        let times = |fact: &Fact| i32::try_from(fact.times_sampled).unwrap_or(i32::MAX);
+        PyArray1::from_iter(py, self.facts.iter().map(times))
+    }
+
+    fn table_size<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let size = |fact: &Fact| i64::try_from(fact.table_size).unwrap_or(i64::MAX);
+        PyArray1::from_iter(py, self.facts.iter().map(size))
+    }
+
+    /// `(1 / (N p)) ^ beta`, scaled.
+    fn importance_weights<'py>(
+        &self,
+        py: Python<'py>,
+        beta: f64,
+        normalize: Option<&str>,
+    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        if !beta.is_finite() {
+            return Err(errors::invalid(
+                py,
+                format!("beta is {beta}; it must be finite"),
+            ));
+        }
+        let normalize = match normalize {
+            None => Normalize::Not,
+            Some("batch") => Normalize::Batch,
+            Some("table") => Normalize::Table,
+            Some(other) => {
+                let text =
+                    format!("normalize is {other:?}; it must be \"batch\", \"table\" or None");
+                return Err(errors::invalid(py, text));
+            }
+        };
+        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
+        let weight = |odds: &Odds, probability: f64| {
+            (1.0 / (odds.candidates as f64 * probability)).powf(beta)
+        };
+        let mut weights: Vec<f64> = self
+            .facts
+            .iter()
+            .map(|fact| weight(&fact.odds, fact.probability))
+            .collect();
+        match normalize {
+            Normalize::Not => {}
+            Normalize::Batch => {
+                let most = weights.iter().copied().fold(0.0, f64::max);
+                for weight in &mut weights {
+                    *weight /= most;
+                }
+            }
+            Normalize::Table => {
+                for (value, fact) in weights.iter_mut().zip(&self.facts) {
+                    *value /= weight(&fact.odds, fact.odds.min_probability);
+                }
+            }
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "weights are float32 by contract"
+        )]
+        let narrow = weights.into_iter().map(|weight| weight as f32);
+        Ok(PyArray1::from_iter(py, narrow))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let list = PyList::new(slf.py(), [slf.borrow().facts.len()])?;
+        Ok(format!("Batch{list}"))
+    }
+}

@@ -1,0 +1,242 @@
+//! The batched writer, as `engram.BatchedWriter` sees it.
+
+use std::sync::Arc;
+
+use engram_core::writer::{BatchColumn, BatchedRecorder};
+use engram_core::{CellSpec, Layout, Schema, Shape};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+
+use crate::door::{Home, Timeout};
+use crate::errors;
+use crate::intake::differs;
+use crate::leaf::{Leaf, bytes_of};
+use crate::patterns::{PatternConfig, check};
+use crate::sender::Sender;
+use crate::store::Store;
+use crate::structure::Structure;
+use crate::writer::options;
+
+/// One step of N environments at a time; items out by themselves.
+#[pyclass(module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct BatchedWriter {
+    home: Home<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: engram_core::writer::WriterOptions,
+    num_envs: usize,
+    /// Set by the first step.
+    begun: Option<(Structure, BatchedRecorder)>,
+    sender: Sender,
+    compile: Py<PyAny>,
+}
+
+/// What one environment's part of a leaf looks like.
+fn cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<CellSpec> {
+    let CellSpec { dtype, shape } = leaf.spec();
+    match shape.split_first() {
+        Some((first, rest)) if *first == envs => Ok(CellSpec {
+            dtype,
+            shape: Shape::from_slice(rest),
+        }),
+        _ => {
+            let text = format!(
+                "column `{name}` has shape {:?}; with {envs} environments it must be [{envs}, ...]",
+                shape.as_slice()
+            );
+            Err(errors::signature(py, text))
+        }
+    }
+}
+
+impl Inner {
+    fn begin(
+        &mut self,
+        py: Python<'_>,
+        structure: Structure,
+        cells: Vec<CellSpec>,
+    ) -> PyResult<()> {
+        let wrong = |error| errors::to_py(py, &error);
+        let names = structure
+            .names
+            .iter()
+            .map(|name| name.as_str().into())
+            .collect();
+        let layout = Arc::new(Layout {
+            names,
+            structure: structure.text.as_str().into(),
+        });
+        let schema = Arc::new(Schema {
+            layout,
+            cells: cells.into(),
+        });
+        let configs: Vec<PatternConfig> =
+            self.compile.bind(py).call1((&structure.text,))?.extract()?;
+        let patterns = configs
+            .into_iter()
+            .map(|config| {
+                let pattern = config.compile(py, &mut self.sender, Some)?;
+                check(py, &pattern, &self.sender, &schema)?;
+                Ok(pattern)
+            })
+            .collect::<PyResult<_>>()?;
+        let base = self.sender.engine.fresh_number();
+        let recorder =
+            BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
+        self.begun = Some((structure, recorder.map_err(wrong)?));
+        Ok(())
+    }
+
+    fn append(&mut self, steps: &Bound<'_, PyAny>, ends: Option<&[bool]>) -> PyResult<()> {
+        let py = steps.py();
+        let wrong = |error| errors::to_py(py, &error);
+        let mut values = Vec::new();
+        let known = if let Some((structure, _)) = &self.begun {
+            if !structure.flatten(steps, &mut values)? {
+                let (found, _) = Structure::of(steps)?;
+                return Err(differs(py, &found.names, &structure.names));
+            }
+            None
+        } else {
+            let (structure, leaves) = Structure::of(steps)?;
+            values = leaves;
+            Some(structure)
+        };
+        let names = known
+            .as_ref()
+            .or(self.begun.as_ref().map(|begun| &begun.0))
+            .map(|s| s.names.as_slice());
+        let names = names.unwrap_or_default();
+        let mut leaves = Vec::with_capacity(values.len());
+        let mut cells = Vec::with_capacity(values.len());
+        for (value, name) in values.iter().zip(names) {
+            let leaf = Leaf::new(value, name)?;
+            cells.push(cell(py, &leaf, name, self.num_envs)?);
+            leaves.push(leaf);
+        }
+        if let Some(structure) = known {
+            self.begin(py, structure, cells)?;
+        } else if let Some((_, recorder)) = &mut self.begun
+            && *recorder.schema().cells != *cells
+        {
+            recorder.reshape(cells.into()).map_err(wrong)?;
+        }
+        let Some((_, recorder)) = &mut self.begun else {
+            return Ok(());
+        };
+        let strings: Vec<Vec<Vec<u8>>> = leaves
+            .iter()
+            .zip(&recorder.schema().cells)
+            .map(|(leaf, cell)| leaf.split_strings(cell.elements()))
+            .collect();
+        let columns: Vec<BatchColumn<'_>> = leaves
+            .iter()
+            .zip(&strings)
+            .map(|(leaf, strings)| match leaf {
+                Leaf::Array { array, .. } => BatchColumn::Cells(bytes_of(array)),
+                _ => BatchColumn::Strings(strings),
+            })
+            .collect();
+        py.detach(|| recorder.append_batch(&columns, ends))
+            .map_err(wrong)?;
+        self.send(py)
+    }
+
+    fn send(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some((_, recorder)) = &mut self.begun else {
+            return Ok(());
+        };
+        let ready = recorder.take_ready();
+        if ready.len() == 0 {
+            Ok(())
+        } else {
+            self.sender.send(py, ready)
+        }
+    }
+}
+
+#[pymethods]
+impl BatchedWriter {
+    #[new]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one per keyword of Store.batched_writer"
+    )]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        num_envs: usize,
+        compile: Py<PyAny>,
+        chunk_length: Option<usize>,
+        max_in_flight_items: usize,
+        timeout: Option<f64>,
+        compression: &str,
+    ) -> PyResult<Self> {
+        let engine = store.engine(py)?;
+        let timeout = Timeout::new(py, timeout)?;
+        let inner = Inner {
+            options: options(1, chunk_length, compression, py)?,
+            num_envs,
+            begun: None,
+            sender: Sender::new(engine, max_in_flight_items, timeout),
+            compile,
+        };
+        Ok(Self {
+            home: Home::new("writer", inner),
+        })
+    }
+
+    #[pyo3(signature = (steps, episode_ends))]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands arguments over by value"
+    )]
+    fn append_batch(
+        &mut self,
+        py: Python<'_>,
+        steps: &Bound<'_, PyAny>,
+        episode_ends: Option<PyReadonlyArray1<'_, bool>>,
+    ) -> PyResult<()> {
+        let inner = self.home.get_mut(py)?;
+        inner.sender.make_room(py)?;
+        let ends = episode_ends
+            .as_ref()
+            .map(|ends| ends.as_slice())
+            .transpose()?;
+        inner.append(steps, ends)
+    }
+
+    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = Timeout::new(py, timeout)?;
+        let inner = self.home.get_mut(py)?;
+        if let Some((_, recorder)) = &mut inner.begun {
+            recorder
+                .flush()
+                .map_err(|error| errors::to_py(py, &error))?;
+        }
+        inner.send(py)?;
+        inner.sender.wait(py, timeout)
+    }
+
+    fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        if self.home.get(py)?.sender.closed {
+            return Ok(());
+        }
+        self.flush(py, timeout)?;
+        self.home.get_mut(py)?.sender.closed = true;
+        Ok(())
+    }
+
+    #[getter]
+    fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
+        let inner = self.home.get(py)?;
+        let recorded = inner
+            .begun
+            .as_ref()
+            .map_or(0, |(_, recorder)| recorder.pending_items());
+        Ok(recorded + inner.sender.outbox.in_flight())
+    }
+}

@@ -1,0 +1,140 @@
+//! Tables as Python describes them.
+
+use std::sync::Arc;
+
+use engram_core::{ColumnSpec, DType, RateLimits, SelectorKind, Signature, TableOptions};
+use numpy::PyArrayDescr;
+use pyo3::prelude::*;
+
+use crate::dtypes;
+use crate::errors;
+use crate::structure::Structure;
+
+/// An `engram.Table`, attribute by attribute. Python has checked them.
+#[derive(FromPyObject)]
+pub(crate) struct TableConfig<'py> {
+    name: String,
+    max_size: u64,
+    sampler: Bound<'py, PyAny>,
+    remover: Bound<'py, PyAny>,
+    rate_limiter: LimiterConfig,
+    max_times_sampled: Option<u32>,
+    max_bytes: Option<u64>,
+    ttl: Option<f64>,
+    signature: Option<Bound<'py, PyAny>>,
+    seed: Option<u64>,
+}
+
+/// One of `engram.rate_limiters`.
+#[derive(FromPyObject)]
+pub(crate) struct LimiterConfig {
+    kind: String,
+    samples_per_insert: f64,
+    min_size: u64,
+    min_diff: f64,
+    max_diff: f64,
+}
+
+impl From<LimiterConfig> for RateLimits {
+    fn from(config: LimiterConfig) -> Self {
+        let LimiterConfig {
+            kind,
+            samples_per_insert,
+            min_size,
+            min_diff,
+            max_diff,
+        } = config;
+        Self {
+            kind,
+            samples_per_insert,
+            min_size,
+            min_diff,
+            max_diff,
+        }
+    }
+}
+
+impl TableConfig<'_> {
+    /// The same for the engine; `default_seed` where the table has none of its own.
+    pub(crate) fn into_options(self, py: Python<'_>, default_seed: u64) -> PyResult<TableOptions> {
+        let ttl = match self.ttl {
+            None => None,
+            Some(seconds) => {
+                let ttl = std::time::Duration::try_from_secs_f64(seconds).ok();
+                // Longer than anyone will wait is the same as for ever.
+                ttl.and_then(|ttl| u64::try_from(ttl.as_nanos()).ok())
+            }
+        };
+        let signature = self
+            .signature
+            .map(|nest| signature(py, &nest))
+            .transpose()?;
+        Ok(TableOptions {
+            name: self.name,
+            max_size: self.max_size,
+            max_bytes: self.max_bytes,
+            max_times_sampled: self.max_times_sampled.unwrap_or(0),
+            ttl,
+            sampler: selector(&self.sampler)?,
+            remover: selector(&self.remover)?,
+            limits: self.rate_limiter.into(),
+            signature: signature.map(Arc::new),
+            seed: self.seed.unwrap_or(default_seed),
+        })
+    }
+}
+
+fn selector(selector: &Bound<'_, PyAny>) -> PyResult<SelectorKind> {
+    let kind: String = selector.getattr("kind")?.extract()?;
+    Ok(match kind.as_str() {
+        "fifo" => SelectorKind::Fifo,
+        "lifo" => SelectorKind::Lifo,
+        "uniform" => SelectorKind::Uniform,
+        "min_heap" => SelectorKind::MinHeap,
+        "max_heap" => SelectorKind::MaxHeap,
+        "prioritized" => SelectorKind::Prioritized {
+            exponent: selector.getattr("exponent")?.extract()?,
+        },
+        _ => {
+            return Err(errors::invalid(
+                selector.py(),
+                format!("unknown selector kind `{kind}`"),
+            ));
+        }
+    })
+}
+
+/// A nest of objects with `shape` and `dtype`.
+fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
+    let (structure, leaves) = Structure::of(nest)?;
+    let columns = leaves
+        .iter()
+        .zip(&structure.names)
+        .map(|(leaf, name)| {
+            let bad = || {
+                let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+                let text = format!(
+                    "signature leaf `{name}` is a {class}; each leaf must be an ArraySpec, or have a `shape` and a `dtype`"
+                );
+                errors::signature(py, text)
+            };
+            let shape: Vec<Option<usize>> =
+                leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(|_| bad())?;
+            let dtype = leaf.getattr("dtype").map_err(|_| bad())?;
+            Ok(ColumnSpec { name: name.as_str().into(), dtype: dtype_of(&dtype).ok_or_else(bad)?, shape: shape.into() })
+        })
+        .collect::<PyResult<_>>()?;
+    Ok(Signature {
+        columns,
+        structure: structure.text.into(),
+    })
+}
+
+fn dtype_of(dtype: &Bound<'_, PyAny>) -> Option<DType> {
+    if let Ok(name) = dtype.extract::<String>()
+        && let Some(dtype) = DType::from_name(&name)
+    {
+        return Some(dtype);
+    }
+    dtypes::from_numpy(&PyArrayDescr::new(dtype.py(), dtype).ok()?)
+}

@@ -1,0 +1,164 @@
+//! The one way from Python into the engine: without the GIL, interruptible, errors mapped.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use engram_core::Result;
+use engram_engine::{Patience, Waited, wait};
+use pyo3::prelude::*;
+
+use crate::errors;
+
+/// How many forks lie between the process that loaded the module and this one.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Called by Python in each forked child.
+#[pyfunction]
+pub(crate) fn after_fork_in_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A value that must not be used, nor dropped, in a forked child: its locks may be held for ever
+/// by threads that do not exist there.
+#[derive(Debug)]
+pub(crate) struct Home<T> {
+    value: Option<T>,
+    forks: u64,
+    what: &'static str,
+}
+
+impl<T> Home<T> {
+    pub(crate) fn new(what: &'static str, value: T) -> Self {
+        Self {
+            value: Some(value),
+            forks: FORKS.load(Ordering::Relaxed),
+            what,
+        }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// `ForkedError` in a child of the process that made it.
+    pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
+        self.check(py)?;
+        self.value
+            .as_ref()
+            .ok_or_else(|| errors::forked(py, self.what))
+    }
+
+    /// The value, to be changed.
+    ///
+    /// # Errors
+    /// As [`Home::get`].
+    pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
+        self.check(py)?;
+        self.value
+            .as_mut()
+            .ok_or_else(|| errors::forked(py, self.what))
+    }
+
+    fn is_home(&self) -> bool {
+        self.forks == FORKS.load(Ordering::Relaxed)
+    }
+
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_home() {
+            Ok(())
+        } else {
+            Err(errors::forked(py, self.what))
+        }
+    }
+}
+
+impl<T> Drop for Home<T> {
+    fn drop(&mut self) {
+        if !self.is_home() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}
+
+/// Runs engine work without the GIL.
+pub(crate) fn enter<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<T> {
+    py.detach(work).map_err(|error| errors::to_py(py, &error))
+}
+
+/// How long a caller is ready to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeout {
+    seconds: Option<f64>,
+}
+
+impl Timeout {
+    /// Checks a timeout from Python.
+    ///
+    /// # Errors
+    /// `InvalidArgumentError` when it is negative or NaN.
+    pub(crate) fn new(py: Python<'_>, seconds: Option<f64>) -> PyResult<Self> {
+        match seconds {
+            Some(bad) if bad.is_nan() || bad < 0.0 => Err(errors::invalid(
+                py,
+                format!("timeout is {bad} s; it must be at least 0, or None to wait for ever"),
+            )),
+            _ => Ok(Self { seconds }),
+        }
+    }
+
+    /// Seconds, infinite for none.
+    pub(crate) fn seconds(self) -> f64 {
+        self.seconds.unwrap_or(f64::INFINITY)
+    }
+
+    /// The moment it ends, counted from now; `None` when that is never.
+    pub(crate) fn deadline(self) -> Option<Instant> {
+        let timeout = Duration::try_from_secs_f64(self.seconds?).ok()?;
+        Instant::now().checked_add(timeout)
+    }
+}
+
+/// Waits for a ticket without the GIL; `None` when the deadline passed first.
+///
+/// # Errors
+/// What the ticket ends with, or the exception of a signal handler: Ctrl-C.
+pub(crate) fn wait_for<F, T>(
+    py: Python<'_>,
+    ticket: &mut F,
+    deadline: Option<Instant>,
+) -> PyResult<Option<T>>
+where
+    F: Future<Output = Result<T>> + Unpin + Send,
+    T: Send,
+{
+    let mut raised = None;
+    let waited = py.detach(|| {
+        let mut interrupted = || check_signals(&mut raised);
+        wait(
+            ticket,
+            &mut Patience {
+                deadline,
+                interrupted: &mut interrupted,
+            },
+        )
+    });
+    match waited {
+        Waited::Served(result) => result.map(Some).map_err(|error| errors::to_py(py, &error)),
+        Waited::Late => Ok(None),
+        Waited::Interrupted => {
+            Err(raised.unwrap_or_else(|| errors::invalid(py, "interrupted".into())))
+        }
+    }
+}
+
+/// Runs Python's signal handlers; true, with the exception kept, when one of them raised.
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "the method itself is tied to one lifetime"
+)]
+pub(crate) fn check_signals(raised: &mut Option<PyErr>) -> bool {
+    *raised = Python::attach(|py| py.check_signals()).err();
+    raised.is_some()
+}

@@ -1,0 +1,51 @@
+//! The one place where engine errors become Python exceptions.
+
+use engram_core::Error;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyModule;
+
+/// The exception of `engram.errors` that an engine error maps to.
+pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error {
+        Error::UnknownTable { .. } => "UnknownTableError",
+        Error::Signature(_) => "SignatureError",
+        Error::Priority(_) => "PriorityError",
+        Error::InvalidArgument(_) => "InvalidArgumentError",
+        Error::DeadlineExceeded(_) => "DeadlineExceededError",
+        Error::NeverServed(_) => "NeverServedError",
+        Error::Closed(_) => "ClosedError",
+        Error::ExpiredStep(_) => "ExpiredStepError",
+        Error::Backpressure(_) => "BackpressureError",
+        _ => "EngramError",
+    };
+    new(py, class, error.to_string())
+}
+
+/// A `SignatureError` with this text.
+pub(crate) fn signature(py: Python<'_>, text: String) -> PyErr {
+    new(py, "SignatureError", text)
+}
+
+/// An `InvalidArgumentError` with this text.
+pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
+    new(py, "InvalidArgumentError", text)
+}
+
+/// A `ForkedError`: the engine's threads and locks did not come along into this process.
+pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
+    let text = format!(
+        "this {what} was made before the process forked; make a new one in the child, or start the \
+         child with the `spawn` or `forkserver` method"
+    );
+    new(py, "ForkedError", text)
+}
+
+fn new(py: Python<'_>, class: &str, text: String) -> PyErr {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let module = MODULE.get_or_try_init(py, || py.import("engram.errors").map(Bound::unbind));
+    match module.and_then(|module| module.bind(py).getattr(class)?.call1((text,))) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}

@@ -1,0 +1,210 @@
+//! Column histories, and the slices of them that trajectories are made of.
+
+use engram_core::DType;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PySlice};
+
+use crate::arrays;
+use crate::dtypes;
+use crate::errors;
+use crate::writer::{Inner, TrajectoryWriter};
+
+/// The steps of one column since the last clear, oldest first.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct ColumnHistory {
+    writer: Py<TrajectoryWriter>,
+    leaf: usize,
+}
+
+/// Some steps of one column, to make an item of.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct TrajectoryColumn {
+    writer: Py<TrajectoryWriter>,
+    pub(crate) leaf: usize,
+    pub(crate) positions: Positions,
+    pub(crate) squeeze: bool,
+}
+
+/// Which steps, counted since the writer began.
+#[derive(Debug)]
+pub(crate) enum Positions {
+    /// Evenly spaced, oldest first.
+    Range { first: u64, stride: u64, len: u64 },
+    /// In any order.
+    List(Vec<u64>),
+}
+
+impl Positions {
+    fn len(&self) -> usize {
+        match self {
+            Self::Range { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+            Self::List(list) => list.len(),
+        }
+    }
+
+    fn all(&self) -> Vec<u64> {
+        match self {
+            Self::Range { first, stride, len } => (0..*len).map(|n| first + n * stride).collect(),
+            Self::List(list) => list.clone(),
+        }
+    }
+}
+
+impl ColumnHistory {
+    pub(crate) fn new(writer: Py<TrajectoryWriter>, leaf: usize) -> Self {
+        Self { writer, leaf }
+    }
+
+    fn column(&self, py: Python<'_>, positions: Positions, squeeze: bool) -> TrajectoryColumn {
+        TrajectoryColumn {
+            writer: self.writer.clone_ref(py),
+            leaf: self.leaf,
+            positions,
+            squeeze,
+        }
+    }
+}
+
+fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
+    let signed = i64::try_from(len).unwrap_or(i64::MAX);
+    let at = if index < 0 { index + signed } else { index };
+    match u64::try_from(at) {
+        Ok(at) if at < len => Ok(first + at),
+        _ => Err(PyIndexError::new_err(format!(
+            "step {index} of a history of {len} steps"
+        ))),
+    }
+}
+
+#[pymethods]
+impl ColumnHistory {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let writer = self.writer.borrow(py);
+        let shown = writer.inner(py)?.shown();
+        Ok(usize::try_from(shown.end - shown.start).unwrap_or(usize::MAX))
+    }
+
+    fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
+        let py = index.py();
+        let writer = self.writer.borrow(py);
+        let shown = writer.inner(py)?.shown();
+        let len = shown.end - shown.start;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
+            let count = bounds.slicelength as u64;
+            let at = |n: u64| {
+                let offset = i64::try_from(bounds.start).unwrap_or(0)
+                    + i64::try_from(n).unwrap_or(0) * i64::try_from(bounds.step).unwrap_or(1);
+                shown.start.saturating_add_signed(offset)
+            };
+            let positions = match u64::try_from(bounds.step) {
+                Ok(stride) => Positions::Range {
+                    first: at(0),
+                    stride,
+                    len: count,
+                },
+                Err(_) => Positions::List((0..count).map(at).collect()),
+            };
+            return Ok(self.column(py, positions, false));
+        }
+        if let Ok(list) = index.cast::<PyList>() {
+            let positions = list
+                .iter()
+                .map(|index| position(index.extract()?, shown.start, len));
+            return Ok(self.column(
+                py,
+                Positions::List(positions.collect::<PyResult<_>>()?),
+                false,
+            ));
+        }
+        let Ok(index) = index.extract::<i64>() else {
+            let class = index.get_type();
+            let text = format!(
+                "history indices are integers, slices or lists of integers; got a {}",
+                class.name()?
+            );
+            return Err(PyTypeError::new_err(text));
+        };
+        let first = position(index, shown.start, len)?;
+        Ok(self.column(
+            py,
+            Positions::Range {
+                first,
+                stride: 1,
+                len: 1,
+            },
+            true,
+        ))
+    }
+}
+
+impl TrajectoryColumn {
+    pub(crate) fn is_of(&self, writer: &Bound<'_, TrajectoryWriter>) -> bool {
+        self.writer.is(writer)
+    }
+
+    /// Dtype and shape of the column's cells.
+    fn cell<'a>(
+        &self,
+        py: Python<'_>,
+        inner: &'a Inner,
+    ) -> PyResult<(usize, &'a engram_core::CellSpec)> {
+        let column = inner.intake.column(self.leaf);
+        let first = self.positions.all().first().copied();
+        column
+            .zip(first)
+            .and_then(|(column, at)| Some((column, inner.recorder.cell_spec(column, at)?)))
+            .ok_or_else(|| errors::signature(py, "the column has no value at these steps".into()))
+    }
+}
+
+#[pymethods]
+impl TrajectoryColumn {
+    fn __len__(&self) -> usize {
+        self.positions.len()
+    }
+
+    #[getter]
+    fn is_squeezed(&self) -> bool {
+        self.squeeze
+    }
+
+    #[getter]
+    fn shape(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        let writer = self.writer.borrow(py);
+        let (_, cell) = self.cell(py, writer.inner(py)?)?;
+        let time = (!self.squeeze).then(|| self.positions.len());
+        Ok(time.into_iter().chain(cell.shape.iter().copied()).collect())
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let writer = self.writer.borrow(py);
+        let (_, cell) = self.cell(py, writer.inner(py)?)?;
+        Ok(dtypes::to_numpy(py, cell.dtype)?.into_any())
+    }
+
+    /// The values, as an array of their own.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let shape = self.shape(py)?;
+        let writer = self.writer.borrow(py);
+        let inner = writer.inner(py)?;
+        let (column, cell) = self.cell(py, inner)?;
+        let mut bytes = Vec::new();
+        for at in self.positions.all() {
+            inner
+                .recorder
+                .read(column, at, &mut bytes)
+                .map_err(|error| errors::to_py(py, &error))?;
+        }
+        if cell.dtype == DType::String {
+            return arrays::from_strings(py, &bytes, &shape);
+        }
+        let mut buffer = inner.pool().take(bytes.len());
+        buffer.copy_from_slice(&bytes);
+        arrays::from_bytes(py, buffer, cell.dtype, &shape)
+    }
+}

@@ -1,0 +1,258 @@
+//! `Store.insert`: a whole item in one call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engram_core::{
+    CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
+    Schema, Shape, Trajectory,
+};
+use engram_engine::Engine;
+use pyo3::prelude::*;
+
+use crate::door::{Timeout, enter, wait_for};
+use crate::errors;
+use crate::leaf::Leaf;
+use crate::structure::Structure;
+
+/// Remembers what the last item looked like: usually the next one looks the same.
+#[derive(Debug, Default)]
+pub(crate) struct Inserter {
+    last: Mutex<Option<Arc<Known>>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    structure: Structure,
+    schema: Arc<Schema>,
+    time_axis: bool,
+}
+
+impl Inserter {
+    /// Inserts one item into several tables, all sharing its data; returns its key.
+    pub(crate) fn insert(
+        &self,
+        engine: &Arc<Engine>,
+        data: &Bound<'_, PyAny>,
+        priorities: &[(String, f64)],
+        timeout: Timeout,
+        time_axis: bool,
+    ) -> PyResult<u64> {
+        let py = data.py();
+        if priorities.is_empty() {
+            let text = "no table to insert into; priorities must name at least one table";
+            return Err(errors::invalid(py, text.into()));
+        }
+        let (known, leaves) = self.look(data, time_axis)?;
+        let steps = steps(py, &known, &leaves)?;
+        let wrong = |error: Error| errors::to_py(py, &error);
+        let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
+        for (column, leaf) in leaves.iter().enumerate() {
+            fill(py, &known, leaf, &mut builder, column, steps)?;
+        }
+        let deadline = timeout.deadline();
+        let key = engine.fresh_number() >> 1;
+        let mut tickets = enter(py, || {
+            let item = seal(engine, builder, key, steps, !time_axis)?;
+            let tables = priorities
+                .iter()
+                .map(|(name, priority)| Ok((engine.table(name)?, *priority)));
+            let tables = tables.collect::<Result<Vec<_>>>()?;
+            let items: Vec<NewItem> = tables
+                .iter()
+                .map(|(_, priority)| NewItem {
+                    priority: *priority,
+                    ..item.clone()
+                })
+                .collect();
+            // All or nothing: a table that refuses the item is found before any takes it.
+            for ((table, _), item) in tables.iter().zip(&items) {
+                table.options().check_item(item)?;
+            }
+            tables
+                .iter()
+                .zip(items)
+                .map(|((table, _), item)| table.insert(vec![item]))
+                .collect::<Result<Vec<_>>>()
+        })?;
+        let mut taken = Vec::new();
+        while let Some(mut ticket) = (!tickets.is_empty()).then(|| tickets.remove(0)) {
+            let name = ticket.table().options().name.clone();
+            if wait_for(py, &mut ticket, deadline)?.is_none() {
+                let why = ticket
+                    .table()
+                    .info()
+                    .inserting_blocked
+                    .map_or_else(String::new, |why| format!("; {why}"));
+                let seconds = timeout.seconds();
+                let others = if taken.is_empty() {
+                    "no table has it".to_string()
+                } else {
+                    format!("it is in {}", taken.join(", "))
+                };
+                let text = format!(
+                    "table `{name}` did not take the item within {seconds} s: {others}{why}"
+                );
+                return Err(wrong(Error::DeadlineExceeded(text)));
+            }
+            taken.push(format!("`{name}`"));
+        }
+        Ok(key)
+    }
+
+    fn look<'py>(
+        &self,
+        data: &Bound<'py, PyAny>,
+        time_axis: bool,
+    ) -> PyResult<(Arc<Known>, Vec<Leaf<'py>>)> {
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(known) = last.filter(|known| known.time_axis == time_axis) {
+            let mut values = Vec::with_capacity(known.schema.cells.len());
+            if known.structure.flatten(data, &mut values)? {
+                let leaves = look_at(&values, &known.structure.names)?;
+                let same = |(leaf, cell): (&Leaf<'_>, &CellSpec)| match cell_of(leaf, time_axis) {
+                    Some(found) if time_axis => found == *cell,
+                    _ => !time_axis && leaf.matches(cell),
+                };
+                if leaves.iter().zip(&known.schema.cells).all(same) {
+                    return Ok((known, leaves));
+                }
+            }
+        }
+        let (structure, values) = Structure::of(data)?;
+        let leaves = look_at(&values, &structure.names)?;
+        let py = data.py();
+        let cells = leaves
+            .iter()
+            .zip(&structure.names)
+            .map(|(leaf, name)| {
+                cell_of(leaf, time_axis).ok_or_else(|| {
+                    let text = format!(
+                        "column `{name}` has no time axis; with time_axis=True every column must be [T, ...]"
+                    );
+                    errors::signature(py, text)
+                })
+            })
+            .collect::<PyResult<_>>()?;
+        let names = structure
+            .names
+            .iter()
+            .map(|name| name.as_str().into())
+            .collect();
+        let layout = Arc::new(Layout {
+            names,
+            structure: structure.text.as_str().into(),
+        });
+        let known = Arc::new(Known {
+            structure,
+            schema: Arc::new(Schema { layout, cells }),
+            time_axis,
+        });
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
+        Ok((known, leaves))
+    }
+}
+
+fn look_at<'py>(values: &[Bound<'py, PyAny>], names: &[String]) -> PyResult<Vec<Leaf<'py>>> {
+    values
+        .iter()
+        .zip(names)
+        .map(|(value, name)| Leaf::new(value, name))
+        .collect()
+}
+
+/// What one step of the leaf looks like; `None` when it should have a time axis and has none.
+fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
+    let CellSpec { dtype, shape } = leaf.spec();
+    if !time_axis {
+        return Some(CellSpec { dtype, shape });
+    }
+    let shape = Shape::from_slice(shape.split_first()?.1);
+    Some(CellSpec { dtype, shape })
+}
+
+/// How many steps the item has.
+fn steps(py: Python<'_>, known: &Known, leaves: &[Leaf<'_>]) -> PyResult<usize> {
+    if leaves.is_empty() {
+        return Err(errors::signature(
+            py,
+            "the item has no columns; it needs at least one leaf".into(),
+        ));
+    }
+    if !known.time_axis {
+        return Ok(1);
+    }
+    let lengths: Vec<usize> = leaves.iter().map(|leaf| leaf.spec().shape[0]).collect();
+    if lengths.iter().all(|len| *len == lengths[0]) && lengths[0] > 0 {
+        return Ok(lengths[0]);
+    }
+    let found: Vec<String> = known
+        .structure
+        .names
+        .iter()
+        .zip(&lengths)
+        .map(|(name, len)| format!("`{name}` {len}"))
+        .collect();
+    let text = format!(
+        "columns have {} steps; with time_axis=True all must have the same number, at least 1",
+        found.join(", ")
+    );
+    Err(errors::signature(py, text))
+}
+
+fn fill(
+    py: Python<'_>,
+    known: &Known,
+    leaf: &Leaf<'_>,
+    builder: &mut ChunkBuilder,
+    column: usize,
+    steps: usize,
+) -> PyResult<()> {
+    let cell = &known.schema.cells[column];
+    if matches!(leaf, Leaf::Strings { .. }) {
+        for encoded in leaf.split_strings(cell.elements()) {
+            builder
+                .push_string(column, &encoded)
+                .map_err(|error| errors::to_py(py, &error))?;
+        }
+        return Ok(());
+    }
+    leaf.copy_to(
+        cell.dtype,
+        builder.column_mut(column),
+        &known.structure.names[column],
+    )?;
+    builder.set_rows(column, u32::try_from(steps).unwrap_or(u32::MAX));
+    Ok(())
+}
+
+fn seal(
+    engine: &Engine,
+    builder: ChunkBuilder,
+    key: u64,
+    steps: usize,
+    squeeze: bool,
+) -> Result<NewItem> {
+    let origin = Origin {
+        key: engine.fresh_number(),
+        episodes: [engine.fresh_number()].into_iter().collect(),
+        first_step: 0,
+        steps: u32::try_from(steps).unwrap_or(u32::MAX),
+    };
+    let len = origin.steps;
+    let chunk = builder.seal(origin, &mut Compressor::new(Compression::Auto))?;
+    let trajectory = Trajectory::Rows {
+        chunk: Arc::new(chunk),
+        offset: 0,
+        len,
+        squeeze,
+    };
+    Ok(NewItem {
+        key,
+        trajectory,
+        priority: 0.0,
+    })
+}

@@ -1,0 +1,256 @@
+//! Steps from Python into a recorder: flattened, checked, copied.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engram_core::writer::Recorder;
+use engram_core::{CellSpec, Layout};
+use pyo3::prelude::*;
+use serde_json::Value;
+
+use crate::errors;
+use crate::leaf::Leaf;
+use crate::structure::{Structure, merge, prune};
+
+/// What the steps of one writer look like, as far as they have been seen.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    structure: Option<Arc<Structure>>,
+    /// The recorder's column of each leaf; leaves that never had a value have none.
+    columns: Vec<Option<usize>>,
+    /// The two as they were before the step in progress changed them.
+    before: Option<Shape>,
+}
+
+/// A structure, and the recorder's columns of its leaves.
+type Shape = (Option<Arc<Structure>>, Vec<Option<usize>>);
+
+/// What an append changed.
+#[derive(Debug, Default)]
+pub(crate) struct Appended {
+    /// The structure grew, or is new.
+    pub(crate) grown: bool,
+    /// Where the recorder's columns went, when it got new ones.
+    pub(crate) map: Option<Vec<usize>>,
+}
+
+impl Intake {
+    /// The structure so far.
+    pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
+        self.structure.as_ref()
+    }
+
+    /// The recorder's column of a leaf.
+    pub(crate) fn column(&self, leaf: usize) -> Option<usize> {
+        self.columns.get(leaf).copied().flatten()
+    }
+
+    /// Writes one step, or a part of one; nothing is kept of a step that fails.
+    ///
+    /// With `whole`, the step must have the very structure of those before.
+    pub(crate) fn append(
+        &mut self,
+        recorder: &mut Recorder,
+        step: &Bound<'_, PyAny>,
+        partial: bool,
+        whole: bool,
+    ) -> PyResult<Appended> {
+        let mut appended = Appended::default();
+        let wrote = self.write(recorder, step, whole, &mut appended);
+        let finished = wrote.and_then(|()| {
+            recorder
+                .finish_step(partial)
+                .map_err(|error| errors::to_py(step.py(), &error))
+        });
+        let before = self.before.take();
+        match finished {
+            Ok(()) => Ok(appended),
+            Err(error) => {
+                recorder.abort_step();
+                // A refused step must not decide what later ones look like.
+                if let Some((structure, columns)) = before.filter(|_| appended.map.is_none()) {
+                    self.structure = structure;
+                    self.columns = columns;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        recorder: &mut Recorder,
+        step: &Bound<'_, PyAny>,
+        whole: bool,
+        appended: &mut Appended,
+    ) -> PyResult<()> {
+        let py = step.py();
+        let mut values = Vec::with_capacity(self.columns.len());
+        let fits = match &self.structure {
+            Some(structure) if whole => structure.flatten(step, &mut values)?,
+            Some(structure) => {
+                structure.flatten(step, &mut values)? || {
+                    values.clear();
+                    structure.flatten_part(step, &mut values)?
+                }
+            }
+            None => false,
+        };
+        if !fits {
+            self.before = Some((self.structure.clone(), self.columns.clone()));
+            values = self.grow(step, whole)?;
+            appended.grown = true;
+        }
+        let Some(structure) = self.structure.clone() else {
+            return Ok(());
+        };
+        let fresh = |(leaf, value): &(usize, &Bound<'_, PyAny>)| {
+            self.columns[*leaf].is_none() && !value.is_none()
+        };
+        if values.iter().enumerate().any(|found| fresh(&found)) {
+            appended.map = Some(self.add_columns(recorder, &structure, &values)?);
+        }
+        for (leaf, value) in values.iter().enumerate() {
+            let Some(column) = self.columns[leaf].filter(|_| !value.is_none()) else {
+                continue;
+            };
+            let name = &structure.names[leaf];
+            let found = Leaf::new(value, name)?;
+            let cell = &recorder.schema().cells[column];
+            if !found.matches(cell) {
+                fit(recorder, column, &found, name, py)?;
+            }
+            let dtype = recorder.schema().cells[column].dtype;
+            let wrong = |error| errors::to_py(py, &error);
+            match &found {
+                Leaf::Strings { encoded, .. } => {
+                    recorder.set_string(column, encoded).map_err(wrong)?;
+                }
+                _ => found.copy_to(dtype, recorder.cell_mut(column).map_err(wrong)?, name)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a step of another structure; returns its leaves as the merged structure has them.
+    fn grow<'py>(
+        &mut self,
+        step: &Bound<'py, PyAny>,
+        whole: bool,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = step.py();
+        let (found, values) = Structure::of(step)?;
+        let Some(known) = &self.structure else {
+            self.columns = vec![None; values.len()];
+            self.structure = Some(Arc::new(found));
+            return Ok(values);
+        };
+        let differs = || differs(py, &found.names, &known.names);
+        if whole {
+            return Err(differs());
+        }
+        let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let merged = parse(&known.text)
+            .zip(parse(&found.text))
+            .and_then(|(old, new)| merge(&old, &new));
+        let merged = Structure::parse(py, &merged.ok_or_else(differs)?.to_string())?;
+        let mut values = Vec::with_capacity(merged.names.len());
+        if !merged.flatten_part(step, &mut values)? {
+            return Err(differs());
+        }
+        let before: HashMap<&str, Option<usize>> = known
+            .names
+            .iter()
+            .map(String::as_str)
+            .zip(self.columns.iter().copied())
+            .collect();
+        self.columns = merged
+            .names
+            .iter()
+            .map(|name| before.get(name.as_str()).copied().flatten())
+            .collect();
+        self.structure = Some(merged);
+        Ok(values)
+    }
+
+    /// Gives the recorder columns for the leaves that have their first value now.
+    fn add_columns(
+        &mut self,
+        recorder: &mut Recorder,
+        structure: &Structure,
+        values: &[Bound<'_, PyAny>],
+    ) -> PyResult<Vec<usize>> {
+        let py = values[0].py();
+        let mut cells: Vec<CellSpec> = Vec::new();
+        let mut names: Vec<Box<str>> = Vec::new();
+        let mut map = vec![0; recorder.schema().cells.len()];
+        let mut columns = vec![None; values.len()];
+        for (leaf, value) in values.iter().enumerate() {
+            let name = &structure.names[leaf];
+            match self.columns[leaf] {
+                Some(old) => {
+                    map[old] = cells.len();
+                    cells.push(recorder.schema().cells[old].clone());
+                }
+                None if value.is_none() => continue,
+                None => cells.push(Leaf::new(value, name)?.spec()),
+            }
+            columns[leaf] = Some(cells.len() - 1);
+            names.push(name.as_str().into());
+        }
+        let text: Value = serde_json::from_str(&structure.text).unwrap_or_default();
+        let pruned = prune(&text, &mut columns.iter().map(Option::is_some)).unwrap_or_default();
+        let layout = Layout {
+            names: names.into(),
+            structure: pruned.to_string().into(),
+        };
+        recorder
+            .restructure(Arc::new(layout), cells.into(), &map)
+            .map_err(|error| errors::to_py(py, &error))?;
+        self.columns = columns;
+        Ok(map)
+    }
+}
+
+/// A value that is not like the column's cells so far: another shape begins a new chunk.
+fn fit(
+    recorder: &mut Recorder,
+    column: usize,
+    found: &Leaf<'_>,
+    name: &str,
+    py: Python<'_>,
+) -> PyResult<()> {
+    let cell = &recorder.schema().cells[column];
+    let spec = found.spec();
+    if spec.dtype == cell.dtype {
+        return recorder
+            .reshape(column, spec.shape)
+            .map_err(|error| errors::to_py(py, &error));
+    }
+    let text = format!(
+        "column `{name}` is {}{:?}; this writer's is {}{:?}, and a column keeps its dtype",
+        spec.dtype,
+        spec.shape.as_slice(),
+        cell.dtype,
+        cell.shape.as_slice()
+    );
+    Err(errors::signature(py, text))
+}
+
+/// The error for a step that looks unlike those before.
+pub(crate) fn differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
+    let text = format!(
+        "a step has the columns {}; this writer's steps have {}",
+        listed(found),
+        listed(known)
+    );
+    errors::signature(py, text)
+}
+
+fn listed(names: &[String]) -> String {
+    names
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

@@ -1,0 +1,343 @@
+//! One leaf of a step: what it is, and its bytes.
+
+use engram_core::{CellSpec, DType, Shape};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString};
+
+use crate::dtypes;
+use crate::errors;
+
+/// Leaves from this size on are copied without the GIL.
+const LARGE: usize = 256 << 10;
+
+/// A leaf, looked at.
+#[derive(Debug)]
+pub(crate) enum Leaf<'py> {
+    /// An array of fixed-size elements, in C order and native byte order.
+    Array {
+        array: Bound<'py, PyUntypedArray>,
+        dtype: DType,
+    },
+    /// A Python number: takes the column's dtype if it fits.
+    Weak {
+        value: Bound<'py, PyAny>,
+        dtype: DType,
+    },
+    /// Strings, encoded as the engine stores them.
+    Strings { shape: Shape, encoded: Vec<u8> },
+}
+
+impl<'py> Leaf<'py> {
+    /// Looks at a value; `path` names it in messages.
+    ///
+    /// # Errors
+    /// `SignatureError` when it is nothing that a column can hold.
+    pub(crate) fn new(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Self> {
+        if let Ok(array) = value.cast::<PyUntypedArray>() {
+            return Self::of_array(array, path);
+        }
+        let weak = |dtype| {
+            Ok(Self::Weak {
+                value: value.clone(),
+                dtype,
+            })
+        };
+        // NumPy's scalars go their own way: np.float64 is a float to Python, but has a dtype.
+        if value.is_exact_instance_of::<PyFloat>() {
+            return weak(DType::Float64);
+        }
+        if value.is_exact_instance_of::<PyBool>() {
+            return weak(DType::Bool);
+        }
+        if value.is_exact_instance_of::<PyInt>() {
+            return weak(if value.extract::<i64>().is_ok() {
+                DType::Int64
+            } else {
+                DType::Uint64
+            });
+        }
+        if value.is_exact_instance_of::<PyComplex>() {
+            return weak(DType::Complex128);
+        }
+        if value.is_none() {
+            let text =
+                format!("column `{path}` is None; a value must be an array, a number or text");
+            return Err(errors::signature(value.py(), text));
+        }
+        Self::of_array(&as_array(value, path)?, path)
+    }
+
+    fn of_array(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResult<Self> {
+        let descr = array.dtype();
+        let Some(dtype) = dtypes::from_numpy(&descr) else {
+            let text = format!(
+                "column `{path}` has dtype {}; supported are {}",
+                descr.str()?,
+                dtypes::supported()
+            );
+            return Err(errors::signature(array.py(), text));
+        };
+        if dtype == DType::String {
+            return encode_strings(array, path);
+        }
+        if array.is_c_contiguous()
+            && array.is_aligned()
+            && descr.is_native_byteorder() != Some(false)
+        {
+            return Ok(Self::Array {
+                array: array.clone(),
+                dtype,
+            });
+        }
+        // `np.array` copies into C order and, given the dtype, native byte order.
+        let numpy = array.py().import("numpy")?;
+        let copy = numpy
+            .getattr("array")?
+            .call1((array, dtypes::to_numpy(array.py(), dtype)?))?;
+        let copy = numpy
+            .getattr("ascontiguousarray")?
+            .call1((copy,))?
+            .call_method1("reshape", (array.getattr("shape")?,))?;
+        Ok(Self::Array {
+            array: copy.cast_into()?,
+            dtype,
+        })
+    }
+
+    /// Encoded strings cut into cells of so many elements; nothing for other leaves.
+    pub(crate) fn split_strings(&self, elements: usize) -> Vec<Vec<u8>> {
+        let Self::Strings { encoded, .. } = self else {
+            return Vec::new();
+        };
+        let mut cells = Vec::new();
+        let mut rest = encoded.as_slice();
+        while !rest.is_empty() {
+            let (cell, tail) = rest.split_at(encoded_len(rest, elements));
+            cells.push(cell.to_vec());
+            rest = tail;
+        }
+        cells
+    }
+
+    /// Dtype and shape of the value; a weak one's dtype is what it would get by itself.
+    pub(crate) fn spec(&self) -> CellSpec {
+        match self {
+            Self::Array { array, dtype } => CellSpec {
+                dtype: *dtype,
+                shape: Shape::from_slice(array.shape()),
+            },
+            Self::Weak { dtype, .. } => CellSpec {
+                dtype: *dtype,
+                shape: Shape::new(),
+            },
+            Self::Strings { shape, .. } => CellSpec {
+                dtype: DType::String,
+                shape: shape.clone(),
+            },
+        }
+    }
+
+    /// True when the value is a cell of this kind.
+    pub(crate) fn matches(&self, cell: &CellSpec) -> bool {
+        match self {
+            Self::Array { array, dtype } => {
+                *dtype == cell.dtype && array.shape() == cell.shape.as_slice()
+            }
+            Self::Weak { dtype, .. } => cell.shape.is_empty() && fits(*dtype, cell.dtype),
+            Self::Strings { shape, .. } => cell.dtype == DType::String && *shape == cell.shape,
+        }
+    }
+
+    /// Copies the value, which must match, as `dtype` into `out`.
+    ///
+    /// # Errors
+    /// `SignatureError` when an integer is out of the column's range.
+    pub(crate) fn copy_to(&self, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
+        match self {
+            Self::Array { array, .. } => {
+                let bytes = bytes_of(array);
+                if bytes.len() < LARGE {
+                    out.copy_from_slice(bytes);
+                } else {
+                    array.py().detach(|| out.copy_from_slice(bytes));
+                }
+                Ok(())
+            }
+            Self::Weak { value, .. } => store_number(value, dtype, out, path),
+            Self::Strings { encoded, .. } => {
+                out.copy_from_slice(encoded);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The bytes of a C-ordered array.
+#[expect(unsafe_code, reason = "NumPy's data pointer")]
+pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> &'a [u8] {
+    let len = array.len() * array.dtype().itemsize();
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the array object is kept alive by the borrow and, being C-contiguous, spans `len`
+    // bytes from its data pointer. Python code may write to it meanwhile, as with NumPy itself;
+    // any byte pattern is valid here.
+    unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
+}
+
+/// Python numbers adapt to a column of their kind or a richer one.
+fn fits(found: DType, column: DType) -> bool {
+    use DType::{
+        Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,
+        String,
+    };
+    match found {
+        Bool => column == Bool,
+        Complex128 => matches!(column, Complex64 | Complex128),
+        Float64 => matches!(
+            column,
+            Float16
+                | Float32
+                | Float64
+                | Bfloat16
+                | Float8E4m3fn
+                | Float8E5m2
+                | Complex64
+                | Complex128
+        ),
+        _ => !matches!(column, Bool | String),
+    }
+}
+
+fn store_number(
+    value: &Bound<'_, PyAny>,
+    dtype: DType,
+    out: &mut [u8],
+    path: &str,
+) -> PyResult<()> {
+    let py = value.py();
+    let out_of_range = || {
+        let shown = value
+            .repr()
+            .map(|repr| repr.to_string())
+            .unwrap_or_default();
+        errors::signature(
+            py,
+            format!("column `{path}` is {shown}, which {dtype} cannot hold"),
+        )
+    };
+    macro_rules! store {
+        ($type:ty) => {
+            out.copy_from_slice(
+                &value
+                    .extract::<$type>()
+                    .map_err(|_| out_of_range())?
+                    .to_le_bytes(),
+            )
+        };
+    }
+    match dtype {
+        DType::Bool => out[0] = u8::from(value.extract::<bool>()?),
+        DType::Int8 => store!(i8),
+        DType::Int16 => store!(i16),
+        DType::Int32 => store!(i32),
+        DType::Int64 => store!(i64),
+        DType::Uint8 => store!(u8),
+        DType::Uint16 => store!(u16),
+        DType::Uint32 => store!(u32),
+        DType::Uint64 => store!(u64),
+        DType::Float32 => {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "rounding is what a float32 column asks for"
+            )]
+            let rounded = value.extract::<f64>()? as f32;
+            out.copy_from_slice(&rounded.to_le_bytes());
+        }
+        DType::Float64 => store!(f64),
+        _ => {
+            // Half floats and their kin, and complex numbers: rare enough to leave to NumPy.
+            let array = py
+                .import("numpy")?
+                .getattr("asarray")?
+                .call1((value, dtypes::to_numpy(py, dtype)?))?;
+            out.copy_from_slice(bytes_of(array.cast::<PyUntypedArray>()?));
+        }
+    }
+    Ok(())
+}
+
+fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = value.py();
+    let asarray = ASARRAY.get_or_try_init(py, || {
+        py.import("numpy")?.getattr("asarray").map(Bound::unbind)
+    })?;
+    let refused = || {
+        let class = value.get_type();
+        let name = class
+            .name()
+            .map(|name| name.to_string())
+            .unwrap_or_default();
+        errors::signature(
+            py,
+            format!("column `{path}` is a {name}, which does not convert to a NumPy array"),
+        )
+    };
+    let array = asarray.bind(py).call1((value,)).map_err(|_| refused())?;
+    array.cast_into().map_err(|_| refused())
+}
+
+fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResult<Leaf<'py>> {
+    let py = array.py();
+    let mut encoded = Vec::new();
+    for element in array
+        .call_method0("ravel")?
+        .call_method0("tolist")?
+        .try_iter()?
+    {
+        let element = element?;
+        let bytes = if let Ok(bytes) = element.cast::<PyBytes>() {
+            bytes.as_bytes()
+        } else if let Ok(text) = element.cast::<PyString>() {
+            text.to_str()?.as_bytes()
+        } else {
+            let class = element.get_type();
+            let text = format!(
+                "column `{path}` is an array of objects with a {} among them; only str and bytes are supported",
+                class.name()?
+            );
+            return Err(errors::signature(py, text));
+        };
+        let len = u32::try_from(bytes.len()).map_err(|_| {
+            errors::signature(
+                py,
+                format!(
+                    "column `{path}` has a string of {} bytes; at most 2^32 - 1 are supported",
+                    bytes.len()
+                ),
+            )
+        })?;
+        encoded.extend_from_slice(&len.to_le_bytes());
+        encoded.extend_from_slice(bytes);
+    }
+    Ok(Leaf::Strings {
+        shape: Shape::from_slice(array.shape()),
+        encoded,
+    })
+}
+
+/// Bytes of the first `elements` encoded strings.
+fn encoded_len(encoded: &[u8], elements: usize) -> usize {
+    (0..elements).fold(0, |at, _| {
+        let len = [
+            encoded[at],
+            encoded[at + 1],
+            encoded[at + 2],
+            encoded[at + 3],
+        ];
+        at + 4 + u32::from_le_bytes(len) as usize
+    })
+}

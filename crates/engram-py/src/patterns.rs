@@ -1,0 +1,113 @@
+//! Patterns as Python compiles them.
+
+use std::sync::Arc;
+
+use engram_core::Layout;
+use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Subject};
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::sender::Sender;
+
+/// One compiled pattern: all columns of the last `num_steps` steps, or column by column.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct PatternConfig {
+    table: String,
+    names: Vec<String>,
+    structure: String,
+    /// Source leaf, start, stop, step, squeeze.
+    columns: Vec<(usize, i64, i64, i64, bool)>,
+    /// Subject, leaf, comparison, two operands, inverse.
+    conditions: Vec<(String, usize, String, i64, i64, bool)>,
+    priority: f64,
+}
+
+impl PatternConfig {
+    /// The engine's form; `column` maps leaves to the writer's columns.
+    pub(crate) fn compile(
+        self,
+        py: Python<'_>,
+        sender: &mut Sender,
+        column: impl Fn(usize) -> Option<usize>,
+    ) -> PyResult<Pattern> {
+        let wrong = |error| errors::to_py(py, &error);
+        let number = sender
+            .outbox
+            .table_number(&sender.engine, &self.table)
+            .map_err(wrong)?;
+        let table = Arc::clone(sender.outbox.table(number));
+        table
+            .options()
+            .check_priority(self.priority)
+            .map_err(wrong)?;
+        let known = |leaf: usize| {
+            column(leaf).ok_or_else(|| {
+                let text = format!(
+                    "a pattern for table `{}` needs a column that the first step does not have",
+                    self.table
+                );
+                errors::signature(py, text)
+            })
+        };
+        let columns = self
+            .columns
+            .iter()
+            .map(|&(leaf, start, stop, step, squeeze)| {
+                Ok(PatternColumn {
+                    source: known(leaf)?,
+                    start,
+                    stop,
+                    step,
+                    squeeze,
+                })
+            })
+            .collect::<PyResult<_>>()?;
+        let conditions = self
+            .conditions
+            .iter()
+            .map(|(subject, leaf, comparison, a, b, inverse)| {
+                let subject = match subject.as_str() {
+                    "step_index" => Subject::StepIndex,
+                    "steps_since_applied" => Subject::StepsSinceApplied,
+                    "end_of_episode" => Subject::EndOfEpisode,
+                    _ => Subject::Column(known(*leaf)?),
+                };
+                let comparison = match comparison.as_str() {
+                    "eq" => Comparison::Eq(*a),
+                    "ge" => Comparison::Ge(*a),
+                    _ => Comparison::Mod {
+                        divisor: *a,
+                        remainder: *b,
+                    },
+                };
+                Ok(Condition {
+                    subject,
+                    comparison,
+                    inverse: *inverse,
+                })
+            })
+            .collect::<PyResult<_>>()?;
+        let names = self.names.iter().map(|name| name.as_str().into()).collect();
+        let layout = Arc::new(Layout {
+            names,
+            structure: self.structure.as_str().into(),
+        });
+        Pattern::new(number, layout, columns, conditions, self.priority).map_err(wrong)
+    }
+}
+
+/// Checks a pattern's items against the signature of their table, before there are any.
+pub(crate) fn check(
+    py: Python<'_>,
+    pattern: &Pattern,
+    sender: &Sender,
+    schema: &engram_core::Schema,
+) -> PyResult<()> {
+    let options = sender.outbox.table(pattern.table()).options();
+    let Some(signature) = &options.signature else {
+        return Ok(());
+    };
+    signature
+        .check(&options.name, pattern.found(schema))
+        .map_err(|error| errors::to_py(py, &error))
+}

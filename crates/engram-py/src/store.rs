@@ -1,0 +1,297 @@
+//! The in-process store, as `engram.Store` sees it.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands arguments over by value"
+)]
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+
+use engram_core::gather::{Uneven, gather};
+use engram_core::{RateLimits, TableOptions};
+use engram_engine::{Engine, Sample, SampleTicket, Stream, StreamOptions, TableInfo};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::batch::Batch;
+use crate::config::{LimiterConfig, TableConfig};
+use crate::door::{Home, Timeout, enter, wait_for};
+use crate::errors;
+use crate::insert::Inserter;
+use crate::stream::PyStream;
+
+/// Named tables in this process.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct Store {
+    engine: Home<Arc<Engine>>,
+    seed: u64,
+    insert: Inserter,
+}
+
+impl Store {
+    pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<&Arc<Engine>> {
+        self.engine.get(py)
+    }
+
+    fn options(
+        &self,
+        config: TableConfig<'_>,
+        py: Python<'_>,
+        number: usize,
+    ) -> PyResult<TableOptions> {
+        config.into_options(py, table_seed(self.seed, number))
+    }
+}
+
+/// Tables of one store draw from different streams.
+fn table_seed(seed: u64, number: usize) -> u64 {
+    seed.wrapping_add((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
+        let options = tables
+            .into_iter()
+            .enumerate()
+            .map(|(number, config)| config.into_options(py, table_seed(seed, number)))
+            .collect::<PyResult<Vec<_>>>()?;
+        // Keys must not repeat when a seeded program runs again beside what an earlier run stored.
+        let entropy = RandomState::new().build_hasher().finish();
+        let engine = enter(py, || Engine::new(options, entropy))?;
+        Ok(Self {
+            engine: Home::new("store", Arc::new(engine)),
+            seed,
+            insert: Inserter::default(),
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        enter(py, || {
+            engine.close();
+            Ok(())
+        })
+    }
+
+    fn create_table(&self, py: Python<'_>, config: TableConfig<'_>) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        let number = enter(py, || engine.tables())?.len();
+        let options = self.options(config, py, number)?;
+        enter(py, || engine.create_table(options).map(drop))
+    }
+
+    fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        enter(py, || engine.drop_table(name))
+    }
+
+    fn set_rate_limiter(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        limiter: LimiterConfig,
+    ) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        let limits = RateLimits::from(limiter);
+        enter(py, || engine.table(table)?.set_limits(limits))
+    }
+
+    fn tables(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let tables = self
+            .engine(py)?
+            .tables()
+            .map_err(|error| errors::to_py(py, &error))?;
+        Ok(tables
+            .iter()
+            .map(|table| table.options().name.clone())
+            .collect())
+    }
+
+    #[pyo3(signature = (table, n, timeout, partial, pad))]
+    fn sample(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        n: usize,
+        timeout: Option<f64>,
+        partial: bool,
+        pad: bool,
+    ) -> PyResult<Batch> {
+        let engine = self.engine(py)?;
+        let timeout = Timeout::new(py, timeout)?;
+        let deadline = timeout.deadline();
+        let mut ticket = enter(py, || engine.table(table)?.sample(n, false))?;
+        let sample = match wait_for(py, &mut ticket, deadline)? {
+            Some(sample) => sample,
+            None => end_early(py, ticket, timeout, partial)?,
+        };
+        let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
+        let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
+        Batch::new(py, columns, &sample.draws, false)
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one per keyword of engram.Dataset"
+    )]
+    #[pyo3(signature = (table, batch_size, prefetch, max_batches, timeout, pad))]
+    fn stream(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        batch_size: Option<usize>,
+        prefetch: usize,
+        max_batches: Option<u64>,
+        timeout: Option<f64>,
+        pad: bool,
+    ) -> PyResult<PyStream> {
+        let engine = self.engine(py)?;
+        let timeout = Timeout::new(py, timeout)?;
+        let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
+        let options = StreamOptions {
+            batch_size: batch_size.unwrap_or(1),
+            prefetch,
+            max_batches,
+            uneven,
+        };
+        let stream = enter(py, || {
+            Stream::open(engine.table(table)?, Arc::clone(engine.pool()), options)
+        })?;
+        Ok(PyStream::new(stream, timeout, batch_size.is_none()))
+    }
+
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        keys: PyReadonlyArray1<'_, u64>,
+        priorities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<usize> {
+        let engine = self.engine(py)?;
+        let (keys, priorities) = (keys.as_slice()?, priorities.as_slice()?);
+        enter(py, || {
+            engine.table(table)?.update_priorities(keys, priorities)
+        })
+    }
+
+    #[pyo3(signature = (data, priorities, timeout, time_axis))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        priorities: Vec<(String, f64)>,
+        timeout: Option<f64>,
+        time_axis: bool,
+    ) -> PyResult<u64> {
+        let timeout = Timeout::new(py, timeout)?;
+        self.insert
+            .insert(self.engine(py)?, data, &priorities, timeout, time_axis)
+    }
+
+    fn delete(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        keys: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<usize> {
+        let engine = self.engine(py)?;
+        let keys = keys.as_slice()?;
+        enter(py, || engine.table(table)?.delete(keys))
+    }
+
+    fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
+        let engine = self.engine(py)?;
+        enter(py, || engine.table(table)?.reset())
+    }
+
+    fn can_sample(&self, py: Python<'_>, table: &str, n: u64) -> PyResult<bool> {
+        let engine = self.engine(py)?;
+        enter(py, || Ok(engine.table(table)?.can_sample(n)))
+    }
+
+    fn can_insert(&self, py: Python<'_>, table: &str, n: u64) -> PyResult<bool> {
+        let engine = self.engine(py)?;
+        enter(py, || Ok(engine.table(table)?.can_insert(n)))
+    }
+
+    /// One mapping per table, for `engram.TableInfo`.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let engine = self.engine(py)?;
+        let infos = enter(py, || {
+            Ok(engine
+                .tables()?
+                .iter()
+                .map(|table| table.info())
+                .collect::<Vec<_>>())
+        })?;
+        infos.iter().map(|info| describe(py, info)).collect()
+    }
+
+    /// Walks a snapshot of the table; returns how many items it holds. For measuring stalls.
+    fn _snapshot(&self, py: Python<'_>, table: &str) -> PyResult<usize> {
+        let engine = self.engine(py)?;
+        enter(py, || Ok(engine.table(table)?.snapshot().items().count()))
+    }
+}
+
+fn end_early(
+    py: Python<'_>,
+    ticket: SampleTicket,
+    timeout: Timeout,
+    partial: bool,
+) -> PyResult<Sample> {
+    if partial {
+        let sample = py.detach(|| ticket.take_partial());
+        if !sample.draws.is_empty() {
+            return Ok(sample);
+        }
+        let text = format!("not a single sample came within {} s", timeout.seconds());
+        return Err(errors::to_py(
+            py,
+            &engram_core::Error::DeadlineExceeded(text),
+        ));
+    }
+    let error = py.detach(|| ticket.give_up(timeout.seconds()));
+    Err(errors::to_py(py, &error))
+}
+
+fn describe<'py>(py: Python<'py>, info: &TableInfo) -> PyResult<Bound<'py, PyDict>> {
+    let stats = &info.stats;
+    let limiter = &stats.limiter;
+    let dict = PyDict::new(py);
+    dict.set_item("name", &info.name)?;
+    dict.set_item("size", stats.size)?;
+    dict.set_item("max_size", info.max_size)?;
+    dict.set_item("bytes", stats.bytes)?;
+    dict.set_item("max_bytes", info.max_bytes)?;
+    dict.set_item("leased_out", stats.hidden)?;
+    dict.set_item("num_episodes", stats.num_episodes)?;
+    dict.set_item("num_deleted_episodes", stats.num_deleted_episodes)?;
+    dict.set_item("num_unique_samples", stats.num_unique_samples)?;
+    dict.set_item("inserts", limiter.inserts)?;
+    dict.set_item("samples", limiter.samples)?;
+    dict.set_item("deletes", limiter.deletes)?;
+    dict.set_item("inserts_per_s", info.inserts_per_s)?;
+    dict.set_item("samples_per_s", info.samples_per_s)?;
+    dict.set_item("waiting_inserts", info.waiting_inserts)?;
+    dict.set_item("waiting_samples", info.waiting_samples)?;
+    dict.set_item("inserting_blocked", &info.inserting_blocked)?;
+    dict.set_item("sampling_blocked", &info.sampling_blocked)?;
+    let limits = &limiter.limits;
+    dict.set_item(
+        "rate_limiter",
+        (
+            &limits.kind,
+            limits.samples_per_insert,
+            limits.min_size,
+            limits.min_diff,
+            limits.max_diff,
+        ),
+    )?;
+    Ok(dict)
+}

@@ -1,0 +1,369 @@
+//! Nests of Python containers: flattened in dm-tree's order, described as text, built again.
+//!
+//! Mappings go by sorted key, sequences and namedtuples by position, `None` is a leaf, and so is
+//! everything else, but for node types registered with optree: those count as mappings of their
+//! path entries.
+
+mod explore;
+mod text;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMapping, PyTuple, PyType};
+use serde_json::Value;
+
+use crate::errors;
+use explore::{explore, registered_children};
+use text::revive;
+pub(crate) use text::{merge, prune};
+
+/// One place in a nest.
+#[derive(Debug)]
+pub(crate) enum Node {
+    Leaf,
+    Dict(Vec<(Py<PyAny>, Self)>),
+    List(Vec<Self>),
+    Tuple(Vec<Self>),
+    Named(Py<PyType>, Vec<Self>),
+    /// A node type registered with optree; comes back as a mapping.
+    Registered(Py<PyType>, Vec<(Py<PyAny>, Self)>),
+}
+
+/// How a step, an item or a signature nests.
+#[derive(Debug)]
+pub(crate) struct Structure {
+    pub(crate) root: Node,
+    /// One path per leaf, such as `obs/pixels`.
+    pub(crate) names: Vec<String>,
+    /// The same as text: what is stored beside the data.
+    pub(crate) text: String,
+}
+
+/// The leaves of a nest, in order.
+pub(crate) type Leaves<'py> = Vec<Bound<'py, PyAny>>;
+
+impl Structure {
+    /// Looks at a nest for the first time; returns its leaves as well.
+    pub(crate) fn of<'py>(tree: &Bound<'py, PyAny>) -> PyResult<(Self, Leaves<'py>)> {
+        let mut leaves = Vec::new();
+        let mut names = Vec::new();
+        let (root, value) = explore(tree, "", &mut leaves, &mut names)?;
+        Ok((
+            Self {
+                root,
+                names,
+                text: value.to_string(),
+            },
+            leaves,
+        ))
+    }
+
+    /// Flattens a nest that should look like this one; false when it does not.
+    pub(crate) fn flatten<'py>(
+        &self,
+        tree: &Bound<'py, PyAny>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
+        self.root.flatten(tree, leaves)
+    }
+
+    /// Flattens a nest that may lack leaves of this one: those are `None`. False when it has others.
+    pub(crate) fn flatten_part<'py>(
+        &self,
+        tree: &Bound<'py, PyAny>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
+        self.root.flatten_part(Some(tree), tree.py(), leaves)
+    }
+
+    /// Builds a nest of this shape from its leaves.
+    pub(crate) fn unflatten<'py>(
+        &self,
+        py: Python<'py>,
+        leaves: Leaves<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.root.build(py, &mut leaves.into_iter())
+    }
+
+    /// The structure that a text describes.
+    pub(crate) fn parse(py: Python<'_>, text: &str) -> PyResult<Arc<Self>> {
+        static KNOWN: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
+        if let Some(found) = KNOWN
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .and_then(|k| k.get(text))
+        {
+            return Ok(Arc::clone(found));
+        }
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| damaged(py, text, &error.to_string()))?;
+        let mut names = Vec::new();
+        let root = revive(py, &value, "", &mut names)
+            .map_err(|error| damaged(py, text, &error.to_string()))?;
+        let parsed = Arc::new(Self {
+            root,
+            names,
+            text: text.into(),
+        });
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.get_or_insert_default();
+        // Structures are few; whoever makes thousands of them gets no faster by our keeping them.
+        if known.len() < 1024 {
+            known.insert(text.into(), Arc::clone(&parsed));
+        }
+        Ok(parsed)
+    }
+}
+
+fn damaged(py: Python<'_>, text: &str, why: &str) -> PyErr {
+    errors::signature(py, format!("structure text {text:?} cannot be read: {why}"))
+}
+
+impl Node {
+    fn flatten<'py>(&self, tree: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
+        match self {
+            Self::Leaf => {
+                let leaf = !is_container(tree);
+                leaves.push(tree.clone());
+                Ok(leaf)
+            }
+            Self::Dict(children) => {
+                if let Ok(dict) = tree.cast::<PyDict>() {
+                    if dict.len() != children.len() {
+                        return Ok(false);
+                    }
+                    for (key, child) in children {
+                        match dict.get_item(key)? {
+                            Some(value) if child.flatten(&value, leaves)? => {}
+                            _ => return Ok(false),
+                        }
+                    }
+                    return Ok(true);
+                }
+                let Ok(mapping) = tree.cast::<PyMapping>() else {
+                    return Ok(false);
+                };
+                if mapping.len()? != children.len() {
+                    return Ok(false);
+                }
+                for (key, child) in children {
+                    if !mapping.contains(key)? || !child.flatten(&mapping.get_item(key)?, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Self::List(children) => match tree.cast::<PyList>() {
+                Ok(list) if list.len() == children.len() => {
+                    all_flatten(children, list.iter(), leaves)
+                }
+                _ => Ok(false),
+            },
+            Self::Tuple(children) => match tree.cast_exact::<PyTuple>() {
+                Ok(tuple) if tuple.len() == children.len() => {
+                    all_flatten(children, tuple.iter(), leaves)
+                }
+                _ => Ok(false),
+            },
+            Self::Named(class, children) => match tree.cast::<PyTuple>() {
+                Ok(tuple) if tuple.get_type().is(class) => {
+                    all_flatten(children, tuple.iter(), leaves)
+                }
+                _ => Ok(false),
+            },
+            Self::Registered(class, children) => {
+                if !tree.get_type().is(class) {
+                    return Ok(false);
+                }
+                let found = registered_children(tree)?.unwrap_or_default();
+                let (nodes, values): (Vec<_>, Vec<_>) = children
+                    .iter()
+                    .filter_map(|(entry, node)| {
+                        let same = |other: &Bound<'_, PyAny>| other.eq(entry).unwrap_or(false);
+                        found
+                            .iter()
+                            .find(|(entry, _)| same(entry))
+                            .map(|(_, value)| (node, value))
+                    })
+                    .unzip();
+                if nodes.len() != found.len() || nodes.len() != children.len() {
+                    return Ok(false);
+                }
+                for (node, value) in nodes.into_iter().zip(values) {
+                    if !node.flatten(value, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    fn flatten_part<'py>(
+        &self,
+        tree: Option<&Bound<'py, PyAny>>,
+        py: Python<'py>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
+        let Some(tree) = tree.filter(|tree| !tree.is_none()) else {
+            for child in self.children() {
+                child.flatten_part(None, py, leaves)?;
+            }
+            if matches!(self, Self::Leaf) {
+                leaves.push(py.None().into_bound(py));
+            }
+            return Ok(true);
+        };
+        match self {
+            Self::Dict(children) => {
+                let Ok(mapping) = tree.cast::<PyMapping>() else {
+                    return Ok(false);
+                };
+                let mut found = 0;
+                for (key, child) in children {
+                    let value = if mapping.contains(key)? {
+                        Some(mapping.get_item(key)?)
+                    } else {
+                        None
+                    };
+                    found += usize::from(value.is_some());
+                    if !child.flatten_part(value.as_ref(), py, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(found == mapping.len()?)
+            }
+            Self::List(children) | Self::Tuple(children) => {
+                let Ok(values) = tree.try_iter() else {
+                    return Ok(false);
+                };
+                let values = values.collect::<PyResult<Vec<_>>>()?;
+                for (at, child) in children.iter().enumerate() {
+                    if !child.flatten_part(values.get(at), py, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(values.len() <= children.len() && is_container(tree))
+            }
+            Self::Named(class, children) => match tree.cast::<PyTuple>() {
+                Ok(tuple) if tuple.get_type().is(class) => {
+                    for (child, value) in children.iter().zip(tuple.iter()) {
+                        if !child.flatten_part(Some(&value), py, leaves)? {
+                            return Ok(false);
+                        }
+                    }
+                    Ok(true)
+                }
+                _ => Ok(false),
+            },
+            Self::Leaf | Self::Registered(..) => self.flatten(tree, leaves),
+        }
+    }
+
+    fn children(&self) -> Vec<&Self> {
+        match self {
+            Self::Leaf => Vec::new(),
+            Self::Dict(children) | Self::Registered(_, children) => {
+                children.iter().map(|(_, child)| child).collect()
+            }
+            Self::List(children) | Self::Tuple(children) | Self::Named(_, children) => {
+                children.iter().collect()
+            }
+        }
+    }
+
+    fn build<'py>(
+        &self,
+        py: Python<'py>,
+        leaves: &mut impl Iterator<Item = Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::Leaf => leaves
+                .next()
+                .ok_or_else(|| PyTypeError::new_err("fewer leaves than the structure has")),
+            Self::Dict(children) | Self::Registered(_, children) => {
+                let dict = PyDict::new(py);
+                for (key, child) in children {
+                    dict.set_item(key, child.build(py, leaves)?)?;
+                }
+                Ok(dict.into_any())
+            }
+            Self::List(children) => {
+                Ok(PyList::new(py, build_all(children, py, leaves)?)?.into_any())
+            }
+            Self::Tuple(children) => {
+                Ok(PyTuple::new(py, build_all(children, py, leaves)?)?.into_any())
+            }
+            Self::Named(class, children) => class
+                .bind(py)
+                .call1(PyTuple::new(py, build_all(children, py, leaves)?)?),
+        }
+    }
+}
+
+fn all_flatten<'py>(
+    children: &[Node],
+    values: impl Iterator<Item = Bound<'py, PyAny>>,
+    leaves: &mut Leaves<'py>,
+) -> PyResult<bool> {
+    for (child, value) in children.iter().zip(values) {
+        if !child.flatten(&value, leaves)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn build_all<'py>(
+    children: &[Node],
+    py: Python<'py>,
+    leaves: &mut impl Iterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Leaves<'py>> {
+    children
+        .iter()
+        .map(|child| child.build(py, leaves))
+        .collect()
+}
+
+/// Containers we know natively; cheap for arrays and scalars, which are neither.
+fn is_container(value: &Bound<'_, PyAny>) -> bool {
+    if value.cast::<PyDict>().is_ok()
+        || value.cast::<PyList>().is_ok()
+        || value.cast::<PyTuple>().is_ok()
+    {
+        return true;
+    }
+    if value.cast::<numpy::PyUntypedArray>().is_ok() {
+        return false;
+    }
+    value.cast::<PyMapping>().is_ok()
+}
+
+/// Flattens a nest: its leaves, their paths, and the text that describes it.
+#[pyfunction]
+pub(crate) fn flatten<'py>(
+    tree: &Bound<'py, PyAny>,
+) -> PyResult<(Leaves<'py>, Vec<String>, String)> {
+    let (structure, leaves) = Structure::of(tree)?;
+    Ok((leaves, structure.names, structure.text))
+}
+
+/// Builds the nest that a text describes.
+#[pyfunction]
+pub(crate) fn unflatten<'py>(
+    py: Python<'py>,
+    structure: &str,
+    leaves: Leaves<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    Structure::parse(py, structure)?.unflatten(py, leaves)
+}
+
+/// Paths of the leaves of the nest that a text describes.
+#[pyfunction]
+pub(crate) fn names(py: Python<'_>, structure: &str) -> PyResult<Vec<String>> {
+    Ok(Structure::parse(py, structure)?.names.clone())
+}

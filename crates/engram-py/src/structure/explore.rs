@@ -1,0 +1,148 @@
+//! Looking at a nest for the first time.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
+use serde_json::{Value, json};
+
+use super::text::remember_class;
+use super::{Leaves, Node};
+use crate::errors;
+
+/// The node of a nest and its text; its leaves and their paths are added to the lists.
+pub(super) fn explore<'py>(
+    tree: &Bound<'py, PyAny>,
+    path: &str,
+    leaves: &mut Leaves<'py>,
+    names: &mut Vec<String>,
+) -> PyResult<(Node, Value)> {
+    let below = |entry: &str| {
+        if path.is_empty() {
+            entry.to_string()
+        } else {
+            format!("{path}/{entry}")
+        }
+    };
+    let mut sequence = |items: Vec<Bound<'py, PyAny>>| -> PyResult<(Vec<Node>, Vec<Value>)> {
+        let mut nodes = Vec::new();
+        let mut values = Vec::new();
+        for (at, item) in items.iter().enumerate() {
+            let (node, value) = explore(item, &below(&at.to_string()), leaves, names)?;
+            nodes.push(node);
+            values.push(value);
+        }
+        Ok((nodes, values))
+    };
+    if let Ok(list) = tree.cast::<PyList>() {
+        let (nodes, values) = sequence(list.iter().collect())?;
+        return Ok((Node::List(nodes), json!({ "l": values })));
+    }
+    if let Ok(tuple) = tree.cast::<PyTuple>() {
+        let class = tuple.get_type();
+        let Ok(fields) = class.getattr("_fields") else {
+            let (nodes, values) = sequence(tuple.iter().collect())?;
+            return Ok((Node::Tuple(nodes), json!({ "t": values })));
+        };
+        let fields: Vec<String> = fields.extract()?;
+        let mut nodes = Vec::new();
+        let mut values = Vec::new();
+        for (field, item) in fields.iter().zip(tuple.iter()) {
+            let (node, value) = explore(&item, &below(field), leaves, names)?;
+            nodes.push(node);
+            values.push(json!([field, value]));
+        }
+        let name = class.name()?.to_string();
+        remember_class(&name, &fields, &class);
+        return Ok((
+            Node::Named(class.unbind(), nodes),
+            json!({ "n": name, "f": values }),
+        ));
+    }
+    let registered = if tree.cast::<PyMapping>().is_ok() {
+        None
+    } else {
+        registered_children(tree)?
+    };
+    let entries = match (tree.cast::<PyMapping>(), &registered) {
+        (_, Some(children)) => children.clone(),
+        (Ok(mapping), None) => sorted_entries(mapping)?,
+        (Err(_), None) => {
+            leaves.push(tree.clone());
+            names.push(path.into());
+            return Ok((Node::Leaf, json!(0)));
+        }
+    };
+    let mut nodes = Vec::new();
+    let mut values = Vec::new();
+    for (key, item) in entries {
+        let text = key_text(&key)?;
+        let (node, value) = explore(&item, &below(key.str()?.to_str()?), leaves, names)?;
+        nodes.push((key.unbind(), node));
+        values.push(json!([text, value]));
+    }
+    let value = json!({ "d": values });
+    Ok(match registered {
+        Some(_) => (Node::Registered(tree.get_type().unbind(), nodes), value),
+        None => (Node::Dict(nodes), value),
+    })
+}
+
+fn sorted_entries<'py>(
+    mapping: &Bound<'py, PyMapping>,
+) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    let py = mapping.py();
+    let keys = mapping.keys()?;
+    let shown = keys.repr()?.to_string();
+    if keys.as_any().call_method0("sort").is_err() {
+        let text = format!(
+            "keys {shown} have no common order; a mapping's keys must be all text or all integers"
+        );
+        return Err(errors::signature(py, text));
+    }
+    keys.iter()
+        .map(|key| mapping.get_item(&key).map(|value| (key, value)))
+        .collect()
+}
+
+fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
+    if let Ok(text) = key.extract::<String>() {
+        return Ok(json!(text));
+    }
+    if let Ok(number) = key.extract::<i64>() {
+        return Ok(json!(number));
+    }
+    let text = format!(
+        "key {} of a mapping is neither text nor an integer",
+        key.repr()?
+    );
+    Err(errors::signature(key.py(), text))
+}
+
+/// Path entries and children of a node type that is registered with optree.
+#[expect(clippy::type_complexity, reason = "pairs, in order")]
+pub(super) fn registered_children<'py>(
+    tree: &Bound<'py, PyAny>,
+) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
+    static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = tree.py();
+    // Arrays and scalars are by far the most common leaves, and optree knows none of them.
+    if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
+        return Ok(None);
+    }
+    let flatten = FLATTEN.get_or_try_init(py, || {
+        py.import("optree")?
+            .getattr("tree_flatten_one_level")
+            .map(Bound::unbind)
+    })?;
+    let options = PyDict::new(py);
+    options.set_item("none_is_leaf", true)?;
+    let Ok(flat) = flatten.bind(py).call((tree,), Some(&options)) else {
+        return Ok(None);
+    };
+    let (children, _, entries): (
+        Vec<Bound<'py, PyAny>>,
+        Bound<'py, PyAny>,
+        Vec<Bound<'py, PyAny>>,
+    ) = flat.cast::<PyTuple>()?.get_slice(0, 3).extract()?;
+    Ok(Some(entries.into_iter().zip(children).collect()))
+}

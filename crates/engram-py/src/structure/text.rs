@@ -1,0 +1,188 @@
+//! Structures as text, and back.
+//!
+//! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
+//! `{"t": [...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+use serde_json::{Value, json};
+
+use super::Node;
+
+/// Namedtuple classes seen so far, so that what goes in as one comes back as the same.
+static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
+
+/// Name and fields of a namedtuple class.
+type NamedTuple = (String, Vec<String>);
+
+/// Takes note of a class that a nest contains.
+pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) {
+    let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (name.to_string(), fields.to_vec());
+    classes
+        .get_or_insert_default()
+        .insert(key, class.clone().unbind());
+}
+
+fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyType>> {
+    let key = (name.to_string(), fields.to_vec());
+    let found = CLASSES
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .as_ref()
+        .and_then(|c| c.get(&key).map(|c| c.clone_ref(py)));
+    if let Some(class) = found {
+        return Ok(class);
+    }
+    let class = py
+        .import("collections")?
+        .getattr("namedtuple")?
+        .call1((name, fields.to_vec()))?;
+    let class = class.cast_into::<PyType>()?;
+    remember_class(name, fields, &class);
+    Ok(class.unbind())
+}
+
+/// The node that a text describes; the paths of its leaves are added to `names`.
+pub(super) fn revive(
+    py: Python<'_>,
+    value: &Value,
+    path: &str,
+    names: &mut Vec<String>,
+) -> PyResult<Node> {
+    let bad = || PyTypeError::new_err(format!("{value} is no node"));
+    let below = |entry: &str| {
+        if path.is_empty() {
+            entry.to_string()
+        } else {
+            format!("{path}/{entry}")
+        }
+    };
+    if value == &json!(0) {
+        names.push(path.into());
+        return Ok(Node::Leaf);
+    }
+    let items = |key: &str| value.get(key).and_then(Value::as_array);
+    for (key, make) in [
+        ("l", Node::List as fn(Vec<Node>) -> Node),
+        ("t", Node::Tuple),
+    ] {
+        if let Some(items) = items(key) {
+            let children = items
+                .iter()
+                .enumerate()
+                .map(|(at, item)| revive(py, item, &below(&at.to_string()), names));
+            return Ok(make(children.collect::<PyResult<_>>()?));
+        }
+    }
+    let pairs = items("d").or_else(|| items("f")).ok_or_else(bad)?;
+    let mut children = Vec::new();
+    for pair in pairs {
+        let [key, child] = pair.as_array().map(Vec::as_slice).unwrap_or_default() else {
+            return Err(bad());
+        };
+        let (object, text) = match key {
+            Value::String(text) => (text.into_pyobject(py)?.into_any().unbind(), text.clone()),
+            Value::Number(number) => (
+                number.as_i64().into_pyobject(py)?.into_any().unbind(),
+                number.to_string(),
+            ),
+            _ => return Err(bad()),
+        };
+        children.push((
+            object,
+            text.clone(),
+            revive(py, child, &below(&text), names)?,
+        ));
+    }
+    match value.get("n").and_then(Value::as_str) {
+        Some(name) => {
+            let fields: Vec<String> = children.iter().map(|(_, field, _)| field.clone()).collect();
+            let nodes = children.into_iter().map(|(_, _, node)| node).collect();
+            Ok(Node::Named(named_class(py, name, &fields)?, nodes))
+        }
+        None => Ok(Node::Dict(
+            children
+                .into_iter()
+                .map(|(key, _, node)| (key, node))
+                .collect(),
+        )),
+    }
+}
+
+/// The nest that has the leaves of both: mappings gain keys, sequences grow at their end.
+/// `None` where the two differ in kind.
+pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
+    if old == new {
+        return Some(old.clone());
+    }
+    for key in ["l", "t"] {
+        if let (Some(old), Some(new)) = (array(old, key), array(new, key)) {
+            let longest = old.len().max(new.len());
+            let merged = (0..longest).map(|at| match (old.get(at), new.get(at)) {
+                (Some(old), Some(new)) => merge(old, new),
+                (one, other) => one.or(other).cloned(),
+            });
+            return Some(json!({ key: merged.collect::<Option<Vec<_>>>()? }));
+        }
+    }
+    if let (Some(before), Some(now)) = (array(old, "f"), array(new, "f")) {
+        if old.get("n") != new.get("n") || before.len() != now.len() {
+            return None;
+        }
+        let merged = before
+            .iter()
+            .zip(now)
+            .map(|(old, new)| Some(json!([old.get(0)?, merge(old.get(1)?, new.get(1)?)?])));
+        return Some(json!({ "n": old.get("n")?, "f": merged.collect::<Option<Vec<_>>>()? }));
+    }
+    let (before, now) = (array(old, "d")?, array(new, "d")?);
+    let mut pairs = before.clone();
+    for pair in now {
+        let at = pairs.iter().position(|known| known.get(0) == pair.get(0));
+        match at {
+            Some(at) => pairs[at] = json!([pair.get(0)?, merge(pairs[at].get(1)?, pair.get(1)?)?]),
+            None => pairs.push(pair.clone()),
+        }
+    }
+    let text = |pair: &Value| pair.get(0).and_then(Value::as_str).map(String::from);
+    let number = |pair: &Value| pair.get(0).and_then(Value::as_i64);
+    pairs.sort_by(|a, b| {
+        number(a)
+            .cmp(&number(b))
+            .then_with(|| text(a).cmp(&text(b)))
+    });
+    Some(json!({ "d": pairs }))
+}
+
+/// The nest without the leaves for which `keep` says false, and without containers that empties.
+pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Option<Value> {
+    if value == &json!(0) {
+        return keep.next().filter(|keep| *keep).map(|_| value.clone());
+    }
+    for key in ["l", "t"] {
+        if let Some(items) = array(value, key) {
+            let kept: Vec<Value> = items.iter().filter_map(|item| prune(item, keep)).collect();
+            return (!kept.is_empty()).then(|| json!({ key: kept }));
+        }
+    }
+    let pairs = array(value, "d").or_else(|| array(value, "f"))?;
+    let kept: Vec<Value> = pairs
+        .iter()
+        .filter_map(|pair| Some(json!([pair.get(0)?, prune(pair.get(1)?, keep)?])))
+        .collect();
+    // A namedtuple that lost a field is none any more.
+    let whole = kept.len() == pairs.len();
+    (!kept.is_empty()).then(|| match value.get("n") {
+        Some(name) if whole => json!({ "n": name, "f": kept }),
+        _ => json!({ "d": kept }),
+    })
+}
+
+fn array<'a>(value: &'a Value, key: &str) -> Option<&'a Vec<Value>> {
+    value.get(key)?.as_array()
+}

@@ -1,0 +1,340 @@
+//! The trajectory writer, as `engram.TrajectoryWriter` sees it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use engram_core::pool::Pool;
+use engram_core::writer::{Cells, PickedColumn, Recorder, Selection, WriterOptions};
+use engram_core::{Compression, Layout};
+use pyo3::prelude::*;
+
+use crate::door::{Home, Timeout};
+use crate::errors;
+use crate::history::{ColumnHistory, TrajectoryColumn};
+use crate::intake::Intake;
+use crate::sender::Sender;
+use crate::store::Store;
+use crate::structure::Structure;
+
+/// Steps in, items out.
+#[pyclass(module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct TrajectoryWriter {
+    home: Home<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) recorder: Recorder,
+    pub(crate) intake: Intake,
+    sender: Sender,
+    /// Position of the first step that the history shows.
+    base: u64,
+    /// The nest of column histories; made anew when the structure grows.
+    history: Option<Py<PyAny>>,
+    layouts: HashMap<String, Arc<Layout>>,
+    /// What the last trajectory looked like: usually the next one looks the same.
+    item: Option<(Structure, Arc<Layout>)>,
+}
+
+/// Numbers that all writers take.
+pub(crate) fn options(
+    history: u64,
+    chunk_length: Option<usize>,
+    compression: &str,
+    py: Python<'_>,
+) -> PyResult<WriterOptions> {
+    let compression = match compression {
+        "auto" => Compression::Auto,
+        "off" => Compression::Off,
+        other => {
+            let text = format!("compression is {other:?}; it must be \"auto\" or \"off\"");
+            return Err(errors::invalid(py, text));
+        }
+    };
+    Ok(WriterOptions {
+        history,
+        chunk_length,
+        compression,
+    })
+}
+
+impl Inner {
+    /// Where arrays take their memory from.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        self.sender.engine.pool()
+    }
+
+    /// Positions that the history shows, expired ones included.
+    pub(crate) fn shown(&self) -> Range<u64> {
+        self.base..self.recorder.referable().end
+    }
+
+    fn send(&mut self, py: Python<'_>) -> PyResult<()> {
+        let ready = self.recorder.take_ready();
+        if ready.len() == 0 {
+            Ok(())
+        } else {
+            self.sender.send(py, ready)
+        }
+    }
+
+    /// The layout of a trajectory, and its columns.
+    fn layout<'py>(
+        &mut self,
+        tree: &Bound<'py, PyAny>,
+    ) -> PyResult<(Arc<Layout>, Vec<Bound<'py, TrajectoryColumn>>)> {
+        let mut leaves = Vec::new();
+        let known = match &self.item {
+            Some((structure, _)) => structure.flatten(tree, &mut leaves)?,
+            None => false,
+        };
+        if !known {
+            let (structure, found) = Structure::of(tree)?;
+            leaves = found;
+            let names = structure
+                .names
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect();
+            let layout = Layout {
+                names,
+                structure: structure.text.as_str().into(),
+            };
+            // Layouts are shared: items of one shape then go side by side at the least cost.
+            let shared = self
+                .layouts
+                .entry(structure.text.clone())
+                .or_insert_with(|| Arc::new(layout));
+            self.item = Some((structure, Arc::clone(shared)));
+        }
+        let Some((structure, layout)) = &self.item else {
+            return Ok((Arc::clone(&self.recorder.schema().layout), Vec::new()));
+        };
+        let columns = leaves.into_iter().zip(&structure.names).map(|(leaf, name)| {
+            leaf.cast_into::<TrajectoryColumn>().map_err(|error| {
+                let leaf = error.into_inner();
+                let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+                let text = format!(
+                    "column `{name}` of the trajectory is a {class}; it must be a slice of the writer's history, \
+                     such as writer.history[\"obs\"][-2:]"
+                );
+                errors::signature(tree.py(), text)
+            })
+        });
+        Ok((Arc::clone(layout), columns.collect::<PyResult<_>>()?))
+    }
+}
+
+impl TrajectoryWriter {
+    pub(crate) fn inner(&self, py: Python<'_>) -> PyResult<&Inner> {
+        self.home.get(py)
+    }
+}
+
+#[pymethods]
+impl TrajectoryWriter {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        history: u64,
+        chunk_length: Option<usize>,
+        max_in_flight_items: usize,
+        timeout: Option<f64>,
+        compression: &str,
+    ) -> PyResult<Self> {
+        let engine = store.engine(py)?;
+        let timeout = Timeout::new(py, timeout)?;
+        let options = options(history, chunk_length, compression, py)?;
+        let recorder = Recorder::new(options, engine.fresh_number())
+            .map_err(|error| errors::to_py(py, &error))?;
+        let inner = Inner {
+            recorder,
+            intake: Intake::default(),
+            sender: Sender::new(engine, max_in_flight_items, timeout),
+            base: 0,
+            history: None,
+            layouts: HashMap::new(),
+            item: None,
+        };
+        Ok(Self {
+            home: Home::new("writer", inner),
+        })
+    }
+
+    #[pyo3(signature = (step, *, partial_step = false))]
+    fn append(
+        &mut self,
+        py: Python<'_>,
+        step: &Bound<'_, PyAny>,
+        partial_step: bool,
+    ) -> PyResult<()> {
+        let inner = self.home.get_mut(py)?;
+        inner.sender.make_room(py)?;
+        let appended = inner
+            .intake
+            .append(&mut inner.recorder, step, partial_step, false)?;
+        if appended.grown {
+            inner.history = None;
+        }
+        inner.send(py)
+    }
+
+    /// The nest of column histories.
+    #[getter]
+    fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        let mut this = slf.borrow_mut();
+        let inner = this.home.get_mut(py)?;
+        if let Some(history) = &inner.history {
+            return Ok(history.clone_ref(py));
+        }
+        let Some(structure) = inner.intake.structure() else {
+            let text = "the writer has no history before its first append".into();
+            return Err(errors::invalid(py, text));
+        };
+        let leaves = (0..structure.names.len())
+            .map(|leaf| {
+                Ok(Bound::new(py, ColumnHistory::new(slf.clone().unbind(), leaf))?.into_any())
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        let history = structure.unflatten(py, leaves)?.unbind();
+        inner.history = Some(history.clone_ref(py));
+        Ok(history)
+    }
+
+    /// Makes an item of columns of the history, or of the last `num_steps` steps.
+    #[pyo3(signature = (table, priority, trajectory, num_steps))]
+    fn create_item(
+        slf: &Bound<'_, Self>,
+        table: &str,
+        priority: f64,
+        trajectory: Option<&Bound<'_, PyAny>>,
+        num_steps: Option<u64>,
+    ) -> PyResult<u64> {
+        let py = slf.py();
+        let mut this = slf.borrow_mut();
+        let inner = this.home.get_mut(py)?;
+        inner.sender.make_room(py)?;
+        let wrong = |error| errors::to_py(py, &error);
+        let number = inner
+            .sender
+            .outbox
+            .table_number(&inner.sender.engine, table)
+            .map_err(wrong)?;
+        let options = Arc::clone(inner.sender.outbox.table(number).options());
+        options.check_priority(priority).map_err(wrong)?;
+        let key = inner.recorder.next_key();
+        let check = |columns: &engram_core::writer::ItemColumns<'_>| match &options.signature {
+            Some(signature) => columns.check(&options.name, signature),
+            None => Ok(()),
+        };
+        match (trajectory, num_steps) {
+            (None, Some(n)) => {
+                inner
+                    .recorder
+                    .create(number, key, priority, &Selection::Last(n), check)
+            }
+            (Some(tree), None) => {
+                let (layout, columns) = inner.layout(tree)?;
+                let mut picked = Vec::with_capacity(columns.len());
+                for (column, name) in columns.iter().zip(&layout.names) {
+                    let column = column.get();
+                    if !column.is_of(slf) {
+                        let text = format!(
+                            "column `{name}` of the trajectory is from another writer's history"
+                        );
+                        return Err(errors::signature(py, text));
+                    }
+                    let Some(source) = inner.intake.column(column.leaf) else {
+                        let text =
+                            format!("column `{name}` of the trajectory has never had a value");
+                        return Err(errors::signature(py, text));
+                    };
+                    picked.push(PickedColumn {
+                        source,
+                        cells: column.cells(),
+                        squeeze: column.squeeze,
+                    });
+                }
+                let selection = Selection::Columns {
+                    layout: &layout,
+                    columns: &picked,
+                };
+                inner
+                    .recorder
+                    .create(number, key, priority, &selection, check)
+            }
+            _ => {
+                let text =
+                    "create_item takes either a trajectory or num_steps, not both and not neither"
+                        .into();
+                return Err(errors::invalid(py, text));
+            }
+        }
+        .map_err(wrong)?;
+        inner.send(py)?;
+        Ok(key)
+    }
+
+    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = Timeout::new(py, timeout)?;
+        let inner = self.home.get_mut(py)?;
+        inner
+            .recorder
+            .flush()
+            .map_err(|error| errors::to_py(py, &error))?;
+        inner.send(py)?;
+        inner.sender.wait(py, timeout)
+    }
+
+    fn end_episode(&mut self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+        let timeout = Timeout::new(py, timeout)?;
+        let inner = self.home.get_mut(py)?;
+        inner
+            .recorder
+            .end_episode(clear)
+            .map_err(|error| errors::to_py(py, &error))?;
+        if clear {
+            inner.base = inner.recorder.referable().end;
+        }
+        inner.send(py)?;
+        inner.sender.wait(py, timeout)
+    }
+
+    fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        if self.home.get(py)?.sender.closed {
+            return Ok(());
+        }
+        self.flush(py, timeout)?;
+        self.home.get_mut(py)?.sender.closed = true;
+        Ok(())
+    }
+
+    #[getter]
+    fn episode_steps(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.home.get(py)?.recorder.episode_steps())
+    }
+
+    /// Items created and not yet in their table, as far as is known.
+    #[getter]
+    fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
+        let inner = self.home.get(py)?;
+        Ok(inner.recorder.pending_items() + inner.sender.outbox.in_flight())
+    }
+}
+
+impl TrajectoryColumn {
+    fn cells(&self) -> Cells<'_> {
+        match &self.positions {
+            crate::history::Positions::Range { first, stride, len } => Cells::Range {
+                first: *first,
+                stride: *stride,
+                len: *len,
+            },
+            crate::history::Positions::List(list) => Cells::List(list),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+"""Every knob of the agent, each default written once."""
+
+from dataclasses import dataclass
+
+from engram.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DQNConfig:
+    """What to play, how to learn it and when to stop.
+
+    Frozen and hashable, so that jitted functions take it as a static argument.
+    The defaults are tuned for CartPole-v1 on two CPU cores. "Step" is one environment step throughout.
+    """
+
+    env_id: str = "CartPole-v1"
+    """Any Gymnasium id with a vector observation and discrete actions."""
+    seed: int = 0
+    """Everything random follows from it: weights, exploration, the environment, what the store samples."""
+
+    max_steps: int = 100_000
+    """Budget; training stops here if it has not solved the environment before."""
+    solved_return: float | None = 195.0
+    """Mean undiscounted return over `solved_episodes` at which training stops; None: use up the budget."""
+    solved_episodes: int = 20
+    """How many of the last finished training episodes that mean covers."""
+
+    hidden_sizes: tuple[int, ...] = (128, 128)
+    """Units of each hidden layer."""
+    learning_rate: float = 1e-3
+    """Adam's step size at the start; it decays linearly to a tenth over `max_steps`."""
+    max_gradient_norm: float = 10.0
+    """Gradients are scaled down to this global L2 norm."""
+    gamma: float = 0.99
+    """Discount of a step that did not end the episode."""
+    n_step: int = 5
+    """Rewards summed before the target bootstraps."""
+    target_period: int = 100
+    """Learner steps between copies of the online parameters to the target network."""
+
+    epsilon_end: float = 0.01
+    """Share of random actions once exploration has been annealed (it starts at 1)."""
+    epsilon_steps: int = 5_000
+    """Steps over which epsilon falls linearly from 1 to `epsilon_end`."""
+
+    replay_size: int = 50_000
+    """Items kept; the oldest leaves first."""
+    min_replay_size: int = 1_000
+    """Items needed before learning starts: the table's `MinSize` limit."""
+    batch_size: int = 128
+    """Items per learner step."""
+    learn_period: int = 2
+    """Steps between learner steps."""
+    priority_exponent: float = 0.6
+    """The alpha of Schaul et al. 2016, eq. 1."""
+    beta_start: float = 0.4
+    """The beta of Schaul et al. 2016, section 3.4, at the first step; it grows linearly to 1 at `max_steps`."""
+
+    def __post_init__(self) -> None:
+        """Check every bound once.
+
+        Raises:
+            InvalidArgumentError: If a value is out of its range.
+        """
+        for name in (
+            "max_steps",
+            "solved_episodes",
+            "n_step",
+            "target_period",
+            "epsilon_steps",
+            "batch_size",
+            "learn_period",
+        ):
+            if getattr(self, name) < 1:
+                msg = f"`{name}` is {getattr(self, name)}; allowed are 1 and more"
+                raise InvalidArgumentError(msg)
+        if not 1 <= self.min_replay_size <= self.replay_size:
+            msg = f"`min_replay_size` is {self.min_replay_size}; allowed are 1 to `replay_size`, {self.replay_size}"
+            raise InvalidArgumentError(msg)
+        for name in ("gamma", "epsilon_end", "beta_start"):
+            if not 0 <= getattr(self, name) <= 1:
+                msg = f"`{name}` is {getattr(self, name)}; allowed are 0 to 1"
+                raise InvalidArgumentError(msg)

@@ -1,0 +1,5 @@
+"""`python -m engram.cli` is `engram`."""
+
+from engram.cli.app import main
+
+main()

@@ -1,0 +1,37 @@
+"""The root command; each subcommand lives in a file of its own name."""
+
+from typing import Annotated
+
+import typer
+
+import engram
+from engram.cli.demo import demo
+
+app = typer.Typer(
+    name="engram",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+
+
+def _print_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"engram {engram.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Engram, an experience-replay engine."""
+
+
+def main() -> None:
+    """Run the command line; the console script `engram` points here."""
+    app()

@@ -1,0 +1,134 @@
+"""What a training run shows while it runs: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol, Self
+
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from rich.console import Console
+
+    from engram.agents.dqn import DQNConfig, Progress
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+class Reporter(Protocol):
+    """Shows the progress of one run; a context manager around it."""
+
+    period: float
+    """Seconds between two reports."""
+
+    def __call__(self, progress: Progress) -> None:
+        """Show where the run stands."""
+
+    def __enter__(self) -> Self:
+        """Open the display."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the display."""
+
+
+def make_reporter(console: Console, config: DQNConfig, *, headless: bool) -> Reporter:
+    """A live panel if `console` is a terminal and `headless` is not asked for, else plain lines."""
+    if console.is_terminal and not headless:
+        return LiveReporter(console, config)
+    return LineReporter(console, config)
+
+
+class LineReporter:
+    """One plain line per second."""
+
+    period = 1.0
+
+    def __init__(self, console: Console, config: DQNConfig) -> None:
+        """Write to `console`."""
+        self._console, self._config = console, config
+
+    def __call__(self, progress: Progress) -> None:
+        """Print a line."""
+        figures = " | ".join(f"{name} {value}" for name, value in describe(progress, self._config).items())
+        self._console.print(f"{progress.seconds:5.1f} s | {figures}", markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        """Nothing to open."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+
+class LiveReporter:
+    """A panel redrawn four times a second, by the training loop itself: no thread takes its core."""
+
+    period = 0.25
+
+    def __init__(self, console: Console, config: DQNConfig) -> None:
+        """Draw on `console`."""
+        self._config = config
+        self._unicode = console.encoding.lower().startswith("utf")
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __call__(self, progress: Progress) -> None:
+        """Redraw the panel."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", justify="right")
+        grid.add_column()
+        if self._unicode:
+            grid.add_row("", sparkline(progress.returns[-60:]))
+        for name, value in describe(progress, self._config).items():
+            grid.add_row(name, value)
+        grid.add_row("budget", ProgressBar(total=self._config.max_steps, completed=progress.step, width=40))
+        title = f"{self._config.env_id}, seed {self._config.seed}, {progress.seconds:.0f} s"
+        self._live.update(Panel(grid, title=title, title_align="left", expand=False), refresh=True)
+
+    def __enter__(self) -> Self:
+        """Take over the lower end of the terminal."""
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+def describe(progress: Progress, config: DQNConfig) -> dict[str, str]:
+    """Name and value of each figure of a run, ready to be shown."""
+    table = progress.table
+    mean = "-" if math.isnan(progress.mean_return) else f"{progress.mean_return:.1f}"
+    target = "" if config.solved_return is None else f" of {config.solved_return:g}"
+    return {
+        "step": f"{progress.step:,}",
+        "episodes": f"{len(progress.returns):,}",
+        "mean return": f"{mean}{target}",
+        "epsilon": f"{progress.epsilon:.2f}",
+        "inserts/s": f"{table.inserts_per_s:,.0f}",
+        "samples/s": f"{table.samples_per_s:,.0f}",
+        "samples per insert": f"{table.samples_per_insert:.1f}",
+        "items": f"{table.size:,}",
+        "stored": f"{table.bytes / 1e6:.1f} MB",
+        "blocked": table.blocked or "no",
+    }
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as a row of little bars, the lowest and the highest setting the scale."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[round((value - low) * scale)] for value in values)

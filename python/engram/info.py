@@ -1,0 +1,63 @@
+"""What a table tells about itself."""
+
+from dataclasses import dataclass
+
+__all__ = ["TableInfo"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableInfo:
+    """Sizes, rates, and why calls wait, at one moment.
+
+    Attributes:
+        name: Of the table.
+        size: Items, those on their last lease included.
+        max_size: Most items it holds.
+        bytes: Of the distinct chunks it refers to, and of its items.
+        max_bytes: Most bytes it holds; None: no limit.
+        leased_out: Items that a reader holds for the last time; nobody else can sample them.
+        num_episodes: Distinct episodes it holds steps of.
+        num_deleted_episodes: Episodes whose last step left, since creation or reset.
+        num_unique_samples: Items sampled at least once, since creation or reset.
+        inserts: Items inserted, since creation or reset.
+        samples: Samples taken, since creation or reset.
+        deletes: Items removed for whatever reason, since creation or reset.
+        inserts_per_s: Average over the last seconds.
+        samples_per_s: Average over the last seconds.
+        waiting_inserts: Insert calls that wait now.
+        waiting_samples: Sample calls that wait now.
+        inserting_blocked: Why an insert would wait now, in words; None: it would not.
+        sampling_blocked: Why a sample would wait now, in words; None: it would not.
+        rate_limiter: Its kind, samples per insert, min size, min diff and max diff.
+    """
+
+    name: str
+    size: int
+    max_size: int
+    bytes: int
+    max_bytes: int | None
+    leased_out: int
+    num_episodes: int
+    num_deleted_episodes: int
+    num_unique_samples: int
+    inserts: int
+    samples: int
+    deletes: int
+    inserts_per_s: float
+    samples_per_s: float
+    waiting_inserts: int
+    waiting_samples: int
+    inserting_blocked: str | None
+    sampling_blocked: str | None
+    rate_limiter: tuple[str, float, int, float, float]
+
+    @property
+    def samples_per_insert(self) -> float:
+        """Samples taken per item inserted so far; 0 before the first insert."""
+        return self.samples / self.inserts if self.inserts else 0.0
+
+    @property
+    def blocked(self) -> str | None:
+        """Why inserts or samples would wait now, in words; None: neither would."""
+        reasons = [reason for reason in (self.sampling_blocked, self.inserting_blocked) if reason]
+        return "; ".join(reasons) or None

@@ -1,0 +1,251 @@
+"""Patterns: which items a writer makes by itself, declared once.
+
+    Pattern("replay", lambda s: {"obs": s["obs"][-2:], "action": s["action"][-1]}, when=[step_index() % 4 == 0])
+
+The function gets a nest like a step, whose leaves stand for the column's history: `[-2:]` is the
+last two steps, `[-1]` the last one without a time axis. It runs once, not per step.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from engram import _checks, _engram
+from engram.errors import InvalidArgumentError
+
+__all__ = ["Condition", "Pattern", "Subject", "column", "end_of_episode", "step_index", "steps_since_applied"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that must hold for a pattern to make an item; made by comparing a `Subject`."""
+
+    subject: "Subject"
+    comparison: str
+    operands: tuple[int, int] = (0, 0)
+    inverse: bool = False
+
+    def __invert__(self) -> "Condition":
+        """The opposite: `~end_of_episode()`."""
+        return Condition(self.subject, self.comparison, self.operands, not self.inverse)
+
+    def __bool__(self) -> bool:
+        raise InvalidArgumentError("a condition has no truth value of its own; list conditions in `when`")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """What a condition looks at: compare it with an integer, or its remainder.
+
+    `==`, `!=`, `<`, `<=`, `>`, `>=` with an integer, and `% m == r`, `% m != r`.
+    """
+
+    kind: str
+    source: Callable[[Any], "_Leaf"] | None = None
+
+    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
+        return Condition(self, "eq", (_operand(other), 0))
+
+    def __ne__(self, other: object) -> Condition:  # type: ignore[override]
+        return ~(self == other)
+
+    def __ge__(self, other: int) -> Condition:
+        return Condition(self, "ge", (_operand(other), 0))
+
+    def __lt__(self, other: int) -> Condition:
+        return ~(self >= other)
+
+    def __gt__(self, other: int) -> Condition:
+        return self >= _operand(other) + 1
+
+    def __le__(self, other: int) -> Condition:
+        return ~(self > other)
+
+    def __mod__(self, divisor: int) -> "_Remainder":
+        return _Remainder(self, _checks.integer("the divisor of a condition", divisor))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Remainder:
+    subject: Subject
+    divisor: int
+
+    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
+        remainder = _checks.integer("the remainder of a condition", other, low=0)
+        return Condition(self.subject, "mod", (self.divisor, remainder))
+
+    def __ne__(self, other: object) -> Condition:  # type: ignore[override]
+        return ~(self == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _operand(value: object) -> int:
+    return _checks.integer("what a condition compares with", value, low=-_checks.MAX_I64)
+
+
+def step_index() -> Subject:
+    """Number of the step in its episode, from 0."""
+    return Subject("step_index")
+
+
+def steps_since_applied() -> Subject:
+    """Steps since the pattern last made an item, this one included: 1 on the first step."""
+    return Subject("steps_since_applied")
+
+
+def column(source: Callable[[Any], Any]) -> Subject:
+    """The newest value of a column: a single integer or bool; anything else never holds.
+
+    Args:
+        source: Picks the column from a nest like a step: `lambda s: s["life_lost"]`.
+    """
+    return Subject("column", source)
+
+
+def end_of_episode() -> Condition:
+    """Holds when the episode ends after this step: the pattern is tried once more then."""
+    return Subject("end_of_episode") == 1
+
+
+class _Slice(NamedTuple):
+    leaf: int
+    start: int
+    stop: int
+    step: int
+    squeeze: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """Stands for a column in the function of a pattern."""
+
+    index: int
+    name: str
+
+    def __getitem__(self, key: int | slice) -> "_Window":
+        asked = f"`{self.name}[{_show(key)}]`"
+        if isinstance(key, slice):
+            step = 1 if key.step is None else _checks.integer(f"the step of {asked}", key.step)
+            if key.start is None:
+                raise InvalidArgumentError(f"{asked} has no start; a pattern counts back from the newest step: [-2:]")
+            start, stop = int(key.start), 0 if key.stop is None else int(key.stop)
+            if start >= 0 or stop > 0 or stop <= start:
+                raise InvalidArgumentError(
+                    f"{asked} must start before 0 and stop after its start, at most at 0 (the newest step): "
+                    "[-3:] or [-3:-1]"
+                )
+            return _Window(_Slice(self.index, start, stop, step, squeeze=False))
+        at = _checks.integer(f"the index of {asked}", key, low=-_checks.MAX_I64)
+        if at >= 0:
+            raise InvalidArgumentError(f"{asked} must be negative: a pattern counts back from the newest step, [-1]")
+        return _Window(_Slice(self.index, at, at + 1, 1, squeeze=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A slice of a column; not a tuple, so that it is one leaf of an item."""
+
+    slice: _Slice
+
+
+def _show(key: object) -> str:
+    if not isinstance(key, slice):
+        return str(key)
+    parts = ["" if part is None else str(part) for part in (key.start, key.stop)]
+    return ":".join(parts if key.step is None else [*parts, str(key.step)])
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Makes an item for a table at every step where the conditions hold and the steps exist.
+
+    Attributes:
+        table: Name of the table.
+        trajectory: From a nest like a step to the nest of an item. Its leaves are slices of columns.
+            None: all columns of the last `num_steps` steps.
+        num_steps: See `trajectory`; exactly one of the two is given.
+        when: All of these must hold.
+        priority: Of every item it makes.
+    """
+
+    table: str
+    trajectory: Callable[[Any], Any] | None = None
+    num_steps: int | None = None
+    when: Sequence[Condition] = ()
+    priority: float = 1.0
+
+    def __post_init__(self) -> None:
+        if (self.trajectory is None) == (self.num_steps is None):
+            raise InvalidArgumentError(f"pattern for table `{self.table}`: give either `trajectory` or `num_steps`")
+        if self.num_steps is not None:
+            _checks.integer(f"pattern for table `{self.table}`: `num_steps`", self.num_steps)
+        object.__setattr__(self, "priority", _checks.number("`priority`", self.priority))
+        for condition in self.when:
+            _checks.one_of("each of `when`", condition, Condition, "a comparison such as step_index() % 4 == 0")
+
+    def _compile(self, structure: str, names: Sequence[str]) -> "_Compiled":
+        leaves = [_Leaf(index, name) for index, name in enumerate(names)]
+        step = _engram.unflatten(structure, leaves)
+        if self.trajectory is None:
+            window = slice(-(self.num_steps or 1), None)
+            item = _engram.unflatten(structure, [leaf[window] for leaf in leaves])
+        else:
+            item = self.trajectory(step)
+        windows, item_names, item_structure = _engram.flatten(item)
+        for window, name in zip(windows, item_names, strict=True):
+            if not isinstance(window, _Window):
+                raise InvalidArgumentError(
+                    f"pattern for table `{self.table}`: `{name or 'the item'}` is a {_describe(window)}; each leaf "
+                    'must be a slice of a column, such as s["obs"][-2:]'
+                )
+        conditions = []
+        for condition in self.when:
+            subject = condition.subject
+            source = 0 if subject.source is None else _pick(subject.source, step)
+            conditions.append((subject.kind, source, condition.comparison, *condition.operands, condition.inverse))
+        return _Compiled(
+            self.table, item_names, item_structure, [tuple(w.slice) for w in windows], conditions, self.priority
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    """What the native side reads, attribute by attribute."""
+
+    table: str
+    names: list[str]
+    structure: str
+    columns: list[tuple[int, int, int, int, bool]]
+    conditions: list[tuple[str, int, str, int, int, bool]]
+    priority: float
+
+
+def _describe(value: object) -> str:
+    return "whole column" if isinstance(value, _Leaf) else type(value).__name__
+
+
+def _pick(source: Callable[[Any], Any], step: Any) -> int:  # noqa: ANN401, a nest
+    leaf = source(step)
+    if not isinstance(leaf, _Leaf):
+        raise InvalidArgumentError(f'a column condition must pick one column, such as s["x"]; got a {_describe(leaf)}')
+    return leaf.index
+
+
+def compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
+    """Compiles the patterns once a writer's first step has shown the structure."""
+    if isinstance(patterns, Pattern):
+        raise InvalidArgumentError("`patterns` must be a sequence of patterns; got a single one")
+    chosen = list(patterns)
+    if not chosen:
+        raise InvalidArgumentError("`patterns` is empty; a writer without patterns makes no items")
+    for pattern in chosen:
+        _checks.one_of("each of `patterns`", pattern, Pattern, "an engram.Pattern")
+
+    def compile_all(structure: str) -> list[_Compiled]:
+        names = _engram.names(structure)
+        return [pattern._compile(structure, names) for pattern in chosen]  # noqa: SLF001, this module's own
+
+    return compile_all

@@ -1,0 +1,36 @@
+"""Array specs: what a table's signature asks of each column."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from engram import _checks
+from engram.errors import InvalidArgumentError
+
+__all__ = ["ArraySpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape and dtype of one column of an item.
+
+    A signature is a pytree of these. It describes whole items: a column of `T` steps has the shape
+    `(T, ...)`, a squeezed one (a single step without a time axis) just `(...)`.
+
+    Attributes:
+        shape: Sizes of the axes; None allows any size.
+        dtype: Anything `numpy.dtype` understands; `"string"` (or any text or object dtype) for
+            strings; `"bfloat16"`, `"float8_e4m3fn"`, `"float8_e5m2"` by name.
+        name: Only for people.
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: npt.DTypeLike
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, Sequence) or isinstance(self.shape, str):
+            raise InvalidArgumentError(f"`shape` must be a sequence of sizes; got {self.shape!r}")
+        axes = (None if axis is None else _checks.integer("each axis of `shape`", axis, low=0) for axis in self.shape)
+        object.__setattr__(self, "shape", tuple(axes))

@@ -1,0 +1,254 @@
+"""The store: named tables in this process."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _checks, _engram
+from engram.batch import Batch
+from engram.errors import InvalidArgumentError
+from engram.info import TableInfo
+from engram.patterns import Pattern
+from engram.rate_limiters import AnyRateLimiter
+from engram.table import Table
+from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
+
+__all__ = ["Store"]
+
+
+class Store:
+    """Tables that this process writes and samples; every method may be called from any thread.
+
+    Calls that wait can be interrupted with Ctrl-C. A store does not survive `fork`: a child process
+    gets a `ForkedError`.
+    """
+
+    def __init__(self, tables: Sequence[Table], *, seed: int | None = None) -> None:
+        """Makes the tables.
+
+        Args:
+            tables: At least none: tables may be created later.
+            seed: Seeds the random choices of all tables that have no seed of their own; with one
+                caller, the same seed and the same calls give the same data. None: unpredictable.
+
+        Raises:
+            InvalidArgumentError: Two tables have the same name.
+        """
+        if isinstance(tables, Table):
+            raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
+        for table in tables:
+            _checks.one_of("each of `tables`", table, Table, "an engram.Table")
+        chosen = secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
+        self._native = _engram.Store(list(tables), chosen)
+
+    def insert(
+        self,
+        data: Any,  # noqa: ANN401, a pytree
+        priorities: Mapping[str, float],
+        *,
+        timeout: float | None = None,
+        time_axis: bool = False,
+    ) -> int:
+        """Inserts one item, waiting until every table has it.
+
+        Args:
+            data: A pytree of arrays, numbers and text. By default it is one step, whose columns come
+                back without a time axis: `[B, ...]`.
+            priorities: For each table to insert into, the item's priority there. All share the data.
+            timeout: Seconds to wait for the tables' rate limiters; None: for ever.
+            time_axis: The leaves are `[T, ...]`, and come back as `[B, T, ...]`.
+
+        Returns:
+            The item's key, the same in all tables.
+
+        Raises:
+            SignatureError: The data does not fit a table's signature; no table has it then.
+            PriorityError: A priority is NaN, or negative or infinite where it is a weight.
+            DeadlineExceededError: A table did not take it in time; the text says which did.
+            UnknownTableError, NeverServedError, ClosedError: As their descriptions say.
+        """
+        return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+
+    def writer(
+        self,
+        *,
+        history: int = 64,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 128,
+        timeout: float | None = None,
+        compression: Literal["auto", "off"] = "auto",
+    ) -> TrajectoryWriter:
+        """A writer that makes items of any slices of its steps.
+
+        Args:
+            history: Newest steps that items may refer to.
+            chunk_length: Steps per chunk; None: 1 to 16, about 16 KiB. Items become visible when
+                their chunk is full, at the end of an episode, or on `flush`.
+            max_in_flight_items: Items that may wait for their tables before an append waits too.
+            timeout: Seconds that an append waits then; None: for ever, 0: not at all.
+            compression: `"auto"` compresses large columns where that pays, `"off"` never.
+        """
+        return TrajectoryWriter(
+            self,
+            history=history,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def pattern_writer(
+        self,
+        patterns: Sequence[Pattern],
+        *,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 128,
+        timeout: float | None = None,
+        compression: Literal["auto", "off"] = "auto",
+    ) -> PatternWriter:
+        """A writer that only takes steps: `patterns` make the items. Other arguments as in `writer`."""
+        return PatternWriter(
+            self,
+            patterns,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def batched_writer(
+        self,
+        num_envs: int,
+        patterns: Sequence[Pattern],
+        *,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 65_536,
+        timeout: float | None = None,
+        compression: Literal["auto", "off"] = "auto",
+    ) -> BatchedWriter:
+        """A writer for `num_envs` environments that step together. Other arguments as in `writer`."""
+        return BatchedWriter(
+            self,
+            num_envs,
+            patterns,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def sample(
+        self, table: str, n: int, *, timeout: float | None = None, partial: bool = False, pad: bool = False
+    ) -> Batch:
+        """Draws exactly `n` items with replacement, waiting until they can be had.
+
+        Args:
+            table: Name of the table.
+            n: How many. They may be collected over several grants of the rate limiter.
+            timeout: Seconds to wait; None: for ever. When it is over, everything drawn goes back.
+            partial: When the time is over, return what there is, if anything, instead.
+            pad: Fill shorter items up with zeros instead of returning ragged columns.
+
+        Returns:
+            A batch whose columns are `[n, T, ...]`.
+
+        Raises:
+            DeadlineExceededError: The text says how many came, and what was waited for.
+            NeverServedError: No waiting would help: the table can never hold so many.
+            SignatureError: The items' columns do not go side by side.
+            UnknownTableError, ClosedError: As their descriptions say.
+        """
+        return Batch(self._native.sample(table, _checks.integer("`n`", n), timeout, partial, pad))
+
+    def update_priorities(self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
+        """Sets the priorities of items; keys that have left the table are passed over.
+
+        Args:
+            table: Name of the table.
+            keys: `[B]` integers, as in `batch.info.key`.
+            priorities: `[B]` numbers.
+
+        Returns:
+            How many of the keys were there.
+
+        Raises:
+            PriorityError: One is NaN, or negative or infinite where it is a weight; none is applied.
+            InvalidArgumentError: The two differ in length, or have more than one axis.
+        """
+        return self._native.update_priorities(table, _keys(keys), _column("`priorities`", priorities, np.float64))
+
+    def delete(self, table: str, keys: npt.ArrayLike) -> int:
+        """Deletes items; keys that have left the table are passed over. Returns how many were there."""
+        return self._native.delete(table, _keys(keys))
+
+    def reset(self, table: str) -> None:
+        """Empties a table and zeroes its counters. Calls that wait go on waiting."""
+        self._native.reset(table)
+
+    def info(self) -> dict[str, TableInfo]:
+        """For every table: sizes, rates, and why inserts or samples would wait now."""
+        return {info["name"]: TableInfo(**info) for info in self._native.info()}
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return self._native.tables()
+
+    def create_table(self, table: Table) -> None:
+        """Adds a table.
+
+        Raises:
+            InvalidArgumentError: A table of that name exists.
+        """
+        _checks.one_of("`table`", table, Table, "an engram.Table")
+        self._native.create_table(table)
+
+    def drop_table(self, table: str) -> None:
+        """Removes a table and all it holds; calls that wait for it end with `ClosedError`."""
+        self._native.drop_table(table)
+
+    def set_rate_limiter(self, table: str, rate_limiter: AnyRateLimiter) -> None:
+        """Changes how inserts and samples wait for each other; the counts stay.
+
+        Raises:
+            InvalidArgumentError: Nothing could ever be sampled under it.
+        """
+        _checks.one_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
+        self._native.set_rate_limiter(table, rate_limiter)
+
+    def close(self) -> None:
+        """Ends every waiting call with `ClosedError` and forgets all tables. May be called again."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.tables})"
+
+
+def _column(what: str, values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    array = np.ascontiguousarray(values)
+    if array.dtype != dtype:
+        array = array.astype(dtype, casting="same_kind" if array.dtype.kind == "f" else "unsafe")
+    if array.ndim != 1:
+        raise InvalidArgumentError(f"{what} must have one axis; got the shape {array.shape}")
+    return array
+
+
+def _keys(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    array = np.ascontiguousarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
+    if array.dtype.kind == "i" and array.size and array.min() < 0:
+        raise InvalidArgumentError(f"`keys` must be at least 0; got {array.min()}")
+    return _column("`keys`", array, np.uint64)

@@ -1,0 +1,247 @@
+"""The Double DQN: its targets, its learner, and a short life on a real store."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.jax
+
+GAMMA = 0.9
+NUM_ACTIONS = 3
+
+
+@pytest.fixture
+def dqn():
+    from engram.agents import dqn  # noqa: PLC0415 - an extra; collecting these tests must not need it
+
+    return dqn
+
+
+def naive_return(reward, discount, bootstrap):
+    """The definition: each reward times the product of the discounts before it, one sequence at a time."""
+    total, factor = 0.0, 1.0
+    for r, g in zip(reward, discount, strict=True):
+        total += factor * r
+        factor *= g
+    return total + factor * bootstrap
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_n_step_return_is_the_naive_loop(dqn, n):
+    rng = np.random.default_rng(n)
+    reward = rng.normal(size=(16, n)).astype(np.float32)
+    discount = rng.choice([0.0, 0.9, 1.0], size=(16, n)).astype(np.float32)
+    bootstrap = rng.normal(size=16).astype(np.float32)
+    expected = [naive_return(*row) for row in zip(reward, discount, bootstrap, strict=True)]
+    np.testing.assert_allclose(dqn.n_step_return(reward, discount, bootstrap), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_n_step_return_ends_with_the_episode(dqn):
+    reward = np.array([[1.0, 1.0, 0.0]], np.float32)
+    terminal = np.array([[GAMMA, 0.0, 0.0]], np.float32)
+    truncated = np.array([[GAMMA, GAMMA, 1.0]], np.float32)  # then one step of padding
+    bootstrap = np.array([100.0], np.float32)
+    np.testing.assert_allclose(dqn.n_step_return(reward, terminal, bootstrap), [1 + GAMMA], rtol=1e-6)
+    np.testing.assert_allclose(dqn.n_step_return(reward, truncated, bootstrap), [1 + GAMMA + GAMMA**2 * 100], rtol=1e-6)
+
+
+def test_n_step_return_names_the_shapes_it_wants(dqn):
+    with pytest.raises(
+        ValueError, match=r"got reward \(2, 3\), discount \(2, 2\), bootstrap \(2,\); allowed are \[B, n\]"
+    ):
+        dqn.n_step_return(np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2))
+
+
+def random_batch(step, rng, *, batch_size=32, n=2, num_inputs=4):
+    length = n + 1
+    return step(
+        observation=rng.normal(size=(batch_size, length, num_inputs)).astype(np.float32),
+        action=rng.integers(NUM_ACTIONS, size=(batch_size, length)).astype(np.int32),
+        reward=rng.normal(size=(batch_size, length)).astype(np.float32),
+        discount=np.full((batch_size, length), GAMMA, np.float32),
+    )
+
+
+def random_network(rng, sizes):
+    from engram.agents.dqn.train import Layer  # noqa: PLC0415 - an extra
+
+    return tuple(
+        Layer(rng.normal(size=(i, o)).astype(np.float32), rng.normal(size=o).astype(np.float32))
+        for i, o in itertools.pairwise(sizes)
+    )
+
+
+def test_target_is_double_q(dqn):
+    """The online network chooses, the target network values: checked on networks that disagree."""
+    rng = np.random.default_rng(0)
+    batch = random_batch(dqn.Step, rng)
+    online, target = (random_network(rng, (4, 8, NUM_ACTIONS)) for _ in range(2))
+    value, td_error = dqn.loss(online, target, batch, np.ones(32, np.float32))
+
+    expected = []
+    disagreements = 0
+    for b in range(32):
+        best = int(np.argmax(dqn.q_values(online, batch.observation[b, -1])))
+        q_last = dqn.q_values(target, batch.observation[b, -1])
+        disagreements += best != int(np.argmax(q_last))
+        goal = naive_return(batch.reward[b, :2], batch.discount[b, :2], q_last[best])
+        expected.append(goal - dqn.q_values(online, batch.observation[b, 0])[batch.action[b, 0]])
+    assert disagreements > 0  # else this could not tell Double DQN from DQN
+    np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-4)
+    huber = np.where(np.abs(expected) <= 1, np.square(expected) / 2, np.abs(expected) - 0.5)
+    np.testing.assert_allclose(value, huber.mean(), rtol=1e-4)
+
+
+def test_weights_scale_the_loss(dqn):
+    rng = np.random.default_rng(1)
+    batch = random_batch(dqn.Step, rng)
+    network = random_network(rng, (4, 8, NUM_ACTIONS))
+    whole, _ = dqn.loss(network, network, batch, np.ones(32, np.float32))
+    half, _ = dqn.loss(network, network, batch, np.full(32, 0.5, np.float32))
+    np.testing.assert_allclose(half, whole / 2, rtol=1e-6)
+
+
+def fresh_learner(config):
+    import jax  # noqa: PLC0415 - an extra
+
+    from engram.agents.dqn.train import init_learner  # noqa: PLC0415 - an extra
+
+    return init_learner(config, jax.random.key(0), 4, NUM_ACTIONS)
+
+
+def test_learner_lowers_the_loss_on_a_fixed_batch(dqn):
+    config = dqn.DQNConfig(hidden_sizes=(32,), learning_rate=1e-2, target_period=1_000)
+    state = fresh_learner(config)
+    batch, weight = random_batch(dqn.Step, np.random.default_rng(2)), np.ones(32, np.float32)
+    losses = []
+    for _ in range(100):
+        state, metrics = dqn.learner_step(state, batch, weight, config=config)
+        losses.append(float(metrics.loss))
+    assert losses[-1] < losses[0] / 4
+    assert int(state.step) == 100
+
+
+def test_target_network_follows_in_periods(dqn):
+    config = dqn.DQNConfig(hidden_sizes=(8,), target_period=3)
+    state = fresh_learner(config)
+    first = np.asarray(state.params[0].weight)
+    batch, weight = random_batch(dqn.Step, np.random.default_rng(3)), np.ones(32, np.float32)
+    for step in range(1, 4):
+        state, _ = dqn.learner_step(state, batch, weight, config=config)
+        expected = state.params[0].weight if step == 3 else first
+        np.testing.assert_array_equal(state.target_params[0].weight, expected)
+    assert not np.array_equal(state.params[0].weight, first)
+
+
+@pytest.mark.parametrize(("terminated", "discount"), [(True, 0.0), (False, 1.0)])
+def test_each_step_of_an_episode_starts_an_item(dqn, terminated, discount):
+    import engram  # noqa: PLC0415
+    from engram.agents.dqn.train import TABLE, make_table, pad_episode  # noqa: PLC0415 - an extra
+
+    config = dqn.DQNConfig(n_step=3, min_replay_size=1)
+    pattern = engram.Pattern(TABLE, num_steps=4)
+    with engram.Store([make_table(config, 2)], seed=0) as store, store.pattern_writer([pattern]) as writer:
+        for t in range(5):
+            observation = np.full(2, t, np.float32)
+            writer.append(dqn.Step(observation, np.int32(1), np.float32(1), np.float32(0.9)))
+        pad_episode(writer, np.full(2, 5, np.float32), terminated=terminated, n_step=3)
+        writer.flush()
+        assert store.info()[TABLE].size == 5
+        batch = store.sample(TABLE, 200, timeout=5)
+    assert isinstance(batch.data, dqn.Step)
+    firsts = batch.data.observation[:, 0, 0]
+    assert set(firsts.tolist()) == {0, 1, 2, 3, 4}
+    last = batch.data.observation[firsts == 4][0]
+    np.testing.assert_array_equal(last[:, 0], [4, 5, 5, 5])
+    np.testing.assert_array_equal(batch.data.reward[firsts == 4][0], [1, 0, 0, 0])
+    np.testing.assert_allclose(batch.data.discount[firsts == 4][0, 1:], discount)
+
+
+SMOKE = {"max_steps": 400, "min_replay_size": 64, "batch_size": 32, "hidden_sizes": (16,), "n_step": 3}
+
+
+def test_a_short_run_plays_and_learns(dqn):
+    seen = []
+    result = dqn.train(dqn.DQNConfig(**SMOKE), seen.append, report_period=0.0)
+    assert result.stopped == "budget"
+    assert result.steps == 400
+    assert result.learner_steps > 100
+    assert result.table.samples == result.learner_steps * 32
+    assert len(result.returns) == len(result.episode_ends) > 5
+    assert sum(result.returns) == result.episode_ends[-1]  # CartPole pays 1 per step
+    assert all(np.isfinite(layer.weight).all() for layer in result.params)
+    assert seen[-1].step == 400
+    assert seen[0].table.blocked is not None
+
+
+def test_the_same_seed_lives_the_same_life(dqn):
+    first, second = (dqn.train(dqn.DQNConfig(**SMOKE, seed=7)) for _ in range(2))
+    assert first.returns == second.returns
+    for a, b in zip(first.params, second.params, strict=True):
+        np.testing.assert_array_equal(a.weight, b.weight)
+
+
+def test_a_run_stops_when_solved(dqn):
+    result = dqn.train(dqn.DQNConfig(**SMOKE, solved_return=1.0, solved_episodes=2))
+    assert result.stopped == "solved"
+    assert len(result.returns) == 2
+    assert result.mean_return >= 1
+
+
+def test_ctrl_c_keeps_what_was_learnt(dqn):
+    def interrupt(progress):
+        if progress.step == 200:
+            raise KeyboardInterrupt
+
+    result = dqn.train(dqn.DQNConfig(**SMOKE), interrupt, report_period=0.0)
+    assert result.stopped == "interrupted"
+    assert result.steps == 200
+    assert result.learner_steps > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_cartpole_is_solved(dqn, seed):
+    result = dqn.train(dqn.DQNConfig(seed=seed))
+    assert result.stopped == "solved"
+    assert result.mean_return >= 195
+
+
+def test_mean_return_waits_for_enough_episodes(dqn):
+    result = dqn.train(dataclasses.replace(dqn.DQNConfig(**SMOKE), max_steps=20))
+    assert math.isnan(result.mean_return)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"n_step": 0}, "`n_step` is 0; allowed are 1 and more"),
+        ({"min_replay_size": 9, "replay_size": 8}, "`min_replay_size` is 9; allowed are 1 to `replay_size`, 8"),
+        ({"gamma": 1.5}, "`gamma` is 1.5; allowed are 0 to 1"),
+    ],
+)
+def test_config_names_what_it_refuses(dqn, wrong, text):
+    import engram.errors  # noqa: PLC0415
+
+    with pytest.raises(engram.errors.InvalidArgumentError) as caught:
+        dqn.DQNConfig(**wrong)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("env_id", "text"),
+    [
+        ("Pendulum-v1", "environment `Pendulum-v1` has observations `Box("),
+        ("CartPol-v1", "cannot open environment `CartPol-v1`: Environment `CartPol` doesn't exist"),
+    ],
+)
+def test_environment_names_what_it_cannot_play(dqn, env_id, text):
+    import engram.errors  # noqa: PLC0415
+
+    with pytest.raises(engram.errors.InvalidArgumentError) as caught:
+        dqn.Environment(env_id)
+    assert text in str(caught.value)
+    assert "allowed is a `Box` observation of one axis with `Discrete` actions" in str(caught.value)

@@ -1,0 +1,134 @@
+"""`engram demo`, from its arguments to its exit status."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from engram.cli import app
+from engram.cli.interrupt import DeferredInterrupt
+
+TINY = ["--headless", "--max-steps", "1100"]
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *args: CliRunner().invoke(app, ["demo", *map(str, args)])
+
+
+@pytest.mark.jax
+def test_summary_plot_and_record(invoke, tmp_path):
+    result = invoke(*TINY, "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    assert "not solved in" in result.stdout
+    assert "items: " in result.stdout
+    for command in ("engram demo --seeds 5 --headless", "engram demo --env Acrobot-v1", "make bench"):
+        assert command in result.stdout
+    assert (tmp_path / "new" / "returns.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "new" / "result.json").read_text())["runs"][0]["steps"] == 1100
+    assert "CartPole-v1, seed 0: up to 1,100 steps" in result.stderr
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.jax
+def test_json_is_all_there_is_on_stdout(invoke, tmp_path):
+    result = invoke(*TINY, "--json", "--seed", 3, "--seeds", 2, "--target", 5, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert [run["seed"] for run in record["runs"]] == [3, 4]
+    assert record["env"] == "CartPole-v1"
+    assert record["target"] == 5
+    assert record["solved"] == 2
+    assert record["plot"] == str(tmp_path / "returns.png")
+    assert all(run["stopped"] == "solved" and run["mean_return"] >= 5 for run in record["runs"])
+
+
+@pytest.mark.jax
+def test_seeds_make_a_table(invoke, tmp_path):
+    result = invoke(*TINY, "--seeds", 2, "--target", 5, "--out", tmp_path)
+    assert "CartPole-v1, target 5" in result.stdout
+    assert "solved 2 of 2 seeds" in result.stdout
+
+
+@pytest.mark.jax
+def test_other_environments_bring_their_own_threshold(invoke, tmp_path):
+    result = invoke("--headless", "--max-steps", 50, "--env", "Acrobot-v1", "--json", "--out", tmp_path)
+    assert json.loads(result.stdout)["target"] == -100
+    assert json.loads(result.stdout)["runs"][0]["mean_return"] is None
+
+
+@pytest.mark.jax
+def test_an_environment_that_does_not_fit_is_refused(invoke, tmp_path):
+    result = invoke("--env", "Pendulum-v1", "--out", tmp_path / "never")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: environment `Pendulum-v1` has observations `Box(")
+    assert "actions `Box(-2.0, 2.0, (1,), float32)`" in result.stderr
+    assert "allowed is a `Box` observation of one axis with `Discrete` actions" in result.stderr
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.jax
+def test_out_must_not_be_a_file(invoke, tmp_path):
+    (tmp_path / "taken").touch()
+    result = invoke("--out", tmp_path / "taken")
+    assert result.exit_code == 2
+    assert "is a file; it must be a folder, made if missing" in result.stderr
+
+
+def test_a_missing_extra_says_what_to_install(invoke, monkeypatch):
+    for module in [name for name in sys.modules if name.startswith("engram.agents")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    result = invoke("--headless")
+    assert result.exit_code == 2
+    assert "which is not installed; install the extra `agents` of this package" in result.stderr
+    assert "`uv pip install -e '.[agents]'` or `make install`" in result.stderr
+
+
+# A child of a background job is born with SIGINT ignored: give it Python's own handling first.
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
+
+
+@pytest.mark.jax
+def test_ctrl_c_ends_with_a_summary(tmp_path):
+    command = [sys.executable, "-c", MAIN, "demo", "--headless", "--target", "501", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        for line in child.stderr:
+            if "| step" in line:
+                break
+        child.send_signal(signal.SIGINT)
+        stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130, stderr
+    assert stdout.startswith("interrupted after")
+    assert (tmp_path / "returns.png").exists()
+
+
+def test_ctrl_c_waits_for_a_check_and_a_second_one_does_not():
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with DeferredInterrupt() as interrupt:
+            interrupt.check()
+            signal.raise_signal(signal.SIGINT)
+            assert interrupt.pressed
+            with pytest.raises(KeyboardInterrupt):
+                interrupt.check()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_command_line_needs_no_extra():
+    script = (
+        "import sys, engram.cli; print([m for m in ('jax', 'gymnasium', 'matplotlib', 'optax') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
