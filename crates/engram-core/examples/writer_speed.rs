@@ -134,10 +134,10 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds
         let mut recorder =
             BatchedRecorder::new(options(None), 1, envs, Arc::clone(&schema), patterns).unwrap();
         items = Vec::with_capacity(envs * rounds);
-        let ends = vec![false; envs];
+        let last = vec![false; envs];
         let begun = Instant::now();
         for _ in 0..rounds {
-            recorder.append_batch(&columns, Some(&ends)).unwrap();
+            recorder.append_batch(&columns, Some(&last)).unwrap();
             items.extend(recorder.take_ready().map(|(_, item)| item));
         }
         recorder.flush().unwrap();

@@ -327,4 +327,43 @@ mod tests {
             [(0, 0, 2, 2), (1, 0, 0, 2), (1, 1, 0, 1)]
         );
     }
+
+    #[test]
+    fn all_columns_are_rows_however_they_are_asked_for() {
+        let mut recorder = recorder(40, Some(4));
+        append(&mut recorder, 4);
+        let layout = &Arc::new(Layout {
+            names: Box::new(["a".into(), "b".into()]),
+            structure: "".into(),
+        });
+        let columns = &[picked(0, 1, 2, false), picked(1, 1, 2, false)];
+        let asked = [
+            Selection::Last(4),
+            Selection::Columns { layout, columns },
+            Selection::Steps {
+                first: 3,
+                len: 1,
+                squeeze: true,
+            },
+        ];
+        // Once of the open chunk, once of the sealed one.
+        for _ in 0..2 {
+            for selection in &asked {
+                recorder.create(0, 1, 1.0, selection, |_| Ok(())).unwrap();
+            }
+            recorder.flush().unwrap();
+        }
+        let rows = |(_, item): (u32, NewItem)| match item.trajectory {
+            Trajectory::Rows {
+                offset,
+                len,
+                squeeze,
+                ..
+            } => (offset, len, squeeze),
+            other => panic!("{other:?}"),
+        };
+        let found: Vec<_> = recorder.take_ready().map(rows).collect();
+        let once = [(0, 4, false), (1, 2, false), (3, 1, true)];
+        assert_eq!(found, [once, once].concat());
+    }
 }
