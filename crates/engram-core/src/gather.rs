@@ -105,6 +105,7 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
             "a batch of no items has no columns".into(),
         ));
     };
+    check_layouts(items)?;
     let plans = (0..first.columns())
         .map(|column| Plan::new(items, column, uneven))
         .collect::<Result<Vec<_>>>()?;
@@ -136,6 +137,34 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
     })
 }
 
+/// Columns of other names or another nesting would be taken for the first item's.
+fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
+    let first = items[0].trajectory().layout();
+    let mut same = first;
+    for item in items {
+        let layout = item.trajectory().layout();
+        // Writers share their layouts: comparing the names is rare.
+        if Arc::ptr_eq(layout, same) || layout == first {
+            same = layout;
+            continue;
+        }
+        let mut text = format!("items of columns {}", listed(&first.names));
+        if layout.names == first.names {
+            text += " nested in different ways do";
+        } else {
+            text = format!("{text} and of columns {} do", listed(&layout.names));
+        }
+        text += " not go into one batch: sample them one by one";
+        return Err(Error::Signature(text));
+    }
+    Ok(())
+}
+
+fn listed(names: &[Box<str>]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    quoted.join(", ")
+}
+
 /// Where the cells of one column go.
 struct Plan {
     cell: CellSpec,
@@ -149,19 +178,11 @@ impl Plan {
         let model = first.column(at);
         let mut even = true;
         for item in items {
-            let item = item.trajectory();
-            if item.columns() != first.columns() {
-                return Err(Error::Signature(format!(
-                    "items of {} and of {} columns do not go into one batch: sample them one by one",
-                    first.columns(),
-                    item.columns()
-                )));
-            }
-            let column = item.column(at);
+            let column = item.trajectory().column(at);
             if column.cell != model.cell || column.squeeze != model.squeeze {
                 let text = |cell: &CellSpec, squeeze: bool| {
                     let time = if squeeze { "without" } else { "with" };
-                    format!("{}{:?} {time} time axis", cell.dtype, cell.shape.as_slice())
+                    format!("{cell} {time} time axis")
                 };
                 return Err(Error::Signature(format!(
                     "column `{}` is {} in one item and {} in another: such items do not go into one \
@@ -419,5 +440,38 @@ impl Unpacked {
         out.copy_from_slice(&bytes[from..from + out.len()]);
         self.columns.insert(key, bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkBuilder, Compression, Compressor, Origin, Schema};
+    use smallvec::smallvec;
+
+    #[test]
+    fn a_column_is_unpacked_once() {
+        let cell = CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![5_000],
+        };
+        let layout = Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: "".into(),
+        });
+        let cells = Box::new([cell]);
+        let mut builder = ChunkBuilder::new(Arc::new(Schema { layout, cells }), 2).unwrap();
+        builder.set_rows(0, 2);
+        let mut compressor = Compressor::new(Compression::Auto);
+        let chunk = Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap());
+        let mut unpacked = Unpacked::default();
+        let mut out = [1; 10];
+        unpacked.read(&chunk, 0, 5_000, &mut out).unwrap();
+        assert_eq!(out, [0; 10]);
+        for bytes in unpacked.columns.values_mut() {
+            bytes.fill(7);
+        }
+        unpacked.read(&chunk, 0, 2_000, &mut out).unwrap();
+        assert_eq!((out, unpacked.columns.len()), ([7; 10], 1));
     }
 }

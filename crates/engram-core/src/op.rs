@@ -62,8 +62,10 @@ pub enum TableOp<'a> {
     },
     /// Leased samples come back: as if they had never been handed out.
     GiveBack {
-        /// Which.
+        /// Which, of those whose items are still there.
         keys: &'a [u64],
+        /// How many in all: samples of items that are gone no longer count either.
+        samples: u64,
     },
     /// Everything goes, counters included.
     Reset,

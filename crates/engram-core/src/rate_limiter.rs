@@ -130,6 +130,14 @@ impl RateLimiter {
             || ahead - self.samples as f64 <= self.limits.max_diff
     }
 
+    /// May an item be inserted now, had `samples` of those taken not been taken?
+    #[must_use]
+    pub fn can_insert_without(&self, samples: u64) -> bool {
+        let samples = self.samples.saturating_sub(samples);
+        let ahead = (self.inserts + 1) as f64 * self.limits.samples_per_insert;
+        self.size() < self.limits.min_size || ahead - samples as f64 <= self.limits.max_diff
+    }
+
     /// How many of `n` samples may be taken now, if none of them deletes its item.
     #[must_use]
     pub fn samples_allowed(&self, n: u64) -> u64 {

@@ -1,6 +1,6 @@
 //! What columns look like: cells, layouts, and the signature a table may ask for.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -31,6 +31,12 @@ impl CellSpec {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
+    }
+}
+
+impl fmt::Display for CellSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.shape.as_slice())
     }
 }
 

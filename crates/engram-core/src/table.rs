@@ -26,6 +26,12 @@ pub use options::TableOptions;
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
+/// Items that one hold of a lock may change.
+const PER_HOLD: usize = 1024;
+
+/// The same while each may copy a page, because of a snapshot: some 25 us each.
+const PER_HOLD_COPYING: usize = 128;
+
 /// Items that one call evicts at most; the rest is left to the next.
 const EVICTIONS_PER_CALL: usize = 256;
 
@@ -100,6 +106,19 @@ impl Contents {
             size: 0,
             bytes: 0,
             num_episodes: 0,
+        }
+    }
+}
+
+impl Drop for Contents {
+    /// Chunks that outlive the table must not go on counting its references.
+    fn drop(&mut self) {
+        for slot in 0..self.slots {
+            if let Some(trajectory) = &self.items[slot as usize].trajectory {
+                for chunk in trajectory.chunks() {
+                    chunk.holders().release(self.holder);
+                }
+            }
         }
     }
 }
@@ -230,13 +249,46 @@ impl TableState {
     /// Whether `item` may enter now.
     #[must_use]
     pub fn admit(&self, item: &NewItem) -> Admission {
-        if self.over_bounds(0) && self.can_evict() {
+        if self.must_shrink() {
             Admission::Shrink
-        } else if self.limiter.can_insert(1) && (self.has_room(item) || self.can_evict()) {
+        } else if self.limiter.can_insert(1) && (self.has_room(item) || self.may_evict()) {
             Admission::Ready
         } else {
             Admission::Wait
         }
+    }
+
+    /// True while the table exceeds its bounds and [`TableState::shrink`] can do something about it.
+    #[must_use]
+    pub fn must_shrink(&self) -> bool {
+        // Beside leased items only the newest is left: it must not pay for them.
+        let spare = self.contents.remover.len() > usize::from(self.hidden() > 0);
+        self.over_bounds(0) && spare
+    }
+
+    /// Whether a full table may evict for a new item. Not where only leased samples let it in, as
+    /// in a queue: their items will leave by themselves, and evicting would lose one never sampled.
+    #[must_use]
+    pub fn may_evict(&self) -> bool {
+        let limiter = &self.limiter;
+        let on_lease = self.hidden() * u64::from(self.options.max_times_sampled);
+        !self.contents.remover.is_empty()
+            && !self.over_bounds(0)
+            && (on_lease == 0 || limiter.can_insert_without(on_lease))
+    }
+
+    /// How many items a caller should change before it lets others have the lock.
+    #[must_use]
+    pub fn items_per_hold(&self) -> usize {
+        if self.contents.items.is_shared() {
+            PER_HOLD_COPYING
+        } else {
+            PER_HOLD
+        }
+    }
+
+    fn hidden(&self) -> u64 {
+        self.contents.size - self.contents.sampler.len() as u64
     }
 
     fn has_room(&self, item: &NewItem) -> bool {
@@ -256,10 +308,6 @@ impl TableState {
                 .is_some_and(|max| bytes + more_bytes > max)
     }
 
-    fn can_evict(&self) -> bool {
-        !self.contents.remover.is_empty()
-    }
-
     /// Lets an item in that [`TableState::admit`] found ready; false when its key was already there.
     ///
     /// The caller has checked it with [`TableOptions::check_item`]. Afterwards the remover makes
@@ -276,18 +324,17 @@ impl TableState {
 
     /// Evicts a bounded number of items where the table exceeds its bounds; true when done.
     pub fn shrink(&mut self, trash: &mut Trash) -> bool {
+        let mut victim = std::mem::take(&mut self.picks);
         for _ in 0..EVICTIONS_PER_CALL {
-            let hidden = self.contents.size > self.contents.remover.len() as u64;
-            // Beside leased items only the newest is left: it must not pay for them.
-            let spare = self.contents.remover.len() > usize::from(hidden);
-            if !(self.over_bounds(0) && spare) {
-                return true;
+            if !self.must_shrink() {
+                break;
             }
-            let mut victim = Vec::new();
+            victim.clear();
             self.contents.remover.pick(1, &mut self.rng, &mut victim);
             self.remove(victim[0].slot, Removal::Evicted, trash);
         }
-        !self.over_bounds(0)
+        self.picks = victim;
+        !self.must_shrink()
     }
 
     /// Removes items that are older than the ttl; true when none is left.
@@ -378,7 +425,7 @@ impl TableState {
     pub fn stats(&self) -> TableStats {
         TableStats {
             size: self.contents.size,
-            hidden: self.contents.size - self.contents.sampler.len() as u64,
+            hidden: self.hidden(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,
@@ -387,7 +434,7 @@ impl TableState {
         }
     }
 
-    /// The items of this moment; costs one pointer per 4,096 items.
+    /// The items of this moment; costs one pointer per 128 items.
     #[must_use]
     pub fn snapshot(&mut self) -> Snapshot {
         Snapshot {
@@ -399,7 +446,7 @@ impl TableState {
     /// Why `n` samples can never be had, whatever happens.
     ///
     /// # Errors
-    /// [`Error::NeverServed`].
+    /// [`Error::NeverServed`]; [`Error::InvalidArgument`] when none are asked for.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {
             name,
@@ -407,6 +454,11 @@ impl TableState {
             max_times_sampled,
             ..
         } = &*self.options;
+        if n == 0 {
+            return Err(Error::InvalidArgument(format!(
+                "asked for 0 samples from table `{name}`; at least 1"
+            )));
+        }
         let most = max_size.saturating_mul(u64::from(*max_times_sampled));
         if *max_times_sampled > 0 && n as u64 > most {
             return Err(Error::NeverServed(format!(

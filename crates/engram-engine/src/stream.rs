@@ -1,6 +1,7 @@
 //! Prefetching: a thread that keeps the next few batches ready, each on lease.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -92,6 +93,7 @@ impl Stream {
                 options.batch_size, options.prefetch
             )));
         }
+        table.check_sample(options.batch_size)?;
         let shared = Arc::new(Shared {
             table,
             pool,
@@ -105,7 +107,11 @@ impl Stream {
             std::thread::Builder::new()
                 .name("engram-prefetch".into())
                 .spawn(move || {
-                    let outcome = shared.fetch();
+                    // Should fetching panic, the reader must learn that nothing will come.
+                    let fetch = AssertUnwindSafe(|| shared.fetch());
+                    let outcome = catch_unwind(fetch).unwrap_or_else(|_| {
+                        Err(Error::Closed("the prefetching thread panicked".into()))
+                    });
                     shared.ready.lock().ended = Some(outcome);
                     shared.changed.notify_all();
                 })
@@ -194,6 +200,9 @@ impl Shared {
                 self.changed.wait_for(&mut ready, GLANCE);
             }
             drop(ready);
+            if self.stopped() {
+                return Ok(());
+            }
             let mut ticket = self.table.sample(batch_size, true)?;
             let mut patience = Patience {
                 deadline: None,

@@ -3,23 +3,34 @@
 //! Whoever changes a table serves the waiting calls it can, in order, before letting go: an
 //! insert that makes a batch complete also hands it over. A hold does a bounded amount of work.
 
-use std::collections::{BTreeMap, VecDeque};
+mod serve;
+mod tickets;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
-use engram_core::table::Admission;
 use engram_core::{
-    Draw, Error, Handle, Lsn, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions,
-    TableState, Trash,
+    Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions, TableState, Trash,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Clock;
 use crate::info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, SampleTicket};
+use serve::{Aside, InsertWait, SampleWait, Shared};
+pub(crate) use tickets::Progress;
 
-/// Items inserted, updated or deleted under one hold at most.
-const BATCH: usize = 1024;
+/// Unleased draws made final under one hold at most.
+const FINISH: usize = 1024;
+
+/// Draws given back under one hold at most. More than a batch: until all are back, others may
+/// find a younger item where an older one belongs.
+const GIVE_BACK: usize = 8192;
+
+/// Draws whose place is made before the table is locked.
+const PREPARED: usize = 1 << 20;
 
 /// A table that callers may wait for.
 #[derive(Debug)]
@@ -28,44 +39,6 @@ pub struct Table {
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
     shared: Mutex<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: TableState,
-    inserts: BTreeMap<u64, InsertWait>,
-    samples: BTreeMap<u64, SampleWait>,
-    next_ticket: u64,
-    /// Set once nobody may wait here any more.
-    closed: Option<Error>,
-    meter: Meter,
-}
-
-#[derive(Debug)]
-struct InsertWait {
-    items: VecDeque<NewItem>,
-    waker: Option<Waker>,
-}
-
-#[derive(Debug)]
-struct SampleWait {
-    n: usize,
-    draws: Vec<Draw>,
-    waker: Option<Waker>,
-}
-
-/// What is left to do once the lock is released.
-#[derive(Default)]
-struct Aside {
-    trash: Trash,
-    wakers: Vec<Waker>,
-    more: bool,
-}
-
-/// How a ticket stands.
-pub(crate) enum Progress<T> {
-    Waiting,
-    Done(T),
 }
 
 impl Table {
@@ -85,6 +58,7 @@ impl Table {
             inserts: BTreeMap::new(),
             samples: BTreeMap::new(),
             next_ticket: 0,
+            draining: false,
             closed: None,
             meter: Meter::default(),
         });
@@ -106,26 +80,34 @@ impl Table {
     fn change<R>(&self, work: impl FnOnce(&mut Shared, &mut Aside, u64) -> R) -> R {
         let mut aside = Aside::default();
         let result = {
-            let mut shared = self.shared.lock();
-            let now = self.clock.now();
+            let (mut shared, now) = self.lock(&mut aside);
             let result = work(&mut shared, &mut aside, now);
             shared.serve(&mut aside, now);
             result
         };
         loop {
-            let Aside {
-                trash,
-                wakers,
-                more,
-            } = std::mem::take(&mut aside);
-            wakers.into_iter().for_each(Waker::wake);
-            drop(trash);
-            if !more {
+            aside.wakers.drain(..).for_each(Waker::wake);
+            aside.trash = Trash::default();
+            aside.draws.clear();
+            if !aside.drains {
                 return result;
             }
+            let (mut shared, now) = self.lock(&mut aside);
+            shared.serve(&mut aside, now);
+        }
+    }
+
+    /// Locks the table, without the items that have expired by now.
+    fn lock(&self, aside: &mut Aside) -> (MutexGuard<'_, Shared>, u64) {
+        loop {
             let mut shared = self.shared.lock();
             let now = self.clock.now();
-            shared.serve(&mut aside, now);
+            if shared.state.expire(now, &mut aside.trash) {
+                return (shared, now);
+            }
+            // Many expire at once: others get their turn, and what is gone is freed.
+            MutexGuard::unlock_fair(shared);
+            aside.trash = Trash::default();
         }
     }
 
@@ -161,13 +143,13 @@ impl Table {
     /// # Errors
     /// [`Error::NeverServed`] when no waiting would help; [`Error::Closed`].
     pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
-        let mut direct = Vec::new();
-        let id = self.change(|shared, aside, now| {
+        let mut direct = Vec::with_capacity(n.min(PREPARED));
+        let id = self.change(|shared, aside, _| {
             shared.check_open()?;
             shared.state.check_sample(n)?;
-            while !shared.state.expire(now, &mut aside.trash) {}
             if shared.samples.is_empty() && shared.state.can_draw_at_once(n) {
-                shared.draw(n, leased, &mut direct, aside);
+                let drawn = shared.state.draw(n, leased, &mut direct, &mut aside.trash);
+                shared.meter.samples += drawn as u64;
                 return Ok(None);
             }
             let id = shared.take_number();
@@ -175,7 +157,7 @@ impl Table {
                 id,
                 SampleWait {
                     n,
-                    draws: Vec::new(),
+                    draws: std::mem::take(&mut direct),
                     waker: None,
                 },
             );
@@ -201,15 +183,12 @@ impl Table {
         for priority in priorities {
             self.options.check_priority(*priority)?;
         }
-        let mut matched = 0;
-        for (keys, priorities) in keys.chunks(BATCH).zip(priorities.chunks(BATCH)) {
-            matched += self.change(|shared, _, _| {
-                shared.check_open()?;
-                let updates = keys.iter().copied().zip(priorities.iter().copied());
-                Ok(shared.state.update(updates))
-            })?;
-        }
-        Ok(matched)
+        self.in_steps(keys.len(), |shared, _, some| {
+            shared.check_open()?;
+            let (keys, priorities) = (&keys[some.clone()], &priorities[some]);
+            let updates = keys.iter().copied().zip(priorities.iter().copied());
+            Ok(shared.state.update(updates))
+        })
     }
 
     /// Deletes items; returns how many of the keys were there.
@@ -217,14 +196,27 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
-        let mut matched = 0;
-        for keys in keys.chunks(BATCH) {
-            matched += self.change(|shared, aside, _| {
-                shared.check_open()?;
-                Ok(shared.state.delete(keys, &mut aside.trash))
+        self.in_steps(keys.len(), |shared, aside, some| {
+            shared.check_open()?;
+            Ok(shared.state.delete(&keys[some], &mut aside.trash))
+        })
+    }
+
+    /// Does `work` on as much of `0..len` at a time as one hold may; returns the sum.
+    fn in_steps(
+        &self,
+        len: usize,
+        work: impl Fn(&mut Shared, &mut Aside, Range<usize>) -> Result<usize>,
+    ) -> Result<usize> {
+        let (mut done, mut sum) = (0, 0);
+        while done < len {
+            sum += self.change(|shared, aside, _| {
+                let some = done..len.min(done + shared.state.items_per_hold());
+                done = some.end;
+                work(shared, aside, some)
             })?;
         }
-        Ok(matched)
+        Ok(sum)
     }
 
     /// Forgets all items and counts. Waiting calls go on waiting, for the empty table.
@@ -236,10 +228,9 @@ impl Table {
             shared.check_open()?;
             shared.state.reset(&mut aside.trash);
             // Draws of unfinished batches are void: their items are gone.
-            shared
-                .samples
-                .values_mut()
-                .for_each(|wait| wait.draws.clear());
+            let waiting = shared.samples.values_mut();
+            let void = waiting.map(|wait| std::mem::take(&mut wait.draws));
+            aside.draws.extend(void);
             Ok(())
         })
     }
@@ -268,8 +259,7 @@ impl Table {
     /// Sizes, rates, and why calls wait.
     #[must_use]
     pub fn info(&self) -> TableInfo {
-        self.change(|shared, aside, now| {
-            while !shared.state.expire(now, &mut aside.trash) {}
+        self.change(|shared, _, now| {
             let stats = shared.state.stats();
             let (inserts_per_s, samples_per_s) = shared.meter.rates(now);
             let name = &self.options.name;
@@ -284,10 +274,11 @@ impl Table {
                 })
             });
             let inserting = stats.limiter.why_no_insert().or_else(|| {
-                (leased_out && stats.size >= self.options.max_size).then(|| {
+                let full = stats.size >= self.options.max_size || !shared.inserts.is_empty();
+                (full && stats.hidden > 0 && !shared.state.may_evict()).then(|| {
                     format!(
-                        "inserting waits: all {} items are on their last lease",
-                        stats.size
+                        "inserting waits for room: {} of {} items are on their last lease",
+                        stats.hidden, stats.size
                     )
                 })
             });
@@ -329,77 +320,26 @@ impl Table {
     }
 
     pub(crate) fn acknowledge(&self, handles: &[Handle]) {
-        for handles in handles.chunks(BATCH) {
-            self.change(|shared, aside, _| {
-                shared
-                    .state
-                    .acknowledge(handles.iter().copied(), &mut aside.trash);
-            });
-        }
+        // Also where the table is closed: `work` cannot fail.
+        let _ = self.in_steps(handles.len(), |shared, aside, some| {
+            let handles = handles[some].iter().copied();
+            shared.state.acknowledge(handles, &mut aside.trash);
+            Ok(0)
+        });
     }
 
     pub(crate) fn give_back(&self, handles: &[Handle]) {
-        // All under one hold: others must not see half of a batch back in the queue.
-        self.change(|shared, _, _| shared.state.give_back(handles.iter().copied()));
+        // In order and many at once: others should not see half of a batch back in the queue.
+        for handles in handles.chunks(GIVE_BACK) {
+            self.change(|shared, _, _| shared.state.give_back(handles.iter().copied()));
+        }
     }
 
-    /// Whether all items of an insert are in; remembers the waker otherwise.
-    pub(crate) fn poll_insert(&self, id: u64, waker: &Waker) -> Result<Progress<Lsn>> {
-        self.change(|shared, aside, now| {
-            while !shared.state.expire(now, &mut aside.trash) {}
-            let lsn = shared.state.last_lsn();
-            match shared.inserts.get_mut(&id) {
-                None => Ok(Progress::Done(lsn)),
-                Some(wait) => {
-                    wait.waker = Some(waker.clone());
-                    shared.check_open().map(|()| Progress::Waiting)
-                }
-            }
-        })
-    }
-
-    /// Items of an insert that are not in yet; they never will be.
-    pub(crate) fn withdraw_insert(&self, id: u64) -> usize {
-        let wait = self.change(|shared, _, _| shared.inserts.remove(&id));
-        wait.map_or(0, |wait| wait.items.len())
-    }
-
-    /// Whether all draws of a sample are there; remembers the waker otherwise.
-    pub(crate) fn poll_sample(
-        &self,
-        id: u64,
-        leased: bool,
-        waker: &Waker,
-    ) -> Result<Progress<Vec<Draw>>> {
-        self.change(|shared, aside, now| {
-            while !shared.state.expire(now, &mut aside.trash) {}
-            let Some(wait) = shared.samples.get_mut(&id) else {
-                return Ok(Progress::Done(Vec::new()));
-            };
-            if wait.draws.len() < wait.n {
-                wait.waker = Some(waker.clone());
-                return shared.check_open().map(|()| Progress::Waiting);
-            }
-            Ok(Progress::Done(shared.finish_sample(id, leased, aside)))
-        })
-    }
-
-    /// Ends a sample early: returns its draws so far if `keep`, else puts them back; and how many.
-    pub(crate) fn withdraw_sample(&self, id: u64, leased: bool, keep: bool) -> (Vec<Draw>, usize) {
-        self.change(|shared, aside, _| {
-            if keep {
-                let draws = shared.finish_sample(id, leased, aside);
-                let count = draws.len();
-                return (draws, count);
-            }
-            let draws = shared
-                .samples
-                .remove(&id)
-                .map(|wait| wait.draws)
-                .unwrap_or_default();
-            shared.state.give_back(draws.iter().map(|draw| draw.handle));
-            (Vec::new(), draws.len())
-        })
+    /// Fails where no waiting would help `n` samples.
+    pub(crate) fn check_sample(&self, n: usize) -> Result<()> {
+        let shared = self.shared.lock();
+        shared.check_open()?;
+        shared.state.check_sample(n)
     }
 
     /// Why samples wait now, for the error that ends a wait.
@@ -407,98 +347,5 @@ impl Table {
         self.info()
             .sampling_blocked
             .map_or_else(String::new, |why| format!("; {why}"))
-    }
-}
-
-impl Shared {
-    fn check_open(&self) -> Result<()> {
-        self.closed.clone().map_or(Ok(()), Err)
-    }
-
-    fn take_number(&mut self) -> u64 {
-        self.next_ticket += 1;
-        self.next_ticket
-    }
-
-    fn draw(&mut self, n: usize, leased: bool, draws: &mut Vec<Draw>, aside: &mut Aside) -> usize {
-        let count = self.state.draw(n, leased, draws, &mut aside.trash);
-        self.meter.samples += count as u64;
-        count
-    }
-
-    /// Takes a sample out of the queue with what it has; unleased ones are final now.
-    fn finish_sample(&mut self, id: u64, leased: bool, aside: &mut Aside) -> Vec<Draw> {
-        let draws = self
-            .samples
-            .remove(&id)
-            .map(|wait| wait.draws)
-            .unwrap_or_default();
-        if !leased {
-            self.state
-                .acknowledge(draws.iter().map(|draw| draw.handle), &mut aside.trash);
-        }
-        draws
-    }
-
-    /// Serves waiting calls in order: an insert, then samples, in turn until nothing moves.
-    fn serve(&mut self, aside: &mut Aside, now: u64) {
-        self.meter.tick(now);
-        if self.closed.is_some() {
-            return;
-        }
-        // Waiting draws are leased whoever asked: at a deadline they go back.
-        let mut budget = BATCH;
-        let mut waiting = self.first_unserved_sample();
-        loop {
-            let mut moved = false;
-            if let Some(mut entry) = self.inserts.first_entry() {
-                let wait = entry.get_mut();
-                match wait.items.front().map(|item| self.state.admit(item)) {
-                    Some(Admission::Shrink) => {
-                        self.state.shrink(&mut aside.trash);
-                        budget = budget.saturating_sub(256);
-                        moved = true;
-                    }
-                    Some(Admission::Ready) => {
-                        if let Some(item) = wait.items.pop_front() {
-                            let new = self.state.insert(item, now, &mut aside.trash);
-                            self.meter.inserts += u64::from(new);
-                        }
-                        moved = true;
-                    }
-                    Some(Admission::Wait) | None => {}
-                }
-                if wait.items.is_empty() {
-                    aside.wakers.extend(entry.remove().waker);
-                }
-            }
-            if let Some(id) = waiting
-                && let Some(wait) = self.samples.get_mut(&id)
-            {
-                let missing = wait.n - wait.draws.len();
-                let drawn =
-                    self.state
-                        .draw(missing.min(BATCH), true, &mut wait.draws, &mut aside.trash);
-                self.meter.samples += drawn as u64;
-                moved |= drawn > 0;
-                budget = budget.saturating_sub(drawn);
-                if wait.draws.len() == wait.n {
-                    aside.wakers.extend(wait.waker.take());
-                    waiting = self.first_unserved_sample();
-                }
-            }
-            budget = budget.saturating_sub(1);
-            if !moved || budget == 0 {
-                aside.more = moved;
-                return;
-            }
-        }
-    }
-
-    fn first_unserved_sample(&self) -> Option<u64> {
-        self.samples
-            .iter()
-            .find(|(_, wait)| wait.draws.len() < wait.n)
-            .map(|(id, _)| *id)
     }
 }

@@ -83,7 +83,8 @@ impl Drop for InsertTicket {
     }
 }
 
-/// A sample being collected. Dropping it puts everything back.
+/// A sample being collected. Dropping it puts everything back, but for unleased draws that were
+/// there at once: those are final.
 #[derive(Debug)]
 pub struct SampleTicket {
     table: Arc<Table>,
@@ -121,24 +122,30 @@ impl SampleTicket {
     #[must_use]
     pub fn take_partial(mut self) -> Sample {
         if let Some(id) = self.id.take() {
-            self.draws = self.table.withdraw_sample(id, self.leased, true).0;
+            self.draws = self.table.cut_sample(id, self.leased);
         }
         self.sample()
     }
 
-    /// Gives up waiting; everything goes back. Returns the error that says how far it got.
-    #[must_use]
-    pub fn give_up(mut self, seconds: f64) -> Error {
+    /// Gives up waiting; everything goes back, unless the last draw has come meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::DeadlineExceeded`] saying how far it got.
+    pub fn give_up(mut self, seconds: f64) -> Result<Sample> {
         let why = self.table.why_no_sample();
-        let drawn = self
-            .id
-            .take()
-            .map_or(0, |id| self.table.withdraw_sample(id, self.leased, false).1);
-        Error::DeadlineExceeded(format!(
-            "table `{}` yielded {drawn} of {} samples within {seconds} s{why}",
-            self.table.options().name,
-            self.n
-        ))
+        if let Some(id) = self.id.take() {
+            match self.table.withdraw_sample(id, self.leased) {
+                Ok(draws) => self.draws = draws,
+                Err(drawn) => {
+                    return Err(Error::DeadlineExceeded(format!(
+                        "table `{}` yielded {drawn} of {} samples within {seconds} s{why}",
+                        self.table.options().name,
+                        self.n
+                    )));
+                }
+            }
+        }
+        Ok(self.sample())
     }
 }
 
@@ -163,7 +170,10 @@ impl Future for SampleTicket {
 impl Drop for SampleTicket {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.table.withdraw_sample(id, self.leased, false);
+            self.table.drop_sample(id);
+        } else if self.leased && !self.draws.is_empty() {
+            // Served at once, and never asked for.
+            drop(self.sample());
         }
     }
 }

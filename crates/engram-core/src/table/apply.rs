@@ -47,9 +47,9 @@ impl TableState {
                     self.end_lease(slot);
                 }
             }
-            TableOp::GiveBack { keys } => {
+            TableOp::GiveBack { keys, samples } => {
+                self.limiter.samples -= samples;
                 for key in keys {
-                    self.limiter.samples -= 1;
                     if let Some(slot) = slot_of(self, *key) {
                         self.undo_sample(slot);
                     }

@@ -48,7 +48,7 @@ impl TableState {
         draws: &mut Vec<Draw>,
         trash: &mut Trash,
     ) -> usize {
-        let n = n.min(DRAWS_PER_CALL);
+        let n = n.min(self.draws_per_call());
         let before = draws.len();
         if self.options.max_times_sampled == 0 {
             // Nothing is removed while we draw: all at once is the same as one by one.
@@ -71,11 +71,19 @@ impl TableState {
     /// True when `n` draws would all be made now, whatever they are.
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
-        let allowed = n <= DRAWS_PER_CALL && self.limiter.can_sample(n as u64);
+        let allowed = n <= self.draws_per_call() && self.limiter.can_sample(n as u64);
         // Draws that remove items change what the next may do: those go one by one.
         allowed
             && !self.contents.sampler.is_empty()
             && (self.options.max_times_sampled == 0 || n == 1)
+    }
+
+    fn draws_per_call(&self) -> usize {
+        if self.contents.items.is_shared() {
+            self.items_per_hold()
+        } else {
+            DRAWS_PER_CALL
+        }
     }
 
     fn draw_some(&mut self, n: usize, leased: bool, draws: &mut Vec<Draw>, trash: &mut Trash) {
@@ -141,6 +149,9 @@ impl TableState {
         trash: &mut Trash,
     ) {
         let keys = self.keys_of(handles.clone());
+        if keys.is_empty() {
+            return;
+        }
         self.record(&TableOp::Acknowledge { keys: &keys });
         for handle in handles {
             if self.is_live(handle) {
@@ -155,14 +166,21 @@ impl TableState {
     /// The leased draws were not used: counters are undone and hidden items regain their place.
     ///
     /// Nothing comes back after a delete or a reset.
-    pub fn give_back(&mut self, handles: impl Iterator<Item = Handle> + Clone) {
-        let keys = self.keys_of(handles.clone());
-        self.record(&TableOp::GiveBack { keys: &keys });
+    pub fn give_back(&mut self, handles: impl Iterator<Item = Handle>) {
+        // Items from before a reset: their samples went with the counters.
+        let handles = handles.filter(|handle| handle.seq >= self.first_seq);
+        let handles: Vec<Handle> = handles.collect();
+        if handles.is_empty() {
+            return;
+        }
+        let keys = self.keys_of(handles.iter().copied());
+        let samples = handles.len() as u64;
+        self.record(&TableOp::GiveBack {
+            keys: &keys,
+            samples,
+        });
+        self.limiter.samples -= samples;
         for handle in handles {
-            if handle.seq < self.first_seq {
-                continue;
-            }
-            self.limiter.samples -= 1;
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);
             }

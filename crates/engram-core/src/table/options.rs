@@ -77,8 +77,8 @@ impl TableOptions {
     /// Checks that an item could be taken, if not now then later.
     ///
     /// # Errors
-    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key from 2^63,
-    /// [`Error::NeverServed`] for an item larger than `max_bytes`.
+    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key from 2^63
+    /// or cells that are not there, [`Error::NeverServed`] for an item larger than `max_bytes`.
     pub fn check_item(&self, item: &NewItem) -> Result<()> {
         self.check_priority(item.priority)?;
         if item.key >> 63 != 0 {
@@ -87,6 +87,7 @@ impl TableOptions {
                 item.key, self.name
             )));
         }
+        item.trajectory.check_slices()?;
         if let Some(signature) = &self.signature {
             item.trajectory.check(&self.name, signature)?;
         }

@@ -197,6 +197,12 @@ impl BatchedRecorder {
         Ok(())
     }
 
+    /// Items whose chunks are complete.
+    #[must_use]
+    pub fn ready_items(&self) -> usize {
+        self.pending.ready_len()
+    }
+
     /// Takes the items whose chunks are complete, each with its table.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()

@@ -305,6 +305,12 @@ impl Recorder {
         Ok(())
     }
 
+    /// Items whose chunks are complete.
+    #[must_use]
+    pub fn ready_items(&self) -> usize {
+        self.pending.ready_len()
+    }
+
     /// Takes the items whose chunks are complete, in creation order, each with its table.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()

@@ -237,7 +237,10 @@ def train(
                     observation = env.reset()
 
                 # Learn, once the table holds `min_replay_size` items: the open episode is n items behind its steps.
-                if step >= config.min_replay_size + config.n_step and step % config.learn_period == 0:
+                warm_up = config.min_replay_size + config.n_step
+                if step == warm_up:
+                    writer.flush()  # the first sample would wait for items whose chunk is not full yet
+                if step >= warm_up and step % config.learn_period == 0:
                     beta = 1 - (1 - config.beta_start) * (1 - step / config.max_steps)
                     batch = store.sample(TABLE, config.batch_size, timeout=SAMPLE_TIMEOUT)
                     weight = batch.importance_weights(beta)

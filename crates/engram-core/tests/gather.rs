@@ -1,0 +1,349 @@
+//! Gathering, byte by byte, against cells computed from where they came from.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test's helpers may fail, and its sizes are small"
+)]
+
+use std::sync::Arc;
+
+use engram_core::gather::{Column, Columns, Data, Time, Uneven, gather};
+use engram_core::pool::Pool;
+use engram_core::{
+    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Error, Layout, Origin, Result,
+    Schema, Slice, SpanColumn, Spans, Trajectory,
+};
+use smallvec::smallvec;
+
+const OBS: usize = 5;
+
+fn schema(obs: usize) -> Arc<Schema> {
+    named(&["action", "name", "obs"], obs)
+}
+
+fn named(names: &[&str], obs: usize) -> Arc<Schema> {
+    let cell = |dtype, shape| CellSpec { dtype, shape };
+    Arc::new(Schema {
+        layout: Arc::new(Layout {
+            names: names.iter().map(|name| Box::from(*name)).collect(),
+            structure: "".into(),
+        }),
+        cells: Box::new([
+            cell(DType::Int32, smallvec![]),
+            cell(DType::String, smallvec![]),
+            cell(DType::Uint8, smallvec![obs]),
+        ]),
+    })
+}
+
+fn action(step: usize) -> [u8; 4] {
+    (step as u32 * 1_000_003).to_le_bytes()
+}
+
+fn name(step: usize) -> Vec<u8> {
+    let text = "x".repeat(step % 4) + &step.to_string();
+    let mut cell = (text.len() as u32).to_le_bytes().to_vec();
+    cell.extend_from_slice(text.as_bytes());
+    cell
+}
+
+fn obs(step: usize, size: usize) -> Vec<u8> {
+    (0..size)
+        .map(|at| ((step * 7 + at / 64) % 251) as u8 + 1)
+        .collect()
+}
+
+/// Steps `first..first + steps`.
+fn chunk_of(
+    schema: Arc<Schema>,
+    first: usize,
+    steps: usize,
+    compression: Compression,
+) -> Arc<Chunk> {
+    let size = schema.cells[2].bytes();
+    let mut builder = ChunkBuilder::new(schema, steps).unwrap();
+    for row in 0..steps {
+        builder
+            .cell_mut(0, row)
+            .copy_from_slice(&action(first + row));
+        builder.commit(0);
+        builder.push_string(1, &name(first + row)).unwrap();
+        builder
+            .cell_mut(2, row)
+            .copy_from_slice(&obs(first + row, size));
+        builder.commit(2);
+    }
+    let origin = Origin::default();
+    Arc::new(
+        builder
+            .seal(origin, &mut Compressor::new(compression))
+            .unwrap(),
+    )
+}
+
+fn chunk(first: usize, steps: usize) -> Arc<Chunk> {
+    chunk_of(schema(OBS), first, steps, Compression::Off)
+}
+
+fn rows(chunk: &Arc<Chunk>, offset: u32, len: u32) -> Trajectory {
+    Trajectory::Rows {
+        chunk: Arc::clone(chunk),
+        offset,
+        len,
+        squeeze: false,
+    }
+}
+
+/// Whether a column is squeezed, and its runs: chunk, offset, length.
+type Runs<'a> = (bool, &'a [(u32, u32, u32)]);
+
+fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
+    let mut slices = Vec::new();
+    let columns = columns
+        .iter()
+        .zip(0_u32..)
+        .map(|((squeeze, runs), column)| {
+            let first_slice = slices.len() as u32;
+            slices.extend(runs.iter().map(|&(chunk, offset, len)| Slice {
+                chunk,
+                column,
+                offset,
+                len,
+            }));
+            SpanColumn {
+                first_slice,
+                len: runs.iter().map(|run| run.2).sum(),
+                squeeze: *squeeze,
+            }
+        });
+    let columns = columns.collect();
+    Trajectory::Spans(Arc::new(Spans {
+        layout: Arc::clone(&chunks[0].schema().layout),
+        chunks: chunks.into(),
+        columns,
+        slices: slices.into(),
+    }))
+}
+
+fn bytes(column: &Column) -> &[u8] {
+    match &column.data {
+        Data::Bytes(bytes) => bytes,
+        Data::Strings(bytes) => bytes,
+    }
+}
+
+fn expect_steps(columns: &Columns, steps: [&[usize]; 3]) {
+    let actions: Vec<u8> = steps[0].iter().flat_map(|step| action(*step)).collect();
+    let names: Vec<u8> = steps[1].iter().flat_map(|step| name(*step)).collect();
+    let pixels = columns.columns[2].cell.bytes();
+    let observations: Vec<u8> = steps[2]
+        .iter()
+        .flat_map(|step| obs(*step, pixels))
+        .collect();
+    assert_eq!(bytes(&columns.columns[0]), actions);
+    assert_eq!(bytes(&columns.columns[1]), names);
+    assert!(bytes(&columns.columns[2]) == observations);
+}
+
+fn gathered(items: &[Trajectory], uneven: Uneven) -> Result<Columns> {
+    gather(items, uneven, &Arc::default())
+}
+
+#[test]
+fn rows_lie_side_by_side() {
+    let chunk = chunk(10, 6);
+    let items = [rows(&chunk, 0, 2), rows(&chunk, 3, 2), rows(&chunk, 1, 2)];
+    let columns = gathered(&items, Uneven::Ragged).unwrap();
+    let steps = [10, 11, 13, 14, 11, 12];
+    expect_steps(&columns, [&steps; 3]);
+    assert!(
+        columns
+            .columns
+            .iter()
+            .all(|column| column.time == Time::Even(2))
+    );
+    assert_eq!(&*columns.layout.names[2], "obs");
+}
+
+#[test]
+fn spans_join_chunks_column_by_column() {
+    let chunks = [chunk(0, 3), chunk(3, 3), chunk(6, 2)];
+    let item = spans(
+        &chunks,
+        [
+            (false, &[(0, 2, 1), (1, 0, 3), (2, 0, 1)]),
+            (true, &[(2, 1, 1)]),
+            (false, &[(2, 0, 1), (0, 0, 1), (0, 0, 1)]),
+        ],
+    );
+    let items = [item.clone(), item];
+    let columns = gathered(&items, Uneven::Ragged).unwrap();
+    let twice = |steps: &[usize]| [steps, steps].concat();
+    expect_steps(
+        &columns,
+        [&twice(&[2, 3, 4, 5, 6]), &twice(&[7]), &twice(&[6, 0, 0])],
+    );
+    let times: Vec<&Time> = columns.columns.iter().map(|column| &column.time).collect();
+    assert_eq!(times, [&Time::Even(5), &Time::Squeezed, &Time::Even(3)]);
+}
+
+#[test]
+fn uneven_items_are_ragged_or_padded() {
+    let chunk = chunk(0, 8);
+    let items = [rows(&chunk, 0, 1), rows(&chunk, 1, 3), rows(&chunk, 4, 2)];
+    let ragged = gathered(&items, Uneven::Ragged).unwrap();
+    expect_steps(&ragged, [&[0, 1, 2, 3, 4, 5]; 3]);
+    assert_eq!(ragged.columns[1].time, Time::Ragged(vec![0, 1, 4, 6]));
+    let padded = gathered(&items, Uneven::Pad).unwrap();
+    let time = Time::Padded {
+        longest: 3,
+        lengths: vec![1, 3, 2],
+    };
+    assert!(padded.columns.iter().all(|column| column.time == time));
+    let cells = [
+        Some(0),
+        None,
+        None,
+        Some(1),
+        Some(2),
+        Some(3),
+        Some(4),
+        Some(5),
+        None,
+    ];
+    let text = |cell: Option<usize>| cell.map_or(vec![0; 4], name);
+    let strings: Vec<u8> = cells.into_iter().flat_map(text).collect();
+    assert_eq!(bytes(&padded.columns[1]), strings);
+    let pixels = |cell: Option<usize>| cell.map_or(vec![0; OBS], |step| obs(step, OBS));
+    let pixels: Vec<u8> = cells.into_iter().flat_map(pixels).collect();
+    assert_eq!(bytes(&padded.columns[2]), pixels);
+}
+
+#[test]
+fn a_used_buffer_shows_nothing_in_the_padding() {
+    let pool = Arc::new(Pool::default());
+    let wide = chunk_of(schema(50_000), 0, 4, Compression::Off);
+    let dirty = gather(&[rows(&wide, 0, 4), rows(&wide, 0, 4)], Uneven::Pad, &pool).unwrap();
+    let address = bytes(&dirty.columns[2]).as_ptr();
+    drop(dirty);
+    let items = [rows(&wide, 0, 1), rows(&wide, 0, 4)];
+    let padded = gather(&items, Uneven::Pad, &pool).unwrap();
+    assert_eq!(
+        bytes(&padded.columns[2]).as_ptr(),
+        address,
+        "the buffer is used again"
+    );
+    let (first, second) = bytes(&padded.columns[2]).split_at(4 * 50_000);
+    assert!(first[..50_000] == obs(0, 50_000) && second[150_000..] == obs(3, 50_000));
+    assert!(first[50_000..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_large_batch_is_the_same_in_parallel() {
+    let wide = chunk_of(schema(30_000), 0, 40, Compression::Off);
+    let packed = chunk_of(schema(30_000), 40, 40, Compression::Auto);
+    let item = |at: u32| {
+        let chunk = if at.is_multiple_of(3) { &packed } else { &wide };
+        rows(chunk, at % 30, 1 + at % 5)
+    };
+    let items: Vec<Trajectory> = (0..203).map(item).collect();
+    for uneven in [Uneven::Ragged, Uneven::Pad] {
+        let all = gathered(&items, uneven).unwrap();
+        assert!(
+            bytes(&all.columns[2]).len() > 4 << 20,
+            "large enough to be shared out"
+        );
+        for (i, item) in items.iter().enumerate() {
+            let alone = gathered(std::slice::from_ref(item), Uneven::Ragged).unwrap();
+            for at in [0, 2] {
+                let (column, size) = (&all.columns[at], all.columns[at].cell.bytes());
+                let start = match &column.time {
+                    Time::Ragged(splits) => usize::try_from(splits[i]).unwrap(),
+                    Time::Padded { longest, .. } => i * longest,
+                    time => panic!("{time:?}"),
+                };
+                let mine = bytes(&alone.columns[at]);
+                assert!(bytes(column)[start * size..].starts_with(mine));
+            }
+        }
+    }
+}
+
+#[test]
+fn compressed_columns_are_unpacked() {
+    let packed = chunk_of(schema(2_000), 0, 30, Compression::Auto);
+    assert!(packed.footprint() < 30_000, "it was compressed");
+    let items: Vec<Trajectory> = (0..29).map(|at| rows(&packed, at, 2)).collect();
+    let steps: Vec<usize> = (0..29).flat_map(|at| [at, at + 1]).collect();
+    expect_steps(&gathered(&items, Uneven::Ragged).unwrap(), [&steps; 3]);
+}
+
+fn refused(items: &[Trajectory]) -> String {
+    match gathered(items, Uneven::Pad).unwrap_err() {
+        Error::Signature(text) => text,
+        error => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn items_that_do_not_go_side_by_side_are_named() {
+    let narrow = rows(&chunk(0, 3), 0, 1);
+    let wide = rows(&chunk_of(schema(7), 0, 3, Compression::Off), 0, 1);
+    assert_eq!(
+        refused(&[narrow.clone(), wide]),
+        "column `obs` is uint8[5] with time axis in one item and uint8[7] with time axis in \
+         another: such items do not go into one batch, sample them one by one"
+    );
+    let squeezed = Trajectory::Rows {
+        chunk: chunk(0, 3),
+        offset: 0,
+        len: 1,
+        squeeze: true,
+    };
+    assert_eq!(
+        refused(&[narrow.clone(), squeezed]),
+        "column `action` is int32[] with time axis in one item and int32[] without time axis in \
+         another: such items do not go into one batch, sample them one by one"
+    );
+    let swapped = named(&["action", "title", "obs"], OBS);
+    let swapped = rows(&chunk_of(swapped, 0, 3, Compression::Off), 0, 1);
+    assert_eq!(
+        refused(&[narrow.clone(), swapped]),
+        "items of columns `action`, `name`, `obs` and of columns `action`, `title`, `obs` do not \
+         go into one batch: sample them one by one"
+    );
+    let error = gathered(&[], Uneven::Pad).unwrap_err();
+    assert_eq!(error.to_string(), "a batch of no items has no columns");
+}
+
+#[test]
+fn an_item_of_cells_that_are_not_there_is_refused() {
+    let chunks = [chunk(0, 3), chunk_of(schema(7), 3, 3, Compression::Off)];
+    let text = |item: Trajectory| item.check_slices().unwrap_err().to_string();
+    assert_eq!(rows(&chunks[0], 1, 2).check_slices(), Ok(()));
+    assert_eq!(
+        text(rows(&chunks[0], 2, 2)),
+        "item refers to cells 2..4 of column `action`, whose chunk has 3"
+    );
+    assert_eq!(
+        text(rows(&chunks[0], 1, 0)),
+        "item has no cells of column `action`; each column needs at least one"
+    );
+    let one: &[(u32, u32, u32)] = &[(0, 0, 1)];
+    let both: &[(u32, u32, u32)] = &[(0, 0, 1), (1, 0, 1)];
+    let item = spans(&chunks, [(false, both), (false, both), (false, one)]);
+    assert_eq!(item.check_slices(), Ok(()));
+    assert_eq!(
+        text(spans(&chunks, [(false, one), (false, one), (false, both)])),
+        "item joins cells of uint8[5] and of uint8[7] in column `obs`; the cells of a column are alike"
+    );
+    assert_eq!(
+        text(spans(&chunks, [(false, one), (true, both), (false, one)])),
+        "item has 2 cells in column `name` without a time axis; such a column has one"
+    );
+    assert_eq!(
+        text(spans(&chunks, [(false, one), (false, &[]), (false, one)])),
+        "item has no cells of column `name`; each column needs at least one"
+    );
+}

@@ -1,0 +1,201 @@
+//! Chi-square tests of the random samplers, with fixed seeds.
+//!
+//! Each statistic is compared with the 99.9 % quantile of its distribution: a correct sampler
+//! stays below it for all but one seed in a thousand, and the seeds here are among the others.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "a test's helpers may fail, and its counts are small"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engram_core::{
+    CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, NewItem, Origin, RateLimits,
+    Schema, SelectorKind, TableOptions, TableState, Trajectory, Trash, Volatile,
+};
+use smallvec::smallvec;
+
+const DRAWS: usize = 200_000;
+
+fn table(sampler: SelectorKind, seed: u64) -> TableState {
+    let options = TableOptions {
+        name: "t".into(),
+        max_size: 1_000,
+        max_bytes: None,
+        max_times_sampled: 0,
+        ttl: None,
+        sampler,
+        remover: SelectorKind::Fifo,
+        limits: RateLimits::min_size(1),
+        signature: None,
+        seed,
+    };
+    TableState::new(Arc::new(options), Arc::new(Volatile)).unwrap()
+}
+
+fn trajectory() -> Trajectory {
+    let layout = Arc::new(Layout {
+        names: Box::new(["reward".into()]),
+        structure: "".into(),
+    });
+    let cell = CellSpec {
+        dtype: DType::Float32,
+        shape: smallvec![],
+    };
+    let schema = Arc::new(Schema {
+        layout,
+        cells: Box::new([cell]),
+    });
+    let mut builder = ChunkBuilder::new(schema, 1).unwrap();
+    builder.commit(0);
+    let mut compressor = Compressor::new(Compression::Off);
+    let chunk = builder.seal(Origin::default(), &mut compressor).unwrap();
+    Trajectory::Rows {
+        chunk: Arc::new(chunk),
+        offset: 0,
+        len: 1,
+        squeeze: true,
+    }
+}
+
+/// A table after inserts past its size, many updates and deletes, with the priorities it holds.
+fn worn(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
+    let mut table = table(sampler, seed);
+    let mut expected = BTreeMap::new();
+    let mut trash = Trash::default();
+    let trajectory = trajectory();
+    for key in 0..1_500 {
+        let priority = (key % 17) as f64;
+        let item = NewItem {
+            key,
+            trajectory: trajectory.clone(),
+            priority,
+        };
+        assert!(table.insert(item, 0, &mut trash));
+        expected.insert(key, priority);
+        expected.remove(&key.wrapping_sub(1_000));
+    }
+    for round in 0..40_u64 {
+        let updates: Vec<(u64, f64)> = (0..1_500)
+            .filter(|key| (key * 31 + round) % 7 == 0)
+            .map(|key| (key, ((key * 13 + round * 5) % 23) as f64 * 0.25))
+            .collect();
+        table.update(updates.iter().copied());
+        for (key, priority) in updates {
+            expected.entry(key).and_modify(|old| *old = priority);
+        }
+    }
+    let gone: Vec<u64> = (500..1_500).filter(|key| key % 5 != 2).collect();
+    table.delete(&gone, &mut trash);
+    expected.retain(|key, _| !gone.contains(key));
+    assert_eq!(expected.len(), 200);
+    (table, expected)
+}
+
+/// Draws, and how often each key came.
+fn counts(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMap<u64, usize> {
+    let mut counts = BTreeMap::new();
+    let mut left = DRAWS;
+    // Sizes of requests vary: those of more than 32 are walked in several rounds.
+    for n in [1, 3, 31, 32, 33, 256, 1_000].into_iter().cycle() {
+        let n = n.min(left);
+        let mut draws = Vec::new();
+        assert_eq!(table.draw(n, false, &mut draws, &mut Trash::default()), n);
+        for draw in draws {
+            let expected = probabilities[&draw.key];
+            assert!((draw.probability - expected).abs() < 1e-9);
+            *counts.entry(draw.key).or_insert(0) += 1;
+        }
+        left -= n;
+        if left == 0 {
+            break;
+        }
+    }
+    counts
+}
+
+fn check(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) {
+    let counts = counts(table, probabilities);
+    let possible = probabilities.values().filter(|p| **p > 0.0).count();
+    assert!(counts.keys().all(|key| probabilities[key] > 0.0));
+    let statistic: f64 = probabilities
+        .iter()
+        .filter(|(_, probability)| **probability > 0.0)
+        .map(|(key, probability)| {
+            let expected = probability * DRAWS as f64;
+            assert!(expected > 5.0, "too rare for the approximation");
+            let found = counts.get(key).copied().unwrap_or(0) as f64;
+            (found - expected).powi(2) / expected
+        })
+        .sum();
+    let bound = chi_square_quantile(possible as f64 - 1.0);
+    assert!(statistic < bound, "{statistic} of at most {bound}");
+    // Too even a spread is not chance either.
+    assert!(statistic > (possible as f64 - 1.0) * 0.5, "{statistic}");
+}
+
+/// The 99.9 % quantile, after Wilson and Hilferty.
+fn chi_square_quantile(freedom: f64) -> f64 {
+    const NORMAL: f64 = 3.090_232;
+    let spread = 2.0 / (9.0 * freedom);
+    freedom * (1.0 - spread + NORMAL * spread.sqrt()).powi(3)
+}
+
+#[test]
+fn quantiles_agree_with_tables() {
+    assert!((chi_square_quantile(10.0) - 29.59).abs() < 0.3);
+    assert!((chi_square_quantile(100.0) - 149.45).abs() < 0.1);
+}
+
+#[test]
+fn uniform_is_uniform() {
+    for seed in [1, 2, 3] {
+        let (mut table, items) = worn(SelectorKind::Uniform, seed);
+        let even = 1.0 / items.len() as f64;
+        let probabilities = items.into_keys().map(|key| (key, even)).collect();
+        check(&mut table, &probabilities);
+    }
+}
+
+#[test]
+fn prioritized_follows_the_power_of_priorities() {
+    for (seed, exponent) in [(1, 0.0), (2, 0.4), (3, 1.0), (4, 1.5), (5, -0.5)] {
+        let (mut table, items) = worn(SelectorKind::Prioritized { exponent }, seed);
+        let weight = |priority: f64| {
+            if priority > 0.0 {
+                priority.powf(exponent)
+            } else {
+                0.0
+            }
+        };
+        let total: f64 = items.values().copied().map(weight).sum();
+        assert!(items.values().any(|priority| *priority == 0.0));
+        let probabilities = items
+            .into_iter()
+            .map(|(key, priority)| (key, weight(priority) / total))
+            .collect();
+        check(&mut table, &probabilities);
+    }
+}
+
+#[test]
+fn all_zero_priorities_are_uniform() {
+    let (mut table, items) = worn(SelectorKind::Prioritized { exponent: 0.6 }, 1);
+    table.update(items.keys().map(|key| (*key, 0.0)));
+    let even = 1.0 / items.len() as f64;
+    let probabilities: BTreeMap<u64, f64> = items.keys().map(|key| (*key, even)).collect();
+    check(&mut table, &probabilities);
+    // A single weight above 0 takes everything.
+    let only = *items.keys().nth(77).unwrap();
+    table.update([(only, 1e-9)].into_iter());
+    let mut draws = Vec::new();
+    table.draw(500, false, &mut draws, &mut Trash::default());
+    assert!(
+        draws
+            .iter()
+            .all(|draw| draw.key == only && draw.odds.candidates == 1)
+    );
+}

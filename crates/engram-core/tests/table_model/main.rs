@@ -1,0 +1,485 @@
+//! A table against a plain list: every sampler and remover, in random order of calls.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "a test's helpers may fail, and its counts are small"
+)]
+
+mod model;
+mod record;
+
+use std::sync::Arc;
+
+use engram_core::{
+    Admission, Chunk, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind, TableOptions,
+    TableState, Trash,
+};
+use model::{Leased, Model};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use record::{Op, Recorder, chunks, trajectory};
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Insert {
+        priority: u8,
+        first: usize,
+        second: usize,
+    },
+    InsertAgain {
+        which: usize,
+    },
+    Draw {
+        n: usize,
+        leased: bool,
+    },
+    Acknowledge {
+        which: usize,
+        part: usize,
+    },
+    GiveBack {
+        which: usize,
+        part: usize,
+    },
+    Update {
+        which: usize,
+        priority: u8,
+    },
+    Delete {
+        which: usize,
+    },
+    Reset,
+    SetLimits(usize),
+    Pass {
+        time: u64,
+    },
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let which = 0..40_usize;
+    prop_oneof![
+        12 => (0..4_u8, 0..7_usize, 0..7_usize)
+            .prop_map(|(priority, first, second)| Call::Insert { priority, first, second }),
+        1 => which.clone().prop_map(|which| Call::InsertAgain { which }),
+        8 => (1..6_usize, any::<bool>()).prop_map(|(n, leased)| Call::Draw { n, leased }),
+        4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::Acknowledge { which, part }),
+        4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::GiveBack { which, part }),
+        3 => (which.clone(), 0..4_u8).prop_map(|(which, priority)| Call::Update { which, priority }),
+        2 => which.prop_map(|which| Call::Delete { which }),
+        1 => Just(Call::Reset),
+        1 => (0..4_usize).prop_map(Call::SetLimits),
+        2 => (0..30_u64).prop_map(|time| Call::Pass { time }),
+    ]
+}
+
+fn limits(which: usize) -> RateLimits {
+    let ratio = |samples_per_insert, min_size, min_diff, max_diff| RateLimits {
+        kind: "SampleToInsertRatio".into(),
+        samples_per_insert,
+        min_size,
+        min_diff,
+        max_diff,
+    };
+    match which {
+        0 => RateLimits::min_size(1),
+        1 => RateLimits::min_size(3),
+        2 => RateLimits::queue(6),
+        _ => ratio(1.5, 2, -2.0, 7.5),
+    }
+}
+
+const KINDS: [SelectorKind; 6] = [
+    SelectorKind::Fifo,
+    SelectorKind::Lifo,
+    SelectorKind::Uniform,
+    SelectorKind::Prioritized { exponent: 0.7 },
+    SelectorKind::MinHeap,
+    SelectorKind::MaxHeap,
+];
+
+fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value = TableOptions> {
+    (
+        prop_oneof![Just(0), Just(1), Just(3)],
+        0..4_usize,
+        prop_oneof![Just(None), Just(Some(6_000))],
+        prop_oneof![Just(None), Just(Some(50))],
+        any::<u64>(),
+    )
+        .prop_map(
+            move |(max_times_sampled, which, max_bytes, ttl, seed)| TableOptions {
+                name: "t".into(),
+                max_size: 6,
+                max_bytes,
+                max_times_sampled,
+                ttl,
+                sampler,
+                remover,
+                limits: limits(which),
+                signature: None,
+                seed,
+            },
+        )
+}
+
+/// The table, its model, and what is on lease.
+struct Pair {
+    table: TableState,
+    model: Model,
+    recorder: Arc<Recorder>,
+    chunks: Vec<Arc<Chunk>>,
+    leases: Vec<(Handle, Leased)>,
+    next_key: u64,
+    now: u64,
+}
+
+impl Pair {
+    fn new(options: TableOptions) -> Self {
+        let options = Arc::new(options);
+        let recorder = Arc::new(Recorder::default());
+        Self {
+            table: TableState::new(Arc::clone(&options), recorder.clone()).unwrap(),
+            model: Model::new(options),
+            recorder,
+            chunks: chunks(),
+            leases: Vec::new(),
+            next_key: 0,
+            now: 0,
+        }
+    }
+
+    fn make(&mut self, call: Call) {
+        match call {
+            Call::Insert {
+                priority,
+                first,
+                second,
+            } => {
+                self.next_key += 7;
+                self.insert(self.next_key, priority, first, second);
+            }
+            Call::InsertAgain { which } => {
+                let entries = &self.model.entries;
+                if let Some(key) = entries.get(which % 6).map(|entry| entry.key) {
+                    self.insert(key, 1, 0, 0);
+                }
+            }
+            Call::Draw { n, leased } => self.draw(n, leased),
+            Call::Acknowledge { which, part } => {
+                let ended = self.end_leases(which, part);
+                let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
+                self.table
+                    .acknowledge(handles.into_iter(), &mut Trash::default());
+                for (_, leased) in ended {
+                    if self.model.acknowledge(leased) {
+                        self.model.remove(leased.key);
+                    }
+                }
+            }
+            Call::GiveBack { which, part } => {
+                let ended = self.end_leases(which, part);
+                let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
+                self.table.give_back(handles.into_iter());
+                for (_, leased) in ended {
+                    self.model.give_back(leased);
+                }
+            }
+            Call::Update { which, priority } => {
+                let key = which as u64 * 7;
+                let priority = f64::from(priority);
+                let updates = [(key, priority), (u64::MAX >> 1, 1.0)];
+                let matched = self.table.update(updates.into_iter());
+                assert_eq!(matched, usize::from(self.model.set_priority(key, priority)));
+            }
+            Call::Delete { which } => {
+                let key = which as u64 * 7;
+                let matched = self.table.delete(&[key, key, 1], &mut Trash::default());
+                assert_eq!(matched, usize::from(self.model.find(key).is_some()));
+                if matched == 1 {
+                    self.model.remove(key);
+                }
+            }
+            Call::Reset => {
+                self.table.reset(&mut Trash::default());
+                self.model.reset();
+            }
+            Call::SetLimits(which) => {
+                self.table.set_limits(limits(which)).unwrap();
+                self.model.limits = limits(which);
+            }
+            Call::Pass { time } => self.pass(time),
+        }
+    }
+
+    fn insert(&mut self, key: u64, priority: u8, first: usize, second: usize) {
+        let item = NewItem {
+            key,
+            trajectory: trajectory(&self.chunks, first, second),
+            priority: f64::from(priority),
+        };
+        let bytes = self.model.options.item_bytes(&item);
+        let before = self.recorder.len();
+        let admission = self.table.admit(&item);
+        assert_eq!(admission, self.model.admission(bytes));
+        match admission {
+            Admission::Wait => {}
+            Admission::Shrink => {
+                assert!(self.table.shrink(&mut Trash::default()));
+                self.follow_evictions(before);
+                assert_ne!(self.table.admit(&item), Admission::Shrink);
+            }
+            Admission::Ready => {
+                let new = self.model.find(key).is_none();
+                let trajectory = item.trajectory.clone();
+                let priority = item.priority;
+                assert_eq!(
+                    self.table.insert(item, self.now, &mut Trash::default()),
+                    new
+                );
+                if new {
+                    self.model.insert(key, priority, trajectory, self.now);
+                }
+                self.follow_evictions(before);
+            }
+        }
+    }
+
+    /// Evicts from the model what the table evicted, and checks each choice.
+    fn follow_evictions(&mut self, start: usize) {
+        for key in self.recorder.removed(start, Removal::Evicted) {
+            assert!(self.model.must_evict());
+            let choices = self.model.choices(self.model.options.remover);
+            assert!(choices.contains_key(&key), "evicted {key} of {choices:?}");
+            self.model.remove(key);
+        }
+        assert!(!self.model.must_evict());
+    }
+
+    fn draw(&mut self, n: usize, leased: bool) {
+        let before = self.recorder.len();
+        let at_once = self.table.can_draw_at_once(n);
+        let mut draws = Vec::new();
+        let count = self
+            .table
+            .draw(n, leased, &mut draws, &mut Trash::default());
+        assert_eq!(count, draws.len());
+        assert!(count == n || !at_once);
+        let mut exhausted = Vec::new();
+        for draw in &draws {
+            assert!(self.model.can_sample());
+            self.check_draw(draw);
+            let seq = self.model.entries[self.model.find(draw.key).unwrap()].seq;
+            if self.model.sample(draw.key, leased) {
+                self.model.remove(draw.key);
+                exhausted.push(draw.key);
+            }
+            if leased {
+                let lease = Leased { key: draw.key, seq };
+                self.leases.push((draw.handle, lease));
+            }
+        }
+        assert_eq!(self.recorder.removed(before, Removal::Exhausted), exhausted);
+        let could_go_on = self.model.can_sample() && self.model.visible().count() > 0;
+        assert!(count == n || !could_go_on);
+    }
+
+    fn check_draw(&self, draw: &Draw) {
+        let choices = self.model.choices(self.model.options.sampler);
+        let expected = choices.get(&draw.key);
+        let Some(expected) = expected else {
+            panic!("drew {} of {choices:?}", draw.key);
+        };
+        assert!((draw.probability - expected).abs() < 1e-12);
+        let least = choices.values().copied().fold(f64::INFINITY, f64::min);
+        assert!((draw.odds.min_probability - least).abs() < 1e-12);
+        assert_eq!(draw.odds.candidates, choices.len() as u64);
+        let entry = &self.model.entries[self.model.find(draw.key).unwrap()];
+        assert!(draw.priority.total_cmp(&entry.priority).is_eq());
+        assert_eq!(draw.table_size, self.model.entries.len() as u64);
+        assert_eq!(draw.times_sampled, entry.times_sampled + 1);
+    }
+
+    fn end_leases(&mut self, which: usize, part: usize) -> Vec<(Handle, Leased)> {
+        let from = which.min(self.leases.len());
+        let to = (from + part).min(self.leases.len());
+        self.leases.drain(from..to).collect()
+    }
+
+    fn pass(&mut self, time: u64) {
+        self.now += time;
+        let before = self.recorder.len();
+        assert!(self.table.expire(self.now, &mut Trash::default()));
+        for key in self.recorder.removed(before, Removal::Expired) {
+            let oldest = self.model.oldest().unwrap();
+            assert_eq!(oldest.key, key);
+            assert!(oldest.inserted_at + self.model.options.ttl.unwrap() <= self.now);
+            self.model.remove(key);
+        }
+        let next = self.model.oldest().map(|entry| entry.inserted_at);
+        let due = next.zip(self.model.options.ttl).map(|(at, ttl)| at + ttl);
+        assert_eq!(self.table.next_expiry(), due);
+        assert!(due.is_none_or(|due| due > self.now));
+    }
+
+    fn check(&mut self) {
+        let stats = self.table.stats();
+        let model = &self.model;
+        assert_eq!(stats.size, model.entries.len() as u64);
+        assert_eq!(stats.hidden, model.hidden());
+        assert_eq!(stats.bytes, model.bytes());
+        assert_eq!(stats.num_episodes, model.episodes().len() as u64);
+        assert_eq!(stats.num_deleted_episodes, model.deleted_episodes);
+        assert_eq!(stats.num_unique_samples, model.unique_samples);
+        let limiter = &stats.limiter;
+        assert_eq!(
+            (limiter.inserts, limiter.samples, limiter.deletes),
+            (model.inserts, model.samples, model.deletes)
+        );
+        assert_eq!(limiter.limits, model.limits);
+        let mut entries: Vec<_> = model.entries.iter().collect();
+        entries.sort_by_key(|entry| entry.seq);
+        assert_eq!(
+            items(&mut self.table),
+            entries
+                .iter()
+                .map(|e| (e.seq, e.key, e.priority.to_bits(), e.times_sampled))
+                .collect::<Vec<_>>()
+        );
+    }
+
+    /// Replaying what was recorded gives the same table, down to what it will choose next.
+    fn check_replay(&mut self) {
+        let sink = Arc::new(Recorder::default());
+        let mut copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
+        self.recorder
+            .since(0)
+            .iter()
+            .for_each(|op| op.replay(&mut copy));
+        assert_eq!(sink.len(), 0, "a replay records nothing");
+        assert_eq!(items(&mut copy), items(&mut self.table));
+        let (found, expected) = (copy.stats(), self.table.stats());
+        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+        assert_eq!(copy.next_expiry(), self.table.next_expiry());
+        let sampler = self.model.options.sampler;
+        if matches!(
+            sampler,
+            SelectorKind::Uniform | SelectorKind::Prioritized { .. }
+        ) {
+            return;
+        }
+        for _ in 0..6 {
+            let next = |state: &mut TableState| {
+                let mut draws = Vec::new();
+                state.draw(1, true, &mut draws, &mut Trash::default());
+                draws.pop().map(|draw| (draw.key, draw.times_sampled))
+            };
+            assert_eq!(next(&mut copy), next(&mut self.table));
+        }
+    }
+}
+
+/// Insertion number, key, priority and samples of each item.
+fn items(table: &mut TableState) -> Vec<(u64, u64, u64, u32)> {
+    let snapshot = table.snapshot();
+    let items = snapshot.items();
+    let mut items: Vec<_> = items
+        .map(|item| {
+            (
+                item.seq,
+                item.key,
+                item.priority.to_bits(),
+                item.times_sampled,
+            )
+        })
+        .collect();
+    items.sort_unstable();
+    items
+}
+
+#[test]
+fn behaves_like_a_list() {
+    for sampler in KINDS {
+        for remover in KINDS {
+            let mut runner = TestRunner::new(Config {
+                cases: 96,
+                failure_persistence: None,
+                ..Config::default()
+            });
+            let calls = prop::collection::vec(call(), 1..120);
+            let outcome = runner.run(&(options(sampler, remover), calls), |(options, calls)| {
+                let mut pair = Pair::new(options);
+                for call in calls {
+                    pair.make(call);
+                    pair.check();
+                }
+                pair.check_replay();
+                Ok(())
+            });
+            if let Err(error) = outcome {
+                panic!("{sampler:?} and {remover:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lease_of_items_gone_is_undone_in_a_replay_too() {
+    let mut pair = Pair::new(TableOptions {
+        max_times_sampled: 1,
+        ..options_of_a_queue()
+    });
+    pair.insert(7, 1, 0, 0);
+    pair.draw(1, true);
+    pair.make(Call::Delete { which: 1 });
+    pair.make(Call::GiveBack { which: 0, part: 1 });
+    pair.check();
+    assert!(
+        matches!(pair.recorder.since(0).last(), Some(Op::GiveBack(keys, 1)) if keys.is_empty())
+    );
+    pair.check_replay();
+}
+
+#[test]
+fn chunks_that_outlive_a_table_forget_it() {
+    let mut pair = Pair::new(options_of_a_queue());
+    let fresh = format!("{:?}", pair.chunks[3].holders());
+    pair.insert(7, 1, 3, 3);
+    pair.make(Call::Reset);
+    assert_eq!(format!("{:?}", pair.chunks[3].holders()), fresh);
+    pair.insert(14, 1, 2, 3);
+    pair.recorder = Arc::default();
+    pair.table = TableState::new(Arc::new(options_of_a_queue()), pair.recorder.clone()).unwrap();
+    // The record of operations held a copy of the item, and has no part in counting.
+    assert_eq!(format!("{:?}", pair.chunks[3].holders()), fresh);
+}
+
+#[test]
+fn a_full_queue_waits_for_its_leases_instead_of_evicting() {
+    let mut pair = Pair::new(options_of_a_queue());
+    for key in 1..=6 {
+        pair.insert(key * 7, 1, 0, 0);
+    }
+    pair.draw(2, true);
+    pair.insert(70, 1, 0, 0);
+    assert_eq!(pair.model.entries.len(), 6);
+    assert_eq!((pair.model.deletes, pair.model.hidden()), (0, 2));
+    pair.make(Call::Acknowledge { which: 0, part: 1 });
+    pair.insert(70, 1, 0, 0);
+    pair.check();
+    assert_eq!((pair.model.deletes, pair.model.entries.len()), (1, 6));
+}
+
+fn options_of_a_queue() -> TableOptions {
+    TableOptions {
+        name: "t".into(),
+        max_size: 6,
+        max_bytes: None,
+        max_times_sampled: 1,
+        ttl: None,
+        sampler: SelectorKind::Fifo,
+        remover: SelectorKind::Fifo,
+        limits: RateLimits::queue(6),
+        signature: None,
+        seed: 0,
+    }
+}

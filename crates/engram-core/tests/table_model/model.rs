@@ -1,0 +1,267 @@
+//! A table as a plain list, slow and obvious.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use engram_core::table::ITEM_OVERHEAD;
+use engram_core::{Admission, Chunk, RateLimits, SelectorKind, TableOptions, Trajectory};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: u64,
+    pub(crate) priority: f64,
+    pub(crate) seq: u64,
+    pub(crate) touched: u64,
+    pub(crate) times_sampled: u32,
+    pub(crate) leases: u32,
+    pub(crate) hidden: bool,
+    pub(crate) inserted_at: u64,
+    pub(crate) trajectory: Trajectory,
+}
+
+/// One leased draw, to be ended later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    pub(crate) key: u64,
+    pub(crate) seq: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) options: Arc<TableOptions>,
+    pub(crate) limits: RateLimits,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) inserts: u64,
+    pub(crate) samples: u64,
+    pub(crate) deletes: u64,
+    pub(crate) deleted_episodes: u64,
+    pub(crate) unique_samples: u64,
+    pub(crate) next_seq: u64,
+    next_touch: u64,
+    first_seq: u64,
+}
+
+impl Model {
+    pub(crate) fn new(options: Arc<TableOptions>) -> Self {
+        Self {
+            limits: options.limits.clone(),
+            options,
+            entries: Vec::new(),
+            inserts: 0,
+            samples: 0,
+            deletes: 0,
+            deleted_episodes: 0,
+            unique_samples: 0,
+            next_seq: 0,
+            next_touch: 0,
+            first_seq: 0,
+        }
+    }
+
+    pub(crate) fn find(&self, key: u64) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.key == key)
+    }
+
+    pub(crate) fn hidden(&self) -> u64 {
+        self.entries.iter().filter(|entry| entry.hidden).count() as u64
+    }
+
+    pub(crate) fn visible(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| !entry.hidden)
+    }
+
+    fn chunks(&self) -> BTreeMap<u64, &Arc<Chunk>> {
+        let chunks = self
+            .entries
+            .iter()
+            .flat_map(|entry| entry.trajectory.chunks());
+        chunks.map(|chunk| (chunk.origin().key, chunk)).collect()
+    }
+
+    pub(crate) fn episodes(&self) -> BTreeSet<u64> {
+        let chunks = self.chunks();
+        let episodes = chunks.values().flat_map(|chunk| &chunk.origin().episodes);
+        episodes.copied().collect()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let chunks: usize = self.chunks().values().map(|chunk| chunk.footprint()).sum();
+        let items = self
+            .entries
+            .iter()
+            .map(|entry| ITEM_OVERHEAD + entry.trajectory.footprint() as u64);
+        chunks as u64 + items.sum::<u64>()
+    }
+
+    fn fits(&self, size: u64, bytes: u64) -> bool {
+        size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
+    }
+
+    /// Whether the remover may take something: beside leased items, the newest must stay.
+    pub(crate) fn must_evict(&self) -> bool {
+        let spared = u64::from(self.hidden() > 0);
+        !self.fits(self.entries.len() as u64, self.bytes())
+            && self.visible().count() as u64 > spared
+    }
+
+    fn diff(&self, inserts: u64, samples: u64) -> f64 {
+        inserts as f64 * self.limits.samples_per_insert - samples as f64
+    }
+
+    pub(crate) fn can_sample(&self) -> bool {
+        self.inserts - self.deletes >= self.limits.min_size
+            && self.diff(self.inserts, self.samples + 1) >= self.limits.min_diff
+    }
+
+    fn can_insert(&self, samples: u64) -> bool {
+        self.inserts + 1 - self.deletes <= self.limits.min_size
+            || self.diff(self.inserts + 1, samples) <= self.limits.max_diff
+    }
+
+    pub(crate) fn admission(&self, item_bytes: u64) -> Admission {
+        let (size, bytes) = (self.entries.len() as u64, self.bytes());
+        if self.must_evict() {
+            return Admission::Shrink;
+        }
+        let room = self.fits(size + 1, bytes + item_bytes);
+        // Samples that may still be undone pay for no eviction.
+        let on_lease = self.hidden() * u64::from(self.options.max_times_sampled);
+        let may_evict = self.fits(size, bytes)
+            && self.visible().count() > 0
+            && self.can_insert(self.samples.saturating_sub(on_lease));
+        if self.can_insert(self.samples) && (room || may_evict) {
+            Admission::Ready
+        } else {
+            Admission::Wait
+        }
+    }
+
+    pub(crate) fn insert(&mut self, key: u64, priority: f64, trajectory: Trajectory, now: u64) {
+        self.entries.push(Entry {
+            key,
+            priority,
+            seq: self.next_seq,
+            touched: self.next_touch,
+            times_sampled: 0,
+            leases: 0,
+            hidden: false,
+            inserted_at: now,
+            trajectory,
+        });
+        self.next_seq += 1;
+        self.next_touch += 1;
+        self.inserts += 1;
+    }
+
+    pub(crate) fn remove(&mut self, key: u64) {
+        let before = self.episodes();
+        let at = self.find(key).unwrap();
+        self.entries.remove(at);
+        self.deletes += 1;
+        self.deleted_episodes += before.difference(&self.episodes()).count() as u64;
+    }
+
+    pub(crate) fn set_priority(&mut self, key: u64, priority: f64) -> bool {
+        let Some(at) = self.find(key) else {
+            return false;
+        };
+        self.entries[at].priority = priority;
+        self.entries[at].touched = self.next_touch;
+        self.next_touch += 1;
+        true
+    }
+
+    /// Counts a sample; true when it removes the item at once.
+    pub(crate) fn sample(&mut self, key: u64, leased: bool) -> bool {
+        let at = self.find(key).unwrap();
+        let entry = &mut self.entries[at];
+        self.samples += 1;
+        self.unique_samples += u64::from(entry.times_sampled == 0);
+        entry.times_sampled += 1;
+        entry.leases += u32::from(leased);
+        entry.hidden = entry.times_sampled == self.options.max_times_sampled;
+        entry.hidden && entry.leases == 0
+    }
+
+    fn live(&mut self, leased: Leased) -> Option<&mut Entry> {
+        let found = |entry: &&mut Entry| entry.key == leased.key && entry.seq == leased.seq;
+        self.entries.iter_mut().find(found)
+    }
+
+    /// True when that removes the item.
+    pub(crate) fn acknowledge(&mut self, leased: Leased) -> bool {
+        self.live(leased).is_some_and(|entry| {
+            entry.leases -= 1;
+            entry.hidden && entry.leases == 0
+        })
+    }
+
+    pub(crate) fn give_back(&mut self, leased: Leased) {
+        if leased.seq < self.first_seq {
+            return;
+        }
+        self.samples -= 1;
+        if let Some(entry) = self.live(leased) {
+            entry.leases -= 1;
+            entry.times_sampled -= 1;
+            entry.hidden = false;
+            let unsampled = entry.times_sampled == 0;
+            self.unique_samples -= u64::from(unsampled);
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.entries.clear();
+        self.first_seq = self.next_seq;
+        self.inserts = 0;
+        self.samples = 0;
+        self.deletes = 0;
+        self.deleted_episodes = 0;
+        self.unique_samples = 0;
+    }
+
+    /// What `kind` may choose now, with the probability of each.
+    pub(crate) fn choices(&self, kind: SelectorKind) -> BTreeMap<u64, f64> {
+        let by = |order: &dyn Fn(&&Entry, &&Entry) -> std::cmp::Ordering| {
+            let first = self.visible().min_by(|a, b| order(a, b));
+            first.map(|entry| (entry.key, 1.0)).into_iter().collect()
+        };
+        let count = self.visible().count() as f64;
+        match kind {
+            SelectorKind::Fifo => by(&|a, b| a.seq.cmp(&b.seq)),
+            SelectorKind::Lifo => by(&|a, b| b.seq.cmp(&a.seq)),
+            SelectorKind::MinHeap => by(&|a, b| {
+                let order = a.priority.partial_cmp(&b.priority).unwrap();
+                order.then(a.touched.cmp(&b.touched))
+            }),
+            SelectorKind::MaxHeap => by(&|a, b| {
+                let order = b.priority.partial_cmp(&a.priority).unwrap();
+                order.then(a.touched.cmp(&b.touched))
+            }),
+            SelectorKind::Uniform => self.visible().map(|e| (e.key, 1.0 / count)).collect(),
+            SelectorKind::Prioritized { exponent } => {
+                let weight = |entry: &Entry| {
+                    if entry.priority == 0.0 {
+                        0.0
+                    } else {
+                        entry.priority.powf(exponent)
+                    }
+                };
+                let total: f64 = self.visible().map(weight).sum();
+                let odds = |entry: &Entry| {
+                    if total == 0.0 {
+                        1.0 / count
+                    } else {
+                        weight(entry) / total
+                    }
+                };
+                let odds = self.visible().map(|entry| (entry.key, odds(entry)));
+                odds.filter(|(_, odds)| *odds > 0.0).collect()
+            }
+        }
+    }
+
+    pub(crate) fn oldest(&self) -> Option<&Entry> {
+        self.visible().min_by_key(|entry| entry.seq)
+    }
+}

@@ -1,0 +1,178 @@
+//! Recorded operations, and items to insert.
+
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
+
+use engram_core::{
+    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Lsn, NewItem, OpSink,
+    Origin, RateLimits, Removal, Schema, Slice, SpanColumn, Spans, TableOp, TableState, Trajectory,
+    Trash,
+};
+use smallvec::smallvec;
+
+/// A [`TableOp`] that owns what it refers to.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Insert(NewItem, u64),
+    Remove(u64, Removal),
+    SetPriority(u64, f64),
+    Sample(Vec<u64>, bool),
+    Acknowledge(Vec<u64>),
+    GiveBack(Vec<u64>, u64),
+    Reset,
+    SetLimits(RateLimits),
+}
+
+impl Op {
+    fn of(op: &TableOp<'_>) -> Self {
+        match *op {
+            TableOp::Insert { item, now } => Self::Insert(item.clone(), now),
+            TableOp::Remove { key, cause } => Self::Remove(key, cause),
+            TableOp::SetPriority { key, priority } => Self::SetPriority(key, priority),
+            TableOp::Sample { keys, leased } => Self::Sample(keys.to_vec(), leased),
+            TableOp::Acknowledge { keys } => Self::Acknowledge(keys.to_vec()),
+            TableOp::GiveBack { keys, samples } => Self::GiveBack(keys.to_vec(), samples),
+            TableOp::Reset => Self::Reset,
+            TableOp::SetLimits { limits } => Self::SetLimits(limits.clone()),
+        }
+    }
+
+    pub(crate) fn replay(&self, state: &mut TableState) {
+        let op = match self {
+            Self::Insert(item, now) => TableOp::Insert { item, now: *now },
+            Self::Remove(key, cause) => TableOp::Remove {
+                key: *key,
+                cause: *cause,
+            },
+            Self::SetPriority(key, priority) => TableOp::SetPriority {
+                key: *key,
+                priority: *priority,
+            },
+            Self::Sample(keys, leased) => TableOp::Sample {
+                keys,
+                leased: *leased,
+            },
+            Self::Acknowledge(keys) => TableOp::Acknowledge { keys },
+            Self::GiveBack(keys, samples) => TableOp::GiveBack {
+                keys,
+                samples: *samples,
+            },
+            Self::Reset => TableOp::Reset,
+            Self::SetLimits(limits) => TableOp::SetLimits { limits },
+        };
+        state.replay(&op, &mut Trash::default());
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Recorder(Mutex<Vec<Op>>);
+
+impl Recorder {
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    pub(crate) fn since(&self, start: usize) -> Vec<Op> {
+        self.0.lock().unwrap()[start..].to_vec()
+    }
+
+    /// Keys removed since then for that reason.
+    pub(crate) fn removed(&self, start: usize, cause: Removal) -> Vec<u64> {
+        let ops = self.since(start);
+        let removed = ops.iter().filter_map(|op| match op {
+            Op::Remove(key, found) if *found == cause => Some(*key),
+            _ => None,
+        });
+        removed.collect()
+    }
+}
+
+impl OpSink for Recorder {
+    fn append(&self, _table: &str, op: &TableOp<'_>) -> Lsn {
+        let mut ops = self.0.lock().unwrap();
+        ops.push(Op::of(op));
+        Lsn(ops.len() as u64)
+    }
+
+    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> bool {
+        true
+    }
+}
+
+const ROWS: u32 = 4;
+
+/// Chunks of which each episode has two, but for the last: it belongs to two episodes.
+pub(crate) fn chunks() -> Vec<Arc<Chunk>> {
+    let layout = Arc::new(Layout {
+        names: Box::new(["action".into(), "obs".into()]),
+        structure: "dict".into(),
+    });
+    let cell = |dtype, size| CellSpec {
+        dtype,
+        shape: smallvec![size],
+    };
+    let chunk = |key: u64| {
+        let schema = Arc::new(Schema {
+            layout: Arc::clone(&layout),
+            cells: Box::new([
+                cell(DType::Int32, 1),
+                cell(DType::Float32, 2 + usize::try_from(key).unwrap() * 40),
+            ]),
+        });
+        let mut builder = ChunkBuilder::new(schema, ROWS as usize).unwrap();
+        for column in 0..2 {
+            for _ in 0..ROWS {
+                builder.commit(column);
+            }
+        }
+        let episodes = if key == 6 {
+            smallvec![2, 3]
+        } else {
+            smallvec![key / 2]
+        };
+        let origin = Origin {
+            key,
+            episodes,
+            first_step: key * u64::from(ROWS),
+            steps: ROWS,
+        };
+        let compressor = &mut Compressor::new(Compression::Off);
+        Arc::new(builder.seal(origin, compressor).unwrap())
+    };
+    (0..7).map(chunk).collect()
+}
+
+/// Rows of one chunk, or spans over two.
+pub(crate) fn trajectory(chunks: &[Arc<Chunk>], first: usize, second: usize) -> Trajectory {
+    if first == second {
+        return Trajectory::Rows {
+            chunk: Arc::clone(&chunks[first]),
+            offset: 1,
+            len: 2,
+            squeeze: false,
+        };
+    }
+    let slice = |chunk, column| Slice {
+        chunk,
+        column,
+        offset: 0,
+        len: ROWS,
+    };
+    Trajectory::Spans(Arc::new(Spans {
+        layout: Arc::clone(&chunks[first].schema().layout),
+        chunks: Box::new([Arc::clone(&chunks[first]), Arc::clone(&chunks[second])]),
+        columns: Box::new([
+            SpanColumn {
+                first_slice: 0,
+                len: 2 * ROWS,
+                squeeze: false,
+            },
+            SpanColumn {
+                first_slice: 2,
+                len: ROWS,
+                squeeze: false,
+            },
+        ]),
+        slices: Box::new([slice(0, 0), slice(1, 0), slice(1, 1)]),
+    }))
+}

@@ -1,0 +1,235 @@
+//! Prefetching readers.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engram_core::gather::{Data, Uneven};
+use engram_core::{SelectorKind, TableOptions};
+use engram_engine::stream::Next;
+use engram_engine::{Batch, Patience, Stream, StreamOptions, Table};
+
+use crate::support::{SECOND, dropped, engine, item, items, put, queue, served, table, take, text};
+
+fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>) -> Stream {
+    let options = StreamOptions {
+        batch_size,
+        prefetch,
+        max_batches: max,
+        uneven: Uneven::Ragged,
+    };
+    Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
+}
+
+fn next(stream: &mut Stream, time: Duration) -> Option<Batch> {
+    let mut patience = Patience {
+        deadline: Some(Instant::now() + time),
+        interrupted: &mut || false,
+    };
+    match stream.next(&mut patience).unwrap() {
+        Next::Batch(batch) => Some(batch),
+        Next::End | Next::Interrupted => None,
+    }
+}
+
+fn keys(batch: &Batch) -> Vec<u64> {
+    let keys: Vec<u64> = batch.draws.iter().map(|draw| draw.key).collect();
+    let Data::Bytes(bytes) = &batch.columns.columns[0].data else {
+        panic!("no bytes");
+    };
+    let lowest = keys.iter().map(|key| key.to_le_bytes()[0]);
+    assert!(
+        lowest.eq(bytes.iter().copied()),
+        "the data is that of the keys"
+    );
+    keys
+}
+
+/// Waits until the stream has drawn all it may.
+fn until_hidden(table: &Arc<Table>, hidden: u64) {
+    let start = Instant::now();
+    while table.info().stats.hidden != hidden {
+        assert!(start.elapsed() < 20 * SECOND, "never prefetched {hidden}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_reader_that_stops_returns_what_it_did_not_deliver() {
+    for (sampler, expected) in [
+        (SelectorKind::Fifo, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        (SelectorKind::MaxHeap, [0, 3, 6, 1, 4, 7, 2, 5, 8]),
+        (SelectorKind::Lifo, [8, 7, 6, 5, 4, 3, 2, 1, 0]),
+    ] {
+        let table = table(TableOptions {
+            sampler,
+            ..queue("t", 20)
+        });
+        let priority = [3.0, 2.0, 1.0].into_iter().cycle();
+        put(
+            &table,
+            (0..9).zip(priority).map(|(key, p)| item(key, p)).collect(),
+        );
+        let mut stream = open(&table, 2, 2, None);
+        assert_eq!(
+            keys(&next(&mut stream, 20 * SECOND).unwrap()),
+            expected[..2]
+        );
+        assert_eq!(
+            keys(&next(&mut stream, 20 * SECOND).unwrap()),
+            expected[2..4]
+        );
+        // Two of the delivered batch, two batches ready; the ninth is drawn once one is taken.
+        until_hidden(&table, 6);
+        stream.close();
+        let stats = table.info().stats;
+        assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
+        assert_eq!(table.info().waiting_samples, 0);
+        assert_eq!(take(&table, 5), expected[4..]);
+    }
+}
+
+#[test]
+fn a_batch_still_being_drawn_goes_back_too() {
+    let table = table(queue("t", 20));
+    put(&table, items(0..7));
+    let stream = open(&table, 4, 3, None);
+    until_hidden(&table, 7);
+    drop(stream);
+    assert!(take(&table, 7).into_iter().eq(0..7));
+}
+
+#[test]
+fn several_streams_on_one_queue_lose_nothing() {
+    const ITEMS: u64 = 4_000;
+    let table = table(queue("t", 64));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let writers: Vec<_> = (0..2)
+        .map(|writer| {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                for key in (writer..ITEMS).step_by(2) {
+                    put(&table, items(key..=key));
+                }
+            })
+        })
+        .collect();
+    let readers: Vec<_> = (0..3_usize)
+        .map(|reader| {
+            let (table, seen) = (Arc::clone(&table), Arc::clone(&seen));
+            thread::spawn(move || {
+                let mut stops = 0;
+                while seen.lock().unwrap().len() < usize::try_from(ITEMS).unwrap() {
+                    // Each ends now and then, in the middle of what it has prefetched.
+                    let mut stream = open(&table, 1 + reader, 3, None);
+                    for _ in 0..100 {
+                        let Some(batch) = next(&mut stream, SECOND / 5) else {
+                            break;
+                        };
+                        seen.lock().unwrap().extend(keys(&batch));
+                    }
+                    stops += 1;
+                    assert!(stops < 1_000, "some items never came");
+                }
+            })
+        })
+        .collect();
+    for thread in writers {
+        thread.join().unwrap();
+    }
+    for thread in readers {
+        thread.join().unwrap();
+    }
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len() as u64, ITEMS, "each came once");
+    assert!(
+        seen.iter()
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .eq(0..ITEMS)
+    );
+    let stats = table.info().stats;
+    assert_eq!(
+        (stats.size, stats.limiter.inserts, stats.limiter.deletes),
+        (0, ITEMS, ITEMS)
+    );
+}
+
+#[test]
+fn a_stream_ends_after_its_batches_or_in_time() {
+    let table = table(queue("t", 20));
+    put(&table, items(0..8));
+    let mut stream = open(&table, 2, 3, Some(3));
+    for batch in 0..3 {
+        let read = keys(&next(&mut stream, 20 * SECOND).unwrap());
+        assert_eq!(read, [2 * batch, 2 * batch + 1]);
+    }
+    assert!(next(&mut stream, 20 * SECOND).is_none());
+    assert_eq!(
+        table.info().stats.size,
+        2,
+        "asking once more acknowledged the last"
+    );
+    drop(stream);
+    let mut stream = open(&table, 3, 1, None);
+    let start = Instant::now();
+    assert!(next(&mut stream, SECOND / 50).is_none());
+    assert!(start.elapsed() < 5 * SECOND);
+    put(&table, items(8..9));
+    assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [6, 7, 8]);
+}
+
+#[test]
+fn a_reader_learns_why_nothing_more_comes() {
+    let engine = engine(vec![queue("t", 4)]);
+    let table = engine.table("t").unwrap();
+    put(&table, items(0..2));
+    let mut stream = open(&table, 2, 2, None);
+    assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1]);
+    engine.drop_table("t").unwrap();
+    let mut patience = Patience {
+        deadline: None,
+        interrupted: &mut || false,
+    };
+    assert_eq!(stream.next(&mut patience).unwrap_err(), dropped("t"));
+
+    let options = StreamOptions {
+        batch_size: 5,
+        prefetch: 1,
+        max_batches: None,
+        uneven: Uneven::Ragged,
+    };
+    let small = crate::support::table(queue("small", 4));
+    let refused = text(Stream::open(Arc::clone(&small), Arc::default(), options));
+    assert!(
+        refused.starts_with("5 samples from table `small` can never be had"),
+        "{refused}"
+    );
+    let empty = StreamOptions {
+        batch_size: 0,
+        ..options
+    };
+    let refused = text(Stream::open(small, Arc::default(), empty));
+    assert_eq!(
+        refused,
+        "batch_size is 0 and prefetch is 1; both must be at least 1"
+    );
+}
+
+#[test]
+fn an_interrupted_reader_loses_nothing() {
+    let table = table(queue("t", 4));
+    let mut stream = open(&table, 1, 1, None);
+    let mut patience = Patience {
+        deadline: None,
+        interrupted: &mut || true,
+    };
+    assert!(matches!(
+        stream.next(&mut patience).unwrap(),
+        Next::Interrupted
+    ));
+    served(table.insert(items(0..1)).unwrap()).unwrap();
+    assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
+}

@@ -1,0 +1,182 @@
+//! Everything at once: it ends, and the counts add up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use engram_core::gather::Uneven;
+use engram_core::table::ITEM_OVERHEAD;
+use engram_core::{RateLimits, SelectorKind, TableOptions};
+use engram_engine::{Patience, Stream, StreamOptions, Table, Waited};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use crate::support::{SECOND, fifo, item, queue, table, wait_for};
+
+const TIME: Duration = Duration::from_millis(400);
+const KEYS: u64 = 300;
+
+/// One of many callers; keeps calling until told to stop.
+fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
+    let brief = Duration::from_micros(rng.next_u64() % 3_000);
+    let keys: Vec<u64> = (0..rng.next_u64() % 20)
+        .map(|_| rng.next_u64() % KEYS)
+        .collect();
+    let n = 1 + usize::try_from(rng.next_u64() % 12).unwrap();
+    match number % 7 {
+        0 | 1 => {
+            let items = keys
+                .iter()
+                .map(|key| item(*key, [1.0, 2.0, 7.0][usize::try_from(key % 3).unwrap()]));
+            let mut ticket = table.insert(items.collect()).unwrap();
+            let _ = wait_for(&mut ticket, brief);
+        }
+        2 | 3 => {
+            let leased = number % 7 == 3;
+            let mut ticket = table.sample(n, leased).unwrap();
+            match (wait_for(&mut ticket, brief), rng.next_u64() % 3) {
+                (Waited::Served(sample), choice) => {
+                    let sample = sample.unwrap();
+                    assert_eq!(sample.draws.len(), n);
+                    if let (Some(lease), 0) = (sample.lease, choice) {
+                        lease.acknowledge();
+                    }
+                }
+                (_, 0) => drop(ticket),
+                (_, 1) => drop(ticket.take_partial()),
+                _ => drop(ticket.give_up(0.001)),
+            }
+        }
+        4 => {
+            let priorities = vec![2.5; keys.len()];
+            table.update_priorities(&keys, &priorities).unwrap();
+            table.delete(&keys[..keys.len() / 4]).unwrap();
+        }
+        5 => {
+            let options = StreamOptions {
+                batch_size: n,
+                prefetch: 2,
+                max_batches: Some(4),
+                uneven: Uneven::Ragged,
+            };
+            let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
+            let mut patience = Patience {
+                deadline: Some(Instant::now() + brief),
+                interrupted: &mut || false,
+            };
+            stream.next(&mut patience).unwrap();
+        }
+        _ => {
+            let limits = table.options().limits.clone();
+            match rng.next_u64() % 8 {
+                0 => table.reset().unwrap(),
+                1 => table.set_limits(RateLimits::min_size(3)).unwrap(),
+                2 => table.set_limits(limits).unwrap(),
+                _ => check(table, false),
+            }
+            thread::sleep(brief);
+        }
+    }
+}
+
+fn check(table: &Arc<Table>, at_rest: bool) {
+    let info = table.info();
+    let stats = &info.stats;
+    assert_eq!(stats.limiter.inserts - stats.limiter.deletes, stats.size);
+    assert!(stats.hidden <= stats.size && stats.num_episodes <= stats.size);
+    assert!(stats.size <= info.max_size + 1, "{} items", stats.size);
+    if !at_rest {
+        return;
+    }
+    assert_eq!(
+        (info.waiting_inserts, info.waiting_samples, stats.hidden),
+        (0, 0, 0)
+    );
+    let snapshot = table.snapshot();
+    let bytes: u64 = snapshot
+        .items()
+        .flat_map(|item| item.trajectory.chunks())
+        .map(|chunk| chunk.footprint() as u64 + ITEM_OVERHEAD)
+        .sum();
+    assert_eq!(
+        (snapshot.items().count() as u64, bytes),
+        (stats.size, stats.bytes)
+    );
+    assert_eq!(stats.num_episodes, stats.size);
+}
+
+fn storm(options: TableOptions) {
+    let table = table(options);
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..14_u64)
+        .map(|number| {
+            let (table, stop) = (Arc::clone(&table), Arc::clone(&stop));
+            thread::spawn(move || {
+                let mut rng = SplitMix64::seed_from_u64(number);
+                while !stop.load(Ordering::Relaxed) {
+                    caller(&table, number, &mut rng);
+                }
+            })
+        })
+        .collect();
+    thread::sleep(TIME);
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.join().unwrap();
+    }
+    check(&table, true);
+}
+
+/// Panics instead of hanging where the callers block each other for good.
+fn ends(work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    match ended.recv_timeout(60 * SECOND) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("still running"),
+        _ => worker.join().unwrap(),
+    }
+}
+
+#[test]
+fn a_queue_survives_a_storm() {
+    ends(|| storm(queue("t", 40)));
+}
+
+#[test]
+fn a_replay_table_survives_a_storm() {
+    ends(|| {
+        storm(TableOptions {
+            max_size: 100,
+            max_times_sampled: 3,
+            max_bytes: Some(30_000),
+            ttl: Some(50_000_000),
+            sampler: SelectorKind::Prioritized { exponent: 0.6 },
+            remover: SelectorKind::MinHeap,
+            ..fifo("t")
+        });
+    });
+}
+
+#[test]
+fn a_uniform_table_survives_a_storm() {
+    ends(|| {
+        storm(TableOptions {
+            max_size: 100,
+            sampler: SelectorKind::Uniform,
+            remover: SelectorKind::Lifo,
+            limits: RateLimits {
+                kind: "SampleToInsertRatio".into(),
+                samples_per_insert: 4.0,
+                min_size: 5,
+                min_diff: -20.0,
+                max_diff: 60.0,
+            },
+            ..fifo("t")
+        });
+    });
+}

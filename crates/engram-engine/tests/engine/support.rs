@@ -1,0 +1,218 @@
+//! Items, tables, and hands on the clock, the wakers and the log.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use engram_core::{
+    CellSpec, ChunkBuilder, Compression, Compressor, DType, Error, Layout, Lsn, NewItem, OpSink,
+    Origin, RateLimits, Result, Schema, SelectorKind, TableOp, TableOptions, Trajectory,
+};
+use engram_engine::{Clock, Engine, Patience, Sample, Table, Waited, wait};
+use smallvec::smallvec;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+pub(crate) fn item(key: u64, priority: f64) -> NewItem {
+    item_of(key, priority, 1)
+}
+
+/// An item with a chunk of its own, of `size` bytes, each of which is the lowest of the key.
+pub(crate) fn item_of(key: u64, priority: f64, size: usize) -> NewItem {
+    let schema = Arc::new(Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: "".into(),
+        }),
+        cells: Box::new([CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![size],
+        }]),
+    });
+    let mut builder = ChunkBuilder::new(schema, 1).unwrap();
+    builder.cell_mut(0, 0).fill(key.to_le_bytes()[0]);
+    builder.commit(0);
+    let origin = Origin {
+        key,
+        episodes: smallvec![key],
+        first_step: 0,
+        steps: 1,
+    };
+    let mut compressor = Compressor::new(Compression::Off);
+    NewItem {
+        key,
+        trajectory: Trajectory::Rows {
+            chunk: Arc::new(builder.seal(origin, &mut compressor).unwrap()),
+            offset: 0,
+            len: 1,
+            squeeze: true,
+        },
+        priority,
+    }
+}
+
+pub(crate) fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
+    keys.into_iter().map(|key| item(key, 1.0)).collect()
+}
+
+/// A first-in-first-out table that holds back nothing.
+pub(crate) fn fifo(name: &str) -> TableOptions {
+    TableOptions {
+        name: name.into(),
+        max_size: 1_000,
+        max_bytes: None,
+        max_times_sampled: 0,
+        ttl: None,
+        sampler: SelectorKind::Fifo,
+        remover: SelectorKind::Fifo,
+        limits: RateLimits::min_size(1),
+        signature: None,
+        seed: 7,
+    }
+}
+
+pub(crate) fn queue(name: &str, size: u64) -> TableOptions {
+    TableOptions {
+        max_size: size,
+        max_times_sampled: 1,
+        limits: RateLimits::queue(size),
+        ..fifo(name)
+    }
+}
+
+pub(crate) fn engine(tables: Vec<TableOptions>) -> Engine {
+    Engine::new(tables, 1).unwrap()
+}
+
+/// The only table of an engine.
+pub(crate) fn table(options: TableOptions) -> Arc<Table> {
+    let name = options.name.clone();
+    engine(vec![options]).table(&name).unwrap()
+}
+
+/// What the ticket yields within a time that is never reached.
+pub(crate) fn served<T>(mut ticket: impl Future<Output = T> + Unpin) -> T {
+    match wait_for(&mut ticket, 20 * SECOND) {
+        Waited::Served(output) => output,
+        other => panic!("not served: {}", kind(&other)),
+    }
+}
+
+fn kind<T>(waited: &Waited<T>) -> &'static str {
+    match waited {
+        Waited::Served(_) => "served",
+        Waited::Late => "late",
+        Waited::Interrupted => "interrupted",
+    }
+}
+
+pub(crate) fn wait_for<F: Future + Unpin>(ticket: &mut F, time: Duration) -> Waited<F::Output> {
+    let mut patience = Patience {
+        deadline: Some(Instant::now() + time),
+        interrupted: &mut || false,
+    };
+    wait(ticket, &mut patience)
+}
+
+pub(crate) fn put(table: &Arc<Table>, items: Vec<NewItem>) {
+    served(table.insert(items).unwrap()).unwrap();
+}
+
+pub(crate) fn keys(sample: &Sample) -> Vec<u64> {
+    sample.draws.iter().map(|draw| draw.key).collect()
+}
+
+/// Keys of `n` samples that are there.
+pub(crate) fn take(table: &Arc<Table>, n: usize) -> Vec<u64> {
+    keys(&served(table.sample(n, false).unwrap()).unwrap())
+}
+
+/// Counts how often it is woken.
+#[derive(Debug, Default)]
+pub(crate) struct Bell(AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Bell {
+    pub(crate) fn rings(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Polls once; the bell rings when another poll is due.
+pub(crate) fn poll<F: Future + Unpin>(ticket: &mut F, bell: &Arc<Bell>) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::clone(bell));
+    Pin::new(ticket).poll(&mut Context::from_waker(&waker))
+}
+
+/// A clock that moves when told to.
+#[derive(Debug, Default)]
+pub(crate) struct Hand(AtomicU64);
+
+impl Hand {
+    pub(crate) fn set(&self, now: u64) {
+        self.0.store(now, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A log that is durable up to where it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Log(Mutex<LogState>);
+
+#[derive(Debug, Default)]
+struct LogState {
+    appended: u64,
+    durable: u64,
+    wakers: Vec<Waker>,
+}
+
+impl Log {
+    pub(crate) fn appended(&self) -> u64 {
+        self.0.lock().unwrap().appended
+    }
+
+    pub(crate) fn settle(&self, durable: u64) {
+        let mut log = self.0.lock().unwrap();
+        log.durable = durable;
+        log.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl OpSink for Log {
+    fn append(&self, _table: &str, _op: &TableOp<'_>) -> Lsn {
+        let mut log = self.0.lock().unwrap();
+        log.appended += 1;
+        Lsn(log.appended)
+    }
+
+    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> bool {
+        let mut log = self.0.lock().unwrap();
+        if lsn.0 > log.durable {
+            log.wakers.push(waker.clone());
+        }
+        lsn.0 <= log.durable
+    }
+}
+
+pub(crate) fn text<T>(outcome: Result<T>) -> String {
+    match outcome {
+        Ok(_) => panic!("it went well"),
+        Err(error) => error.to_string(),
+    }
+}
+
+pub(crate) fn dropped(name: &str) -> Error {
+    Error::Closed(format!("table `{name}` was dropped"))
+}
