@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::condition::Condition;
-use super::recorder::check_priority;
+use super::refusal::check_priority;
 use super::select::{Cells, PickedColumn};
 use super::{Position, Subject};
 use crate::error::{Error, Result};

@@ -13,6 +13,7 @@ use super::keys::KeySource;
 use super::open::OpenChunk;
 use super::options::WriterOptions;
 use super::pending::{Body, Pending};
+use super::refusal::check_priority;
 use super::select::{Cells, PickedColumn, Selection};
 use super::shapes::Shapes;
 use crate::codec::Compressor;
@@ -315,16 +316,6 @@ impl Recorder {
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
     }
-}
-
-/// NaN has no place in any order.
-pub(super) fn check_priority(priority: f64) -> Result<()> {
-    if priority.is_nan() {
-        return Err(Error::Priority(
-            "priority is NaN; an item's priority is a number".into(),
-        ));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
