@@ -306,7 +306,7 @@ fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResu
         } else {
             let class = element.get_type();
             let text = format!(
-                "column `{path}` is an array of objects with a {} among them; only str and bytes are supported",
+                "column `{path}` holds a Python object of type {}; only str, bytes and what NumPy gives a dtype are supported",
                 class.name()?
             );
             return Err(errors::signature(py, text));
