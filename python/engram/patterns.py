@@ -216,7 +216,8 @@ class Pattern:
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             columns = ", ".join(f"`{name}`" for name in names)
             raise InvalidArgumentError(
-                f"pattern for table `{self.table}`: its function failed with {error!r} on a step with the columns {columns}"
+                f"pattern for table `{self.table}`: its function failed with {error!r} on a step with the columns "
+                f"{columns}"
             ) from error
 
 

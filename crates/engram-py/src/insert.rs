@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
-    Schema, Shape, Trajectory,
+    Schema, Shape, Signature, Trajectory,
 };
 use engram_engine::Engine;
 use pyo3::prelude::*;
