@@ -132,10 +132,12 @@ impl View<'_> {
             let dense = open.is_dense() && at < end;
             return slice(OPEN as usize, column, row, if dense { end - at } else { 1 });
         }
-        let Some(index) = self.history.find(at) else {
+        // A step that was begun and has no value yet lies behind the last chunk.
+        let found = self.history.find(at);
+        let found = found.map(|index| (index, self.history.get(index)));
+        let Some((index, segment)) = found.filter(|(_, segment)| at < segment.end()) else {
             return Err(missing);
         };
-        let segment = self.history.get(index);
         let found = segment.column(column).and_then(|own| {
             let row = segment.rows.row(own, offset(at, segment.first)?)?;
             Some((own, row))
