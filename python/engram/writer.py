@@ -103,6 +103,8 @@ class TrajectoryWriter(_Writer):
             timeout,
             compression,
         )
+        self._history: Any = None
+        self._history_version = -1
         # Once per step: calls go straight to the native method, past the one below.
         self.append = self._native.append  # type: ignore[method-assign]
 
@@ -130,7 +132,11 @@ class TrajectoryWriter(_Writer):
         time axis, `history["obs"][[0, 3]]` those two. Only the newest `history` steps can be used.
         Each slice has `shape`, `dtype`, `numpy()` and a length.
         """
-        return self._native.history
+        version = self._native.structure_version
+        if version != self._history_version:
+            self._history = self._native.history()
+            self._history_version = version
+        return self._history
 
     def create_item(
         self,
