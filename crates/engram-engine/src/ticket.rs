@@ -112,6 +112,12 @@ impl SampleTicket {
         }
     }
 
+    /// Where the items come from.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
     fn sample(&mut self) -> Sample {
         let draws = std::mem::take(&mut self.draws);
         let lease = self.leased.then(|| Lease::new(&self.table, &draws));
