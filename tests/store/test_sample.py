@@ -79,9 +79,7 @@ def test_a_timeout_is_kept_and_not_exceeded(open_store):
 @pytest.mark.parametrize("timeout", [None, 5])
 def test_more_than_a_table_can_ever_hand_out(open_store, timeout):
     store = open_store(Table("t", max_size=3, max_times_sampled=2))
-    text = (
-        "7 samples from table `t` can never be had at once: it holds at most 3 items, each sampled at most 2 times"
-    )
+    text = "7 samples from table `t` can never be had at once: it holds at most 3 items, each sampled at most 2 times"
     with raises(NeverServedError, text):
         store.sample("t", 7, timeout=timeout)
 
@@ -126,10 +124,10 @@ def test_numpy_integers_are_integers(open_store):
     assert len(store.sample("t", np.int32(3))) == 3
 
 
-@pytest.mark.parametrize("timeout", [-1.0, float("nan")])
-def test_bad_timeout(open_store, timeout):
+@pytest.mark.parametrize(("timeout", "shown"), [(-1.0, "-1"), (float("nan"), "NaN")])
+def test_bad_timeout(open_store, timeout, shown):
     store = open_store(Table("t"))
-    text = f"timeout is {str(timeout).replace('nan', 'NaN').replace('.0', '')} s; it must be at least 0, or None to wait for ever"
+    text = f"timeout is {shown} s; it must be at least 0, or None to wait for ever"
     for call in (
         lambda: store.sample("t", 1, timeout=timeout),
         lambda: store.insert({"x": 1}, {"t": 1.0}, timeout=timeout),
