@@ -37,7 +37,7 @@ class _Writer:
 
     @property
     def pending_items(self) -> int:
-        """Items made and not yet in their table, as far as is known."""
+        """Items made that no table has yet."""
         return self._native.pending_items
 
     def flush(self, timeout: float | None = None) -> None:

@@ -236,6 +236,6 @@ impl BatchedWriter {
             .begun
             .as_ref()
             .map_or(0, |(_, recorder)| recorder.pending_items());
-        Ok(recorded + inner.sender.outbox.in_flight())
+        Ok(recorded + inner.sender.outbox.items_left())
     }
 }

@@ -88,7 +88,10 @@ impl Intake {
             let leaf = Leaf::new(value, name)?;
             match self.columns[at] {
                 Some(column) => check_dtype(recorder, column, &leaf, name, py)?,
-                None => fresh = true,
+                None => {
+                    leaf.check_alone(name)?;
+                    fresh = true;
+                }
             }
             leaves.push(Some(leaf));
         }

@@ -158,6 +158,20 @@ impl<'py> Leaf<'py> {
         }
     }
 
+    /// Checks that the value fits the dtype that it would get by itself.
+    ///
+    /// # Errors
+    /// `SignatureError` for an integer beyond 64 bits.
+    pub(crate) fn check_alone(&self, path: &str) -> PyResult<()> {
+        match self {
+            Self::Weak {
+                value,
+                dtype: DType::Uint64,
+            } => store_number(value, DType::Uint64, &mut [0; 8], path),
+            _ => Ok(()),
+        }
+    }
+
     /// Copies the value, which must match, as `dtype` into `out`.
     ///
     /// # Errors

@@ -176,6 +176,6 @@ impl PatternWriter {
     #[getter]
     fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
         let inner = self.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.outbox.in_flight())
+        Ok(inner.recorder.pending_items() + inner.sender.outbox.items_left())
     }
 }

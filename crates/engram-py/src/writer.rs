@@ -327,7 +327,7 @@ impl TrajectoryWriter {
     #[getter]
     fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
         let inner = self.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.outbox.in_flight())
+        Ok(inner.recorder.pending_items() + inner.sender.outbox.items_left())
     }
 }
 
