@@ -203,7 +203,7 @@ class Pattern:
             window = slice(-(self.num_steps or 1), None)
             item = _engram.unflatten(structure, [leaf[window] for leaf in leaves])
         else:
-            item = self.trajectory(step)
+            item = self._ask(self.trajectory, step, names)
         windows, item_names, item_structure = _engram.flatten(item)
         for window, name in zip(windows, item_names, strict=True):
             if not isinstance(window, _Window):
@@ -214,11 +214,21 @@ class Pattern:
         conditions = []
         for condition in self.when:
             subject = condition.subject
-            source = 0 if subject.source is None else _pick(subject.source, step)
+            source = 0 if subject.source is None else _pick(self._ask(subject.source, step, names))
             conditions.append((subject.kind, source, condition.comparison, *condition.operands, condition.inverse))
         return _Compiled(
             self.table, item_names, item_structure, [tuple(w.slice) for w in windows], conditions, self.priority
         )
+
+    def _ask(self, function: Callable[[Any], Any], step: Any, names: Sequence[str]) -> Any:  # noqa: ANN401, nests
+        try:
+            return function(step)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            columns = ", ".join(f"`{name}`" for name in names)
+            raise InvalidArgumentError(
+                f"pattern for table `{self.table}`: its function failed with {error!r} on a step with the columns "
+                f"{columns}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +247,7 @@ def _describe(value: object) -> str:
     return "whole column" if isinstance(value, _Leaf) else type(value).__name__
 
 
-def _pick(source: Callable[[Any], Any], step: Any) -> int:  # noqa: ANN401, a nest
-    leaf = source(step)
+def _pick(leaf: object) -> int:
     if not isinstance(leaf, _Leaf):
         raise InvalidArgumentError(f'a column condition must pick one column, such as s["x"]; got a {_describe(leaf)}')
     return leaf.index

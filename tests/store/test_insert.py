@@ -67,7 +67,7 @@ def test_a_late_insert_says_where_the_item_is(open_store):
             {"x": object()},
             {},
             SignatureError,
-            "column `x` has an object of type object; a value must be an array, a number or text",
+            "column `x` holds a Python object of type object; only str, bytes and what NumPy gives a dtype are supported",
         ),
         (
             {"x": np.zeros(3), "y": 1},

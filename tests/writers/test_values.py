@@ -211,5 +211,5 @@ def test_dtypes_a_column_cannot_have(through, value):
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), np.array([1, "a", None], object)])
 def test_objects_a_column_cannot_hold(open_store, value):
-    with pytest.raises(SignatureError, match=r"^column `x` has an object of type (set|object|int); a value must be"):
+    with pytest.raises(SignatureError, match=r"^column `x` holds a Python object of type (set|object|int); only"):
         by_writer(open_store(Table("t")), value)

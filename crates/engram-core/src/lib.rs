@@ -4,6 +4,7 @@
 pub mod aligned;
 pub mod chunk;
 pub mod codec;
+pub mod cow;
 pub mod dtype;
 pub mod error;
 pub mod gather;

@@ -6,22 +6,25 @@
 mod apply;
 mod draw;
 mod options;
+mod snapshot;
 
 use std::sync::Arc;
 
 use rand_xoshiro::rand_core::SeedableRng;
 
+use crate::cow::CowPages;
 use crate::error::{Error, Result};
 use crate::holders::HolderId;
 use crate::item::{Item, NewItem, Slot};
 use crate::key_map::KeyMap;
 use crate::op::{Lsn, OpSink, Removal, TableOp};
-use crate::pages::{CowPages, Pages};
+use crate::pages::Pages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle};
 pub use options::TableOptions;
+pub use snapshot::{Snapshot, SnapshotItem, SnapshotRoom, SnapshotStep};
 
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
@@ -141,6 +144,8 @@ pub struct TableState {
     picks: Vec<Pick>,
     keys: Vec<u64>,
     found: Vec<(Slot, u64, f64)>,
+    /// Limits and counters when the snapshot under way was begun.
+    snapshot_limiter: Option<RateLimiter>,
 }
 
 /// Numbers about a table at one moment.
@@ -160,47 +165,6 @@ pub struct TableStats {
     pub num_unique_samples: u64,
     /// Limits and counters.
     pub limiter: RateLimiter,
-}
-
-/// The items of a table at one moment, however it changes afterwards.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    pages: Arc<[Arc<Box<[Item]>>]>,
-    /// Limits and counters.
-    pub limiter: RateLimiter,
-}
-
-/// One item of a [`Snapshot`].
-#[derive(Clone, Copy, Debug)]
-pub struct SnapshotItem<'a> {
-    /// Its key.
-    pub key: u64,
-    /// Its priority then.
-    pub priority: f64,
-    /// Insertion number.
-    pub seq: u64,
-    /// Samples taken, leased ones included.
-    pub times_sampled: u32,
-    /// What it is made of.
-    pub trajectory: &'a Trajectory,
-}
-
-impl Snapshot {
-    /// Its items, in no particular order.
-    pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
-        self.pages
-            .iter()
-            .flat_map(|page| page.iter())
-            .filter_map(|item| {
-                item.trajectory.as_ref().map(|trajectory| SnapshotItem {
-                    key: item.key,
-                    priority: item.priority,
-                    seq: item.seq,
-                    times_sampled: item.times_sampled,
-                    trajectory,
-                })
-            })
-    }
 }
 
 impl TableState {
@@ -223,6 +187,7 @@ impl TableState {
             picks: Vec::new(),
             keys: Vec::new(),
             found: Vec::new(),
+            snapshot_limiter: None,
             options,
             sink,
         })
@@ -430,15 +395,6 @@ impl TableState {
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,
             num_unique_samples: self.num_unique_samples,
-            limiter: self.limiter.clone(),
-        }
-    }
-
-    /// The items of this moment; costs one pointer per 128 items.
-    #[must_use]
-    pub fn snapshot(&mut self) -> Snapshot {
-        Snapshot {
-            pages: self.contents.items.snapshot(),
             limiter: self.limiter.clone(),
         }
     }

@@ -4,6 +4,7 @@
 //! a [`BatchedRecorder`] those of many environments; [`Pattern`]s say once which items to make.
 
 mod batch_chunk;
+mod batch_column;
 mod batched;
 mod condition;
 mod history;
@@ -20,7 +21,8 @@ mod rows;
 mod select;
 mod shapes;
 
-pub use batched::{BatchColumn, BatchedRecorder};
+pub use batch_column::BatchColumn;
+pub use batched::BatchedRecorder;
 pub use condition::{Comparison, Condition, Subject};
 pub use item_columns::ItemColumns;
 pub use keys::KeySource;

@@ -23,6 +23,8 @@ pub struct Engine {
     pool: Arc<Pool>,
     next_number: AtomicU64,
     entropy: u64,
+    /// Items that writers have made and not sent, because their chunks are not full yet.
+    unsent: AtomicU64,
 }
 
 impl Engine {
@@ -56,6 +58,7 @@ impl Engine {
             sink,
             pool: Arc::default(),
             next_number: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
             entropy,
         };
         for options in tables {
@@ -75,6 +78,21 @@ impl Engine {
     pub fn fresh_number(&self) -> u64 {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         SplitMix64::seed_from_u64(self.entropy.wrapping_add(number)).next_u64()
+    }
+
+    /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
+    pub fn tell_unsent(&self, before: u64, now: u64) {
+        self.unsent
+            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Why a table may look emptier than its writers think, in words.
+    #[must_use]
+    pub fn unsent(&self) -> Option<String> {
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        (unsent > 0).then(|| {
+            format!("writers hold {unsent} more in unfinished chunks, which `flush` would finish")
+        })
     }
 
     /// Adds a table.

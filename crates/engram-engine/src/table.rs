@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
+use engram_core::table::{SnapshotRoom, SnapshotStep};
 use engram_core::{
     Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions, TableState, Trash,
 };
@@ -39,6 +40,7 @@ pub struct Table {
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
     shared: Mutex<Shared>,
+    snapshots: Mutex<()>,
 }
 
 impl Table {
@@ -67,6 +69,7 @@ impl Table {
             clock,
             sink,
             shared,
+            snapshots: Mutex::default(),
         })
     }
 
@@ -301,10 +304,26 @@ impl Table {
         })
     }
 
-    /// The items of this moment, whatever happens afterwards.
+    /// The items of one moment during this call, whatever happens afterwards. Taken in steps:
+    /// others get the table in between.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.shared.lock().state.snapshot()
+        let _one_at_a_time = self.snapshots.lock();
+        loop {
+            let pages = self.shared.lock().state.snapshot_pages();
+            let room = SnapshotRoom::new(pages);
+            self.shared.lock().state.begin_snapshot(room);
+            loop {
+                let mut shared = self.shared.lock();
+                let step = shared.state.continue_snapshot();
+                MutexGuard::unlock_fair(shared);
+                match step {
+                    SnapshotStep::More => {}
+                    SnapshotStep::Done(snapshot) => return snapshot,
+                    SnapshotStep::Lost => break,
+                }
+            }
+        }
     }
 
     /// May `n` samples be taken now, as far as the limiter goes?

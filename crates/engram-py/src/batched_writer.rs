@@ -148,12 +148,9 @@ impl Inner {
         let Some((_, recorder)) = &mut self.begun else {
             return Ok(());
         };
+        let waiting = recorder.pending_items() - recorder.ready_items();
         let ready = recorder.take_ready();
-        if ready.len() == 0 {
-            Ok(())
-        } else {
-            self.sender.send(py, ready)
-        }
+        self.sender.send(py, ready, waiting)
     }
 }
 

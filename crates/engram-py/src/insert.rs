@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
-    Schema, Shape, Trajectory,
+    Schema, Shape, Signature, Trajectory,
 };
 use engram_engine::Engine;
 use pyo3::prelude::*;
@@ -42,7 +42,10 @@ impl Inserter {
             let text = "no table to insert into; priorities must name at least one table";
             return Err(errors::invalid(py, text.into()));
         }
-        let (known, leaves) = self.look(data, time_axis)?;
+        let asked = priorities
+            .iter()
+            .find_map(|(name, _)| engine.table(name).ok()?.options().signature.clone());
+        let (known, leaves) = self.look(data, time_axis, asked.as_deref())?;
         let steps = steps(py, &known, &leaves)?;
         let wrong = |error: Error| errors::to_py(py, &error);
         let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
@@ -110,6 +113,7 @@ impl Inserter {
         &self,
         data: &Bound<'py, PyAny>,
         time_axis: bool,
+        asked: Option<&Signature>,
     ) -> PyResult<(Arc<Known>, Vec<Leaf<'py>>)> {
         let last = self
             .last
@@ -143,7 +147,23 @@ impl Inserter {
                     errors::signature(py, text)
                 })
             })
-            .collect::<PyResult<_>>()?;
+            .collect::<PyResult<Vec<_>>>()?;
+        // Python numbers have no dtype of their own: they take the one that is asked for.
+        let cells = match asked.filter(|asked| asked.columns.len() == cells.len()) {
+            Some(asked) => cells
+                .into_iter()
+                .zip(&leaves)
+                .zip(&asked.columns)
+                .map(|((cell, leaf), column)| {
+                    let wanted = CellSpec {
+                        dtype: column.dtype,
+                        ..cell.clone()
+                    };
+                    if leaf.matches(&wanted) { wanted } else { cell }
+                })
+                .collect(),
+            None => cells.into(),
+        };
         let names = structure
             .names
             .iter()

@@ -335,7 +335,7 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
     } else {
         let class = element.get_type();
         let text = format!(
-            "column `{path}` has an object of type {}; a value must be an array, a number or text",
+            "column `{path}` holds a Python object of type {}; only str, bytes and what NumPy gives a dtype are supported",
             class.name()?
         );
         return Err(errors::signature(py, text));

@@ -32,12 +32,9 @@ struct Inner {
 
 impl Inner {
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
+        let waiting = self.recorder.pending_items() - self.recorder.ready_items();
         let ready = self.recorder.take_ready();
-        if ready.len() == 0 {
-            Ok(())
-        } else {
-            self.sender.send(py, ready)
-        }
+        self.sender.send(py, ready, waiting)
     }
 
     /// Compiles all patterns whose columns have appeared.

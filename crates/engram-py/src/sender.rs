@@ -18,6 +18,8 @@ pub(crate) struct Sender {
     max_in_flight: usize,
     timeout: Timeout,
     pub(crate) closed: bool,
+    /// Items in unfinished chunks, as the engine was told last.
+    unsent: u64,
 }
 
 impl Sender {
@@ -29,6 +31,7 @@ impl Sender {
             max_in_flight,
             timeout,
             closed: false,
+            unsent: 0,
         }
     }
 
@@ -57,12 +60,21 @@ impl Sender {
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// Sends items whose chunks are complete.
+    /// Sends items whose chunks are complete; `unsent` more are not.
     pub(crate) fn send(
         &mut self,
         py: Python<'_>,
-        ready: impl Iterator<Item = (u32, NewItem)> + Send,
+        ready: impl ExactSizeIterator<Item = (u32, NewItem)> + Send,
+        unsent: usize,
     ) -> PyResult<()> {
+        let unsent = unsent as u64;
+        if unsent != self.unsent {
+            self.engine.tell_unsent(self.unsent, unsent);
+            self.unsent = unsent;
+        }
+        if ready.len() == 0 {
+            return Ok(());
+        }
         let outbox = &mut self.outbox;
         py.detach(|| outbox.send(ready))
             .map_err(|error| errors::to_py(py, &error))
@@ -81,5 +93,11 @@ impl Sender {
             self.outbox.why_waiting()
         );
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.engine.tell_unsent(self.unsent, 0);
     }
 }

@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engram_core::RateLimits;
 use engram_core::gather::{Uneven, gather};
+use engram_core::{Error, RateLimits};
 use engram_engine::{Engine, Sample, SampleTicket, Stream, StreamOptions, TableInfo};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -124,7 +124,7 @@ impl Store {
         let mut ticket = enter(py, || engine.table(table)?.sample(n, false))?;
         let sample = match wait_for(py, &mut ticket, deadline)? {
             Some(sample) => sample,
-            None => end_early(py, ticket, n, timeout, partial)?,
+            None => end_early(py, engine, ticket, n, timeout, partial)?,
         };
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
@@ -225,7 +225,11 @@ impl Store {
                 .map(|table| table.info())
                 .collect::<Vec<_>>())
         })?;
-        infos.iter().map(|info| describe(py, info)).collect()
+        let unsent = engine.unsent();
+        infos
+            .iter()
+            .map(|info| describe(py, info, unsent.as_deref()))
+            .collect()
     }
 
     /// Walks a snapshot of the table; returns how many items it holds. For measuring stalls.
@@ -237,34 +241,47 @@ impl Store {
 
 fn end_early(
     py: Python<'_>,
+    engine: &Engine,
     ticket: SampleTicket,
     n: usize,
     timeout: Timeout,
     partial: bool,
 ) -> PyResult<Sample> {
-    if partial {
+    let outcome = if partial {
         let table = Arc::clone(ticket.table());
         let sample = py.detach(|| ticket.take_partial());
-        if !sample.draws.is_empty() {
-            return Ok(sample);
-        }
         let why = table.info().sampling_blocked;
-        let text = format!(
-            "table `{}` yielded 0 of {n} samples within {} s{}",
-            table.options().name,
-            timeout.seconds(),
-            why.map_or_else(String::new, |why| format!("; {why}"))
-        );
-        return Err(errors::to_py(
-            py,
-            &engram_core::Error::DeadlineExceeded(text),
-        ));
-    }
-    py.detach(|| ticket.give_up(timeout.seconds()))
-        .map_err(|error| errors::to_py(py, &error))
+        let text = || {
+            format!(
+                "table `{}` yielded 0 of {n} samples within {} s{}",
+                table.options().name,
+                timeout.seconds(),
+                why.map_or_else(String::new, |why| format!("; {why}"))
+            )
+        };
+        let empty = sample.draws.is_empty();
+        (!empty)
+            .then_some(sample)
+            .ok_or_else(|| Error::DeadlineExceeded(text()))
+    } else {
+        py.detach(|| ticket.give_up(timeout.seconds()))
+    };
+    outcome.map_err(|error| {
+        let error = match (error, engine.unsent()) {
+            (Error::DeadlineExceeded(text), Some(unsent)) => {
+                Error::DeadlineExceeded(format!("{text}; {unsent}"))
+            }
+            (error, _) => error,
+        };
+        errors::to_py(py, &error)
+    })
 }
 
-fn describe<'py>(py: Python<'py>, info: &TableInfo) -> PyResult<Bound<'py, PyDict>> {
+fn describe<'py>(
+    py: Python<'py>,
+    info: &TableInfo,
+    unsent: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
     let stats = &info.stats;
     let limiter = &stats.limiter;
     let dict = PyDict::new(py);
@@ -285,7 +302,11 @@ fn describe<'py>(py: Python<'py>, info: &TableInfo) -> PyResult<Bound<'py, PyDic
     dict.set_item("waiting_inserts", info.waiting_inserts)?;
     dict.set_item("waiting_samples", info.waiting_samples)?;
     dict.set_item("inserting_blocked", &info.inserting_blocked)?;
-    dict.set_item("sampling_blocked", &info.sampling_blocked)?;
+    let sampling = info.sampling_blocked.as_ref().map(|why| match unsent {
+        Some(unsent) => format!("{why}; {unsent}"),
+        None => why.clone(),
+    });
+    dict.set_item("sampling_blocked", sampling)?;
     let limits = &limiter.limits;
     dict.set_item(
         "rate_limiter",

@@ -5,20 +5,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Position;
+use super::batch_column::BatchColumn;
 use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
-
-/// One column of one step of all environments.
-#[derive(Clone, Copy, Debug)]
-pub enum BatchColumn<'a> {
-    /// Cells of fixed size, environment after environment.
-    Cells(&'a [u8]),
-    /// One encoded cell per environment: per element a little-endian `u32` length and the bytes.
-    Strings(&'a [Vec<u8>]),
-}
 
 /// How a batch of environments shares chunks.
 #[derive(Clone, Copy, Debug)]
@@ -201,15 +193,6 @@ impl OpenBatch {
     }
 }
 
-impl BatchColumn<'_> {
-    fn string_bytes(&self) -> usize {
-        match self {
-            Self::Cells(_) => 0,
-            Self::Strings(cells) => cells.iter().map(|cell| cell.len() + 4).sum(),
-        }
-    }
-}
-
 /// Writes cell `n` of `cells` to place `step` of the `n`-th `length` places of `room`.
 fn scatter(room: &mut [u8], cells: &[u8], size: usize, length: usize, step: usize) {
     match size {
@@ -244,5 +227,28 @@ fn compact(bytes: &mut [u8], each: usize, keep: usize) {
     let count = bytes.len().checked_div(each).unwrap_or(0);
     for n in 1..count {
         bytes.copy_within(n * each..n * each + keep, n * keep);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_scattered_and_moved_together_again() {
+        for size in [0, 1, 2, 3, 4, 8, 16, 24] {
+            let (envs, length) = (3, 4);
+            let mut room = vec![0; envs * length * size];
+            let mut expected = vec![Vec::new(); envs];
+            for step in 0..3_u8 {
+                let cells: Vec<u8> = (0..3).flat_map(|env| vec![10 * env + step; size]).collect();
+                scatter(&mut room, &cells, size, length, step.into());
+                for (env, cell) in (0..envs).zip(cells.chunks(size.max(1))) {
+                    expected[env].extend_from_slice(cell);
+                }
+            }
+            compact(&mut room, size * length, size * 3);
+            assert_eq!(room[..envs * 3 * size], expected.concat());
+        }
     }
 }

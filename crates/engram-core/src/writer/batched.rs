@@ -7,15 +7,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Position;
-pub use super::batch_chunk::BatchColumn;
 use super::batch_chunk::{Grouping, OpenBatch};
+use super::batch_column::{BatchColumn, check};
 use super::keys::KeySource;
 use super::options::WriterOptions;
 use super::pattern::Pattern;
 use super::pending::Pending;
 use crate::chunk::Chunk;
 use crate::codec::Compressor;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
@@ -162,7 +161,7 @@ impl BatchedRecorder {
         columns: &[BatchColumn<'_>],
         ends: Option<&[bool]>,
     ) -> Result<usize> {
-        self.check(columns, ends)?;
+        check(columns, ends, &self.schema, self.envs)?;
         if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
             self.begin()?;
         }
@@ -198,42 +197,15 @@ impl BatchedRecorder {
         Ok(())
     }
 
+    /// Items whose chunks are complete.
+    #[must_use]
+    pub fn ready_items(&self) -> usize {
+        self.pending.ready_len()
+    }
+
     /// Takes the items whose chunks are complete, each with its table.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
-    }
-
-    fn check(&self, columns: &[BatchColumn<'_>], ends: Option<&[bool]>) -> Result<()> {
-        let cells = &self.schema.cells;
-        if columns.len() != cells.len() {
-            return Err(Error::Signature(format!(
-                "batch has {} columns; its steps have {}",
-                columns.len(),
-                cells.len()
-            )));
-        }
-        for ((column, cell), name) in columns.iter().zip(cells).zip(&self.schema.layout.names) {
-            let (found, asked, unit) = match (column, cell.dtype) {
-                (BatchColumn::Strings(cells), DType::String) => (cells.len(), self.envs, "cells"),
-                (BatchColumn::Cells(_), DType::String) => (0, self.envs, "string cells"),
-                (BatchColumn::Strings(_), _) => (0, self.envs * cell.bytes(), "bytes"),
-                (BatchColumn::Cells(bytes), _) => (bytes.len(), self.envs * cell.bytes(), "bytes"),
-            };
-            if found != asked {
-                return Err(Error::Signature(format!(
-                    "column `{name}` of the batch has {found} {unit}; {} environments have {asked}",
-                    self.envs
-                )));
-            }
-        }
-        match ends {
-            Some(ends) if ends.len() != self.envs => Err(Error::InvalidArgument(format!(
-                "episode_ends has {} entries; there are {} environments",
-                ends.len(),
-                self.envs
-            ))),
-            _ => Ok(()),
-        }
     }
 
     fn begin(&mut self) -> Result<()> {
@@ -303,5 +275,113 @@ impl BatchedRecorder {
             self.history.pop_front();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Compression;
+    use crate::dtype::DType;
+    use crate::schema::Layout;
+    use crate::writer::PatternColumn;
+    use smallvec::smallvec;
+
+    fn recorder(envs: usize) -> Result<BatchedRecorder> {
+        let names = ["x", "s"];
+        let schema = Arc::new(Schema {
+            layout: Arc::new(Layout {
+                names: names.map(Into::into).into(),
+                structure: "".into(),
+            }),
+            cells: [DType::Int16, DType::String]
+                .map(|dtype| CellSpec {
+                    dtype,
+                    shape: smallvec![],
+                })
+                .into(),
+        });
+        let columns = [0, 1].map(|source| PatternColumn {
+            source,
+            start: -1,
+            stop: 0,
+            step: 1,
+            squeeze: false,
+        });
+        let layout = Arc::clone(&schema.layout);
+        let pattern = Pattern::new(0, layout, columns.into(), Box::default(), 1.0)?;
+        let options = WriterOptions {
+            history: 1,
+            chunk_length: Some(4),
+            compression: Compression::Auto,
+        };
+        BatchedRecorder::new(options, 3, envs, schema, vec![pattern])
+    }
+
+    #[test]
+    fn batches_that_do_not_fit_change_nothing() {
+        assert_eq!(
+            recorder(0).unwrap_err().to_string(),
+            "a batch has 0 environments; it has 1 to 4294967295"
+        );
+        let mut recorder = recorder(2).unwrap();
+        let strings = vec![vec![0; 4]; 2];
+        let good = [BatchColumn::Cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        let mut text = |columns: &[BatchColumn<'_>], ends: Option<&[bool]>| {
+            recorder
+                .append_batch(columns, ends)
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            text(&good[..1], None),
+            "batch has 1 columns; its steps have 2"
+        );
+        assert_eq!(
+            text(&[BatchColumn::Cells(&[0; 5]), good[1]], None),
+            "column `x` of the batch has 5 bytes; 2 environments have 4"
+        );
+        assert_eq!(
+            text(&[good[0], BatchColumn::Strings(&strings[..1])], None),
+            "column `s` of the batch has 1 cells; 2 environments have 2"
+        );
+        assert_eq!(
+            text(&[good[0], BatchColumn::Cells(&[])], None),
+            "column `s` of the batch has 0 string cells; 2 environments have 2"
+        );
+        assert_eq!(
+            text(&good, Some(&[true])),
+            "episode_ends has 1 entries; there are 2 environments"
+        );
+        assert_eq!((recorder.steps(), recorder.pending_items()), (0, 0));
+        assert_eq!(recorder.append_batch(&good, None), Ok(2));
+        let cells = recorder.schema().cells[..1].into();
+        assert_eq!(
+            recorder.reshape(cells).unwrap_err().to_string(),
+            "columns would become [Int16]; they are [Int16, String], and only their shapes may \
+             change"
+        );
+    }
+
+    #[test]
+    fn chunks_name_the_episodes_of_their_steps() {
+        let mut recorder = recorder(2).unwrap();
+        let strings = vec![vec![0; 4]; 2];
+        let batch = [BatchColumn::Cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        for step in 0..6 {
+            let ends = [step == 1 || step == 3, false];
+            recorder.append_batch(&batch, Some(&ends)).unwrap();
+        }
+        recorder.flush().unwrap();
+        let items: Vec<_> = recorder.take_ready().collect();
+        let episodes = |at: usize| {
+            let (_, item): &(u32, NewItem) = &items[at];
+            item.trajectory.chunks()[0].origin().episodes.clone()
+        };
+        // Steps 0 to 3: both first episodes and one more; steps 4 and 5: one more again.
+        let (first, second) = (episodes(0), episodes(11));
+        assert_eq!((first.len(), second.len()), (3, 2));
+        let shared = first.iter().filter(|episode| second.contains(episode));
+        assert_eq!(shared.count(), 1);
     }
 }

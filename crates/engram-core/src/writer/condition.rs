@@ -167,6 +167,7 @@ mod tests {
         assert_eq!(number(&spec(DType::Bool, 1), &[1]), Some(1));
         assert_eq!(number(&spec(DType::Float64, 1), minus_one), None);
         assert_eq!(number(&spec(DType::Int32, 2), minus_one), None);
+        assert_eq!(number(&spec(DType::Bool, 2), &[1, 1]), None);
         // What is not a number does not hold, inverted or not.
         for inverse in [false, true] {
             let condition = Condition {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::condition::Condition;
-use super::recorder::check_priority;
+use super::refusal::check_priority;
 use super::select::{Cells, PickedColumn};
 use super::{Position, Subject};
 use crate::error::{Error, Result};
@@ -246,4 +246,120 @@ fn shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<W
         columns: spans.into(),
         slices: slices.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writer::{Comparison, PatternSet, Recorder, WriterOptions};
+    use crate::{CellSpec, Compression, DType, Trajectory};
+    use smallvec::smallvec;
+
+    fn layout(names: &[&str]) -> Arc<Layout> {
+        Arc::new(Layout {
+            names: names.iter().map(|name| (*name).into()).collect(),
+            structure: "".into(),
+        })
+    }
+
+    fn column(start: i64, stop: i64, stride: i64, squeeze: bool) -> PatternColumn {
+        PatternColumn {
+            source: 0,
+            start,
+            stop,
+            step: stride,
+            squeeze,
+        }
+    }
+
+    fn text(columns: &[PatternColumn], conditions: &[Condition], priority: f64) -> String {
+        let layout = layout(&["x", "y"]);
+        Pattern::new(0, layout, columns.into(), conditions.into(), priority)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn senseless_patterns_are_refused() {
+        let rule = "the start is negative, the stop after it and at most 0, the step at least 1";
+        for (start, stop, step) in [(0, 1, 1), (-2, -2, 1), (-2, 1, 1), (-2, 0, 0)] {
+            assert_eq!(
+                text(&[column(start, stop, step, false)], &[], 1.0),
+                format!("pattern asks for `[{start}:{stop}:{step}]` of column `x`; {rule}")
+            );
+        }
+        assert_eq!(
+            text(&[column(-1, 0, 1, true), column(-3, 0, 2, true)], &[], 1.0),
+            "pattern squeezes `[-3:0:2]` of column `y`, which is 2 steps; a squeezed column has \
+             exactly 1"
+        );
+        assert_eq!(
+            text(&[], &[], 1.0),
+            "pattern has no columns; its items need one or more"
+        );
+        assert_eq!(
+            text(&[column(-1, 0, 1, false)], &[], f64::NAN),
+            "priority is NaN; an item's priority is a number"
+        );
+        let condition = Condition {
+            subject: Subject::StepIndex,
+            comparison: Comparison::Mod {
+                divisor: -1,
+                remainder: 0,
+            },
+            inverse: false,
+        };
+        assert!(text(&[column(-1, 0, 1, false)], &[condition], 1.0).contains("`% -1 == 0`"));
+    }
+
+    #[test]
+    fn all_columns_alike_are_rows_and_others_share_a_shape() {
+        let options = WriterOptions {
+            history: 3,
+            chunk_length: None,
+            compression: Compression::Auto,
+        };
+        let cell = CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![],
+        };
+        let mut recorder = Recorder::new(options, 1).unwrap();
+        recorder
+            .restructure(layout(&["x"]), Box::new([cell]), &[])
+            .unwrap();
+        let mut set = PatternSet::new(3);
+        for (table, step) in [(0, 1), (1, 2)] {
+            let columns = Box::new([column(-3, 0, step, false)]);
+            let pattern = Pattern::new(table, layout(&["x"]), columns, Box::default(), 1.0);
+            set.set(table as usize, pattern.unwrap(), recorder.schema());
+        }
+        for _ in 0..4 {
+            recorder.cell_mut(0).unwrap().fill(0);
+            recorder.finish_step(false).unwrap();
+            set.apply(&mut recorder, false).unwrap();
+        }
+        recorder.flush().unwrap();
+        let items: Vec<_> = recorder.take_ready().collect();
+        assert_eq!(
+            items.iter().map(|(table, _)| *table).collect::<Vec<_>>(),
+            [0, 1, 0, 1]
+        );
+        assert!(matches!(
+            items[0].1.trajectory,
+            Trajectory::Rows {
+                offset: 0,
+                len: 3,
+                ..
+            }
+        ));
+        assert!(matches!(
+            items[1].1.trajectory,
+            Trajectory::Window { offset: 0, .. }
+        ));
+        assert!(matches!(
+            items[3].1.trajectory,
+            Trajectory::Window { offset: 1, .. }
+        ));
+        assert_eq!(items[3].1.trajectory.footprint(), 0);
+    }
 }

@@ -76,6 +76,11 @@ impl Pending {
         self.waiting.len() + self.ready.len()
     }
 
+    /// Items that are ready.
+    pub(super) fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
     pub(super) fn push(&mut self, table: u32, key: u64, priority: f64, body: Body) {
         match body {
             Body::Sealed(trajectory) if self.waiting.is_empty() => {

@@ -13,6 +13,7 @@ use super::keys::KeySource;
 use super::open::OpenChunk;
 use super::options::WriterOptions;
 use super::pending::{Body, Pending};
+use super::refusal::check_priority;
 use super::select::{Cells, PickedColumn, Selection};
 use super::shapes::Shapes;
 use crate::codec::Compressor;
@@ -305,18 +306,88 @@ impl Recorder {
         Ok(())
     }
 
+    /// Items whose chunks are complete.
+    #[must_use]
+    pub fn ready_items(&self) -> usize {
+        self.pending.ready_len()
+    }
+
     /// Takes the items whose chunks are complete, in creation order, each with its table.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
     }
 }
 
-/// NaN has no place in any order.
-pub(super) fn check_priority(priority: f64) -> Result<()> {
-    if priority.is_nan() {
-        return Err(Error::Priority(
-            "priority is NaN; an item's priority is a number".into(),
-        ));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Compression;
+    use crate::dtype::DType;
+    use smallvec::smallvec;
+
+    /// Columns `a` (three bytes) and `b` (a number).
+    pub(super) fn recorder(history: u64, chunk_length: Option<usize>) -> Recorder {
+        let options = WriterOptions {
+            history,
+            chunk_length,
+            compression: Compression::Auto,
+        };
+        let mut recorder = Recorder::new(options, 1).unwrap();
+        let layout = Arc::new(Layout {
+            names: Box::new(["a".into(), "b".into()]),
+            structure: "".into(),
+        });
+        recorder.restructure(layout, cells(), &[]).unwrap();
+        recorder
     }
-    Ok(())
+
+    fn cells() -> Box<[CellSpec]> {
+        let cell = |dtype, shape| CellSpec { dtype, shape };
+        Box::new([
+            cell(DType::Uint8, smallvec![3]),
+            cell(DType::Int64, smallvec![]),
+        ])
+    }
+
+    pub(super) fn append(recorder: &mut Recorder, steps: usize) {
+        for _ in 0..steps {
+            recorder.cell_mut(0).unwrap().fill(1);
+            recorder.cell_mut(1).unwrap().fill(2);
+            recorder.finish_step(false).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_step_takes_one_value_per_column_or_none_at_all() {
+        let mut recorder = recorder(4, None);
+        recorder.cell_mut(0).unwrap().fill(1);
+        recorder.finish_step(true).unwrap();
+        recorder.cell_mut(1).unwrap().fill(1);
+        assert_eq!(
+            recorder.cell_mut(0).unwrap_err().to_string(),
+            "column `a` has a value in the open step already; a step takes one value per column"
+        );
+        recorder.abort_step();
+        assert!(recorder.has_value(0, 0) && !recorder.has_value(1, 0));
+        assert_eq!(
+            (recorder.episode_steps(), recorder.step_is_open()),
+            (0, true)
+        );
+        recorder.finish_step(false).unwrap();
+        assert!(!recorder.has_value(1, 0));
+        assert_eq!(recorder.episode_steps(), 1);
+    }
+
+    #[test]
+    fn a_new_structure_keeps_its_columns() {
+        let mut recorder = recorder(4, None);
+        append(&mut recorder, 1);
+        let layout = Arc::clone(&recorder.schema().layout);
+        let outcome = recorder.restructure(layout, cells(), &[1, 0]);
+        assert_eq!(
+            outcome.unwrap_err().to_string(),
+            "column `a` would become int64[]; it was uint8[3], and a new structure keeps the \
+             columns it had"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! Why a selection cannot become an item: cheap to make, put into words when somebody reads it.
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::schema::{Layout, Shape};
 
 use super::Position;
@@ -95,6 +95,16 @@ impl Refusal {
             )),
         }
     }
+}
+
+/// NaN has no place in any order.
+pub(super) fn check_priority(priority: f64) -> Result<()> {
+    if priority.is_nan() {
+        return Err(Error::Priority(
+            "priority is NaN; an item's priority is a number".into(),
+        ));
+    }
+    Ok(())
 }
 
 /// Says which steps can be referred to.

@@ -136,6 +136,10 @@ impl View<'_> {
             return Err(missing);
         };
         let segment = self.history.get(index);
+        if at >= segment.end() {
+            // A step that a partial append opened without giving it a value.
+            return Err(missing);
+        }
         let found = segment.column(column).and_then(|own| {
             let row = segment.rows.row(own, offset(at, segment.first)?)?;
             Some((own, row))
@@ -206,6 +210,17 @@ impl View<'_> {
             return Err(Refusal::NoColumns);
         }
         Ok(draft)
+    }
+
+    /// True when every cell has a value, of whatever shape.
+    pub(super) fn has_all<'s>(&self, mut columns: impl Iterator<Item = PickedColumn<'s>>) -> bool {
+        columns.all(|picked| match picked.cells {
+            Cells::Range { first, stride, len } => (0..len).all(|n| {
+                self.run(picked.source, first.saturating_add(n * stride), 1)
+                    .is_ok()
+            }),
+            Cells::List(at) => at.iter().all(|at| self.run(picked.source, *at, 1).is_ok()),
+        })
     }
 
     /// Adds a run to the draft's last column and says how many cells it has.

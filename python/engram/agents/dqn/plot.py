@@ -51,7 +51,7 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.tick_params(colors=INK, length=0)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.95), frameon=False, labelcolor=INK, fontsize=9)
+    axes.legend(loc="best", frameon=False, labelcolor=INK, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path

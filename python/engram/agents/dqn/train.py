@@ -179,6 +179,12 @@ def is_solved(returns: Sequence[float], config: DQNConfig) -> bool:
     return config.solved_return is not None and mean_of_last(returns, config.solved_episodes) >= config.solved_return
 
 
+def act(params: Params, observation: npt.NDArray[np.float32], epsilon: float, rng: np.random.Generator) -> int:
+    """An epsilon-greedy action, on NumPy: for one observation quicker than a call into a compiled function."""
+    values = q_values(params, observation)
+    return int(rng.integers(len(values)) if rng.random() < epsilon else np.argmax(values))
+
+
 def train(
     config: DQNConfig, report: Callable[[Progress], None] | None = None, *, report_period: float = 0.25
 ) -> Result:
@@ -213,12 +219,8 @@ def train(
         try:
             observation = env.reset(seed=env_seed)
             while step < config.max_steps:
-                # Act, on NumPy: for one observation that is quicker than a call into a compiled function.
                 epsilon = 1 - (1 - config.epsilon_end) * min(1.0, step / config.epsilon_steps)
-                if rng.random() < epsilon:
-                    action = int(rng.integers(env.num_actions))
-                else:
-                    action = int(np.argmax(q_values(acting_params, observation)))
+                action = act(acting_params, observation, epsilon, rng)
                 outcome = env.step(action)
                 discount = 0.0 if outcome.terminated else config.gamma
                 writer.append(Step(observation, np.int32(action), np.float32(outcome.reward), np.float32(discount)))
@@ -237,7 +239,10 @@ def train(
                     observation = env.reset()
 
                 # Learn, once the table holds `min_replay_size` items: the open episode is n items behind its steps.
-                if step >= config.min_replay_size + config.n_step and step % config.learn_period == 0:
+                warm_up = config.min_replay_size + config.n_step
+                if step == warm_up:
+                    writer.flush()  # the first sample would wait for items whose chunk is not full yet
+                if step >= warm_up and step % config.learn_period == 0:
                     beta = 1 - (1 - config.beta_start) * (1 - step / config.max_steps)
                     batch = store.sample(TABLE, config.batch_size, timeout=SAMPLE_TIMEOUT)
                     weight = batch.importance_weights(beta)

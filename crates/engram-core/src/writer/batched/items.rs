@@ -26,15 +26,11 @@ impl BatchedRecorder {
             };
             // All environments are at the same step: where its window lies is found out once.
             let plan = if first >= open.first {
-                None
+                Ok(None)
             } else {
                 match Plan::new(pattern, &self.history, open, first) {
-                    Ok(Some(plan)) => Some(plan),
                     Ok(None) => continue,
-                    Err(error) => {
-                        problem = problem.and(Err(error));
-                        continue;
-                    }
+                    plan => plan,
                 }
             };
             let inside = Inside::new(pattern, open, &self.schema, first);
@@ -59,14 +55,18 @@ impl BatchedRecorder {
                     if !(holds(false) || ends.is_some_and(|ends| ends[env]) && holds(true)) {
                         continue;
                     }
-                    if counts {
-                        applied[env] = self.head;
-                    }
                 }
                 let body = match &plan {
-                    Some(plan) => plan.body(env),
-                    None => inside.body(env),
+                    Ok(None) => inside.body(env),
+                    Ok(Some(plan)) => plan.body(env),
+                    Err(error) => {
+                        problem = problem.and(Err(error.clone()));
+                        break;
+                    }
                 };
+                if counts {
+                    applied[env] = self.head;
+                }
                 let key = self.keys.next_key();
                 self.pending
                     .push(pattern.table, key, pattern.priority, body);

@@ -93,3 +93,78 @@ impl Recorder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{append, recorder};
+    use crate::writer::Selection;
+
+    #[test]
+    fn chunks_are_cut_late_and_keep_to_their_episode() {
+        let mut recorder = recorder(8, Some(2));
+        let create = |recorder: &mut super::Recorder, steps| {
+            let key = recorder.next_key();
+            recorder
+                .create(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
+                .unwrap();
+        };
+        append(&mut recorder, 2);
+        create(&mut recorder, 2);
+        // The chunk is full, but nothing needs its room yet.
+        assert_eq!(recorder.take_ready().count(), 0);
+        append(&mut recorder, 1);
+        let ready: Vec<_> = recorder.take_ready().collect();
+        let origin = ready[0].1.trajectory.chunks()[0].origin();
+        assert_eq!((origin.first_step, origin.steps), (0, 2));
+        // Nothing waits: a flush leaves the open chunk alone.
+        recorder.flush().unwrap();
+        append(&mut recorder, 1);
+        create(&mut recorder, 2);
+        recorder.end_episode(false).unwrap();
+        append(&mut recorder, 1);
+        create(&mut recorder, 3);
+        recorder.flush().unwrap();
+        let ready: Vec<_> = recorder.take_ready().collect();
+        let origins = |at: usize| {
+            let chunks = ready[at].1.trajectory.chunks().iter();
+            chunks.map(|c| c.origin().clone()).collect::<Vec<_>>()
+        };
+        assert_eq!((origins(0).len(), origins(1).len()), (1, 2));
+        let [old, new] = &origins(1)[..] else {
+            panic!()
+        };
+        assert_eq!((old.first_step, old.steps), (2, 2));
+        assert_eq!((new.first_step, new.steps), (0, 1));
+        assert_ne!(old.episodes, new.episodes);
+    }
+
+    #[test]
+    fn steps_without_items_are_not_handed_out() {
+        let mut recorder = recorder(8, Some(2));
+        append(&mut recorder, 20);
+        recorder.end_episode(true).unwrap();
+        assert_eq!(
+            (recorder.take_ready().count(), recorder.pending_items()),
+            (0, 0)
+        );
+    }
+
+    #[test]
+    fn short_windows_over_small_steps_stay_in_one_chunk() {
+        let mut recorder = recorder(8, None);
+        for _ in 0..100 {
+            append(&mut recorder, 1);
+            let key = recorder.next_key();
+            let steps = recorder.episode_steps().min(2);
+            recorder
+                .create(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
+                .unwrap();
+        }
+        recorder.flush().unwrap();
+        let mut split = 0;
+        for (_, item) in recorder.take_ready() {
+            split += usize::from(item.trajectory.chunks().len() > 1);
+        }
+        assert_eq!(split, 0);
+    }
+}

@@ -91,6 +91,9 @@ impl Recorder {
         let Some(first) = end.checked_sub(pattern.reach) else {
             return Ok(false);
         };
+        if first < self.referable().start {
+            return Ok(false);
+        }
         let len = pattern.reach - pattern.tail;
         if let Some(offset) = self.rows_in_open(first, len, false) {
             let body = match pattern.as_rows(&self.schema) {
@@ -112,7 +115,7 @@ impl Recorder {
         }
         let draft = match self.view().find(pattern.picked(end)) {
             Ok(draft) => draft,
-            Err(mixed @ Refusal::Mixed { .. }) => {
+            Err(mixed @ Refusal::Mixed { .. }) if self.view().has_all(pattern.picked(end)) => {
                 return Err(self.refuse(mixed, &pattern.shape.layout));
             }
             Err(_) => return Ok(false),
@@ -142,5 +145,225 @@ impl Recorder {
             end: steps.end,
             history: self.options.history,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{append, recorder};
+    use super::super::{Cells, PickedColumn, Selection};
+    use super::Recorder;
+    use crate::error::Error;
+    use crate::schema::{ColumnSpec, Layout, Shape, Signature};
+    use crate::trajectory::Trajectory;
+    use crate::{DType, NewItem};
+    use smallvec::smallvec;
+    use std::sync::Arc;
+
+    fn picked(source: usize, first: u64, len: u64, squeeze: bool) -> PickedColumn<'static> {
+        PickedColumn {
+            source,
+            cells: Cells::Range {
+                first,
+                stride: 1,
+                len,
+            },
+            squeeze,
+        }
+    }
+
+    fn item_layout() -> Arc<Layout> {
+        Arc::new(Layout {
+            names: Box::new(["before".into(), "after".into()]),
+            structure: "".into(),
+        })
+    }
+
+    fn create(recorder: &mut Recorder, columns: &[PickedColumn<'_>]) -> Result<(), Error> {
+        let key = recorder.next_key();
+        let layout = &item_layout();
+        let selection = Selection::Columns { layout, columns };
+        recorder.create(0, key, 1.0, &selection, |_| Ok(()))
+    }
+
+    fn text(recorder: &mut Recorder, columns: &[PickedColumn<'_>]) -> String {
+        create(recorder, columns).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn refusals_say_what_was_asked_found_and_allowed() {
+        let mut recorder = recorder(2, None);
+        let all = "(history: the newest 2, since the last cleared episode): create items sooner \
+                   or raise `history`";
+        let none = recorder.create(0, 1, 1.0, &Selection::Last(1), |_| Ok(()));
+        assert_eq!(
+            none.unwrap_err().to_string(),
+            format!("trajectory asks for the last 1 steps; no step can be referred to {all}")
+        );
+        append(&mut recorder, 4);
+        let kept = format!("steps 2 to 3 can be referred to {all}");
+        assert_eq!(
+            text(&mut recorder, &[picked(0, 1, 2, false)]),
+            format!("trajectory asks for step 1, which has expired; {kept}")
+        );
+        let last = recorder.create(0, 1, 1.0, &Selection::Last(3), |_| Ok(()));
+        let expired = format!("trajectory asks for the last 3 steps; {kept}");
+        assert_eq!(last.unwrap_err(), Error::ExpiredStep(expired));
+        assert_eq!(
+            text(&mut recorder, &[picked(0, 3, 2, false)]),
+            format!("trajectory asks for step 4, which was not appended yet; {kept}")
+        );
+        assert_eq!(
+            text(&mut recorder, &[]),
+            "trajectory must not be empty: it has no columns; an item needs one or more"
+        );
+        assert_eq!(
+            text(
+                &mut recorder,
+                &[picked(0, 3, 1, false), picked(1, 3, 0, false)]
+            ),
+            "trajectory must not be empty: column `after` selects no steps; every column needs \
+             one or more"
+        );
+        assert_eq!(
+            text(&mut recorder, &[picked(0, 2, 2, true)]),
+            "column `before` of the trajectory is squeezed but selects 2 steps; a squeezed \
+             column has exactly 1"
+        );
+        let nan = recorder.create(0, 1, f64::NAN, &Selection::Last(1), |_| Ok(()));
+        assert_eq!(
+            nan.unwrap_err().to_string(),
+            "priority is NaN; an item's priority is a number"
+        );
+        recorder.cell_mut(0).unwrap().fill(1);
+        recorder.finish_step(false).unwrap();
+        assert_eq!(
+            text(&mut recorder, &[picked(1, 4, 1, false)]),
+            "trajectory asks for column `b` at step 4, which has no value there; select steps \
+             that have one"
+        );
+        recorder.reshape(0, Shape::from_slice(&[7])).unwrap();
+        append(&mut recorder, 1);
+        assert_eq!(
+            text(&mut recorder, &[picked(0, 4, 2, false)]),
+            "column `before` of the trajectory mixes cells of shape [3] and, at step 5, of shape \
+             [7]; one item's cells have one shape"
+        );
+        assert_eq!(recorder.pending_items(), 0);
+    }
+
+    #[test]
+    fn items_are_checked_before_they_are_queued() {
+        let mut recorder = recorder(4, None);
+        append(&mut recorder, 2);
+        let signature = Signature {
+            columns: Box::new([ColumnSpec {
+                name: "a".into(),
+                dtype: DType::Uint8,
+                shape: smallvec![None, Some(3)],
+            }]),
+            structure: "".into(),
+        };
+        let refused = recorder.create(0, 1, 1.0, &Selection::Last(2), |columns| {
+            columns.check("t", &signature)
+        });
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "item does not match the signature of table `t`: it has 2 columns where 1 are asked; \
+             asked: `a` uint8[?,3]; found: `a` uint8[2,3], `b` int64[2]"
+        );
+        assert_eq!(recorder.pending_items(), 0);
+        let layout = &item_layout();
+        let columns = &[picked(0, 0, 2, false)];
+        let selection = Selection::Columns { layout, columns };
+        let fits = |columns: &super::ItemColumns<'_>| columns.check("t", &signature);
+        recorder.create(0, 1, 1.0, &selection, fits).unwrap();
+    }
+
+    #[test]
+    fn equal_items_share_a_shape_and_all_columns_need_none() {
+        let mut recorder = recorder(40, Some(4));
+        for _ in 0..3 {
+            append(&mut recorder, 4);
+            let at = recorder.referable().end - 4;
+            let apart = [picked(0, at, 2, false), picked(1, at + 3, 1, true)];
+            create(&mut recorder, &apart).unwrap();
+        }
+        let key = recorder.next_key();
+        recorder
+            .create(0, key, 1.0, &Selection::Last(3), |_| Ok(()))
+            .unwrap();
+        let across = [picked(0, 6, 4, false), picked(1, 8, 1, true)];
+        create(&mut recorder, &across).unwrap();
+        recorder.flush().unwrap();
+        let items: Vec<NewItem> = recorder.take_ready().map(|(_, item)| item).collect();
+        let [first, second, third, rows, spans] = &items[..] else {
+            panic!("{items:?}")
+        };
+        assert!(matches!(&first.trajectory, Trajectory::Spans(_)));
+        match (&second.trajectory, &third.trajectory) {
+            (Trajectory::Window { shape: a, .. }, Trajectory::Window { shape: b, .. }) => {
+                assert!(Arc::ptr_eq(a, b));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(
+            &rows.trajectory,
+            Trajectory::Rows {
+                offset: 1,
+                len: 3,
+                ..
+            }
+        ));
+        let Trajectory::Spans(spans) = &spans.trajectory else {
+            panic!("{spans:?}")
+        };
+        let slices = spans
+            .slices
+            .iter()
+            .map(|s| (s.chunk, s.column, s.offset, s.len));
+        assert_eq!(
+            slices.collect::<Vec<_>>(),
+            [(0, 0, 2, 2), (1, 0, 0, 2), (1, 1, 0, 1)]
+        );
+    }
+
+    #[test]
+    fn all_columns_are_rows_however_they_are_asked_for() {
+        let mut recorder = recorder(40, Some(4));
+        append(&mut recorder, 4);
+        let layout = &Arc::new(Layout {
+            names: Box::new(["a".into(), "b".into()]),
+            structure: "".into(),
+        });
+        let columns = &[picked(0, 1, 2, false), picked(1, 1, 2, false)];
+        let asked = [
+            Selection::Last(4),
+            Selection::Columns { layout, columns },
+            Selection::Steps {
+                first: 3,
+                len: 1,
+                squeeze: true,
+            },
+        ];
+        // Once of the open chunk, once of the sealed one.
+        for _ in 0..2 {
+            for selection in &asked {
+                recorder.create(0, 1, 1.0, selection, |_| Ok(())).unwrap();
+            }
+            recorder.flush().unwrap();
+        }
+        let rows = |(_, item): (u32, NewItem)| match item.trajectory {
+            Trajectory::Rows {
+                offset,
+                len,
+                squeeze,
+                ..
+            } => (offset, len, squeeze),
+            other => panic!("{other:?}"),
+        };
+        let found: Vec<_> = recorder.take_ready().map(rows).collect();
+        let once = [(0, 4, false), (1, 2, false), (3, 1, true)];
+        assert_eq!(found, [once, once].concat());
     }
 }

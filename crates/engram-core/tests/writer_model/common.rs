@@ -1,12 +1,6 @@
-//! What the writers' model tests share: cells as plain values, items read back.
+//! What the tests share: cells as plain values, items read back.
 
-#![allow(dead_code, reason = "each test file uses its own share of this")]
-#![allow(
-    clippy::allow_attributes,
-    reason = "an unused helper is not unused in every file"
-)]
-
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use engram_core::chunk::string_cells;
@@ -53,7 +47,7 @@ pub(crate) fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
 /// A value of this kind that no other number gives, as far as it has room.
 pub(crate) fn value(spec: &CellSpec, number: u64) -> Cell {
     if spec.dtype == DType::String {
-        let text = format!("{number}{}", "x".repeat(number as usize % 5));
+        let text = format!("text {number}{}", "x".repeat(number as usize % 5));
         let one = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
         return one.repeat(spec.elements());
     }
@@ -69,14 +63,14 @@ pub(crate) fn read(item: &NewItem) -> Item {
     let trajectory = &item.trajectory;
     assert!(item.key < 1 << 63);
     assert_eq!(trajectory.layout().names.len(), trajectory.columns());
-    let mut used = HashMap::new();
+    let mut used = HashSet::new();
     let columns = (0..trajectory.columns())
         .map(|column| {
             let expected = trajectory.column(column);
             let mut cells = Vec::new();
             trajectory
                 .for_each_slice(column, |chunk, own, first, len| {
-                    used.insert(Arc::as_ptr(chunk), ());
+                    used.insert(Arc::as_ptr(chunk));
                     assert_eq!(chunk.schema().cells[own], *expected.cell);
                     assert!(len > 0 && first + len <= chunk.extents()[own].rows as usize);
                     let pinned = chunk.payload().pin()?;

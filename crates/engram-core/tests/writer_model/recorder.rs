@@ -1,11 +1,9 @@
 //! Random programs for a recorder, beside a plain list of steps.
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use common::{Cell, Item, layout, options, read, spec, value};
+use crate::common::{Cell, Item, layout, options, read, spec, value};
 use engram_core::writer::{Cells, PickedColumn, Position, Recorder, Selection};
 use engram_core::{CellSpec, DType, Error, Shape};
 use proptest::prelude::*;
@@ -195,7 +193,7 @@ impl Run {
 
     /// Writes the cells of `mask`; false when one of them was set before.
     fn write(&mut self, mask: u8, step: &mut Step) -> bool {
-        for column in 0..self.model.cells.len() {
+        for (column, place) in step.iter_mut().enumerate() {
             if mask >> column & 1 == 0 {
                 continue;
             }
@@ -208,7 +206,7 @@ impl Run {
                 let target = self.recorder.cell_mut(column);
                 target.map(|target| target.copy_from_slice(&cell))
             };
-            assert_eq!(outcome.is_err(), step[column].is_some());
+            assert_eq!(outcome.is_err(), place.is_some());
             if let Err(error) = outcome {
                 assert_eq!(
                     error.to_string(),
@@ -219,7 +217,7 @@ impl Run {
                 );
                 return false;
             }
-            step[column] = Some((spec.shape.clone(), cell));
+            *place = Some((spec.shape.clone(), cell));
         }
         true
     }
@@ -423,7 +421,7 @@ impl Run {
     /// Compares what the recorder says of its history with the model.
     fn read_back(&self) {
         for column in 0..self.model.cells.len() {
-            for at in self.model.floor().saturating_sub(1)..self.model.end() + 1 {
+            for at in self.model.floor().saturating_sub(1)..=self.model.end() {
                 let expected = self.model.cell(column, at);
                 let mut found = Vec::new();
                 let outcome = self.recorder.read(column, at, &mut found);

@@ -1,0 +1,232 @@
+//! Nanoseconds per step of the writers alone: `cargo run --release --example writer_speed`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a measurement, run by hand"
+)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engram_core::writer::{
+    BatchColumn, BatchedRecorder, Cells, Pattern, PatternColumn, PatternSet, PickedColumn,
+    Recorder, Selection, WriterOptions,
+};
+use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
+
+const STEPS: usize = 400_000;
+
+/// Observation `f32[4]`, action, reward, discount.
+fn schema(observation: &[usize], dtype: DType) -> Arc<Schema> {
+    let cell = |dtype, shape: &[usize]| CellSpec {
+        dtype,
+        shape: Shape::from_slice(shape),
+    };
+    Arc::new(Schema {
+        layout: layout(),
+        cells: Box::new([
+            cell(DType::Int32, &[]),
+            cell(DType::Float32, &[]),
+            cell(dtype, observation),
+            cell(DType::Float32, &[]),
+        ]),
+    })
+}
+
+fn layout() -> Arc<Layout> {
+    Arc::new(Layout {
+        names: ["action", "discount", "obs", "reward"]
+            .map(Into::into)
+            .into(),
+        structure: "".into(),
+    })
+}
+
+fn options(chunk_length: Option<usize>) -> WriterOptions {
+    WriterOptions {
+        history: 64,
+        chunk_length,
+        compression: Compression::Auto,
+    }
+}
+
+fn pattern(layout: Arc<Layout>, alike: bool) -> Pattern {
+    let columns = (0..4).map(|source| {
+        let both = alike || source == 2;
+        PatternColumn {
+            source,
+            start: -2,
+            stop: if both { 0 } else { -1 },
+            step: 1,
+            squeeze: !both,
+        }
+    });
+    Pattern::new(0, layout, columns.collect(), Box::default(), 1.0).unwrap()
+}
+
+fn report(name: &str, steps: usize, seconds: f64, items: &[NewItem]) {
+    let mut chunks: Vec<_> = items.iter().flat_map(|i| i.trajectory.chunks()).collect();
+    chunks.sort_by_key(|chunk| Arc::as_ptr(chunk));
+    chunks.dedup_by_key(|chunk| Arc::as_ptr(chunk));
+    let bytes: usize = chunks.iter().map(|c| c.footprint()).sum();
+    let own: usize = items.iter().map(|i| i.trajectory.footprint()).sum();
+    let count = items.len().max(1);
+    println!(
+        "{name:48} {:7.1} ns/step {:7} items {:6.1} B/item in chunks {:6.1} in spans",
+        seconds * 1e9 / steps as f64,
+        items.len(),
+        bytes as f64 / count as f64,
+        own as f64 / count as f64,
+    );
+}
+
+fn single(
+    name: &str,
+    schema: &Arc<Schema>,
+    chunk_length: Option<usize>,
+    steps: usize,
+    mut each: impl FnMut(&mut Recorder, usize),
+) {
+    let mut best = f64::MAX;
+    let mut items = Vec::new();
+    for _ in 0..3 {
+        let mut recorder = Recorder::new(options(chunk_length), 1).unwrap();
+        let cells = schema.cells.clone();
+        recorder
+            .restructure(Arc::clone(&schema.layout), cells, &[])
+            .unwrap();
+        items = Vec::with_capacity(steps);
+        let begun = Instant::now();
+        for step in 0..steps {
+            for column in 0..4 {
+                recorder.cell_mut(column).unwrap().fill(black_box(7));
+            }
+            recorder.finish_step(false).unwrap();
+            each(&mut recorder, step);
+            items.extend(recorder.take_ready().map(|(_, item)| item));
+        }
+        recorder.flush().unwrap();
+        items.extend(recorder.take_ready().map(|(_, item)| item));
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    report(name, steps, best, &items);
+}
+
+fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds: usize) {
+    let schema = schema(observation, dtype);
+    let bytes = schema
+        .cells
+        .iter()
+        .map(|cell| vec![7_u8; cell.bytes() * envs]);
+    let bytes: Vec<_> = bytes.collect();
+    let columns: Vec<_> = bytes.iter().map(|b| BatchColumn::Cells(b)).collect();
+    let (mut best, mut items) = (f64::MAX, Vec::new());
+    for _ in 0..3 {
+        let layout = if alike {
+            Arc::clone(&schema.layout)
+        } else {
+            layout()
+        };
+        let patterns = vec![pattern(layout, alike)];
+        let mut recorder =
+            BatchedRecorder::new(options(None), 1, envs, Arc::clone(&schema), patterns).unwrap();
+        items = Vec::with_capacity(envs * rounds);
+        let last = vec![false; envs];
+        let begun = Instant::now();
+        for _ in 0..rounds {
+            recorder.append_batch(&columns, Some(&last)).unwrap();
+            items.extend(recorder.take_ready().map(|(_, item)| item));
+        }
+        recorder.flush().unwrap();
+        items.extend(recorder.take_ready().map(|(_, item)| item));
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    let kind = if alike {
+        "all columns"
+    } else {
+        "obs[-2:], others[-2]"
+    };
+    let name = format!("batched, {envs} envs, {}, {kind}", schema.cells[2].bytes());
+    report(&name, envs * rounds, best, &items);
+}
+
+fn main() {
+    let small = schema(&[4], DType::Float32);
+    single("append only", &small, None, STEPS, |_, _| {});
+    for length in [None, Some(16), Some(32), Some(64), Some(128)] {
+        let name = format!("append, the last 2 steps, chunks of {length:?}");
+        single(&name, &small, length, STEPS, |recorder, step| {
+            let key = recorder.next_key();
+            let selection = Selection::Last((step as u64 + 1).min(2));
+            recorder
+                .create(0, key, 1.0, &selection, |_| Ok(()))
+                .unwrap();
+        });
+    }
+    let item = layout();
+    single(
+        "append, columns: obs 2, others 1",
+        &small,
+        None,
+        STEPS,
+        |recorder, step| {
+            if step == 0 {
+                return;
+            }
+            let key = recorder.next_key();
+            let end = recorder.referable().end;
+            let columns = [0, 1, 2, 3].map(|source| PickedColumn {
+                source,
+                cells: Cells::Range {
+                    first: end - 2,
+                    stride: 1,
+                    len: if source == 2 { 2 } else { 1 },
+                },
+                squeeze: source != 2,
+            });
+            let selection = Selection::Columns {
+                layout: &item,
+                columns: &columns,
+            };
+            recorder
+                .create(0, key, 1.0, &selection, |_| Ok(()))
+                .unwrap();
+        },
+    );
+    for (alike, name) in [(true, "all columns"), (false, "obs[-2:], others[-2]")] {
+        let mut set = PatternSet::new(1);
+        set.set(0, pattern(layout(), alike), &small);
+        let name = format!("append, pattern {name}");
+        single(&name, &small, None, STEPS, |recorder, step| {
+            if step == 0 {
+                set = PatternSet::new(1);
+                set.set(0, pattern(layout(), alike), recorder.schema());
+            }
+            set.apply(recorder, false).unwrap();
+        });
+    }
+    let atari = schema(&[84, 84, 4], DType::Uint8);
+    let mut set = PatternSet::new(1);
+    single(
+        "append Atari, pattern all columns",
+        &atari,
+        None,
+        4_000,
+        |recorder, step| {
+            if step == 0 {
+                set = PatternSet::new(1);
+                set.set(0, pattern(layout(), true), recorder.schema());
+            }
+            set.apply(recorder, false).unwrap();
+        },
+    );
+    for envs in [4, 16, 128, 1000] {
+        batched(envs, &[4], DType::Float32, true, STEPS / envs);
+    }
+    batched(128, &[4], DType::Float32, false, STEPS / 128);
+    batched(128, &[64], DType::Float32, true, STEPS / 512);
+    batched(16, &[84, 84, 4], DType::Uint8, true, 250);
+}

@@ -1,0 +1,146 @@
+//! Random batches of environments, beside one plain list of steps for each.
+
+use std::collections::HashSet;
+
+use crate::common::{Cell, Item, options, read, spec, value};
+use crate::naive::{Plan, Stream, plans};
+use engram_core::writer::{BatchColumn, BatchedRecorder};
+use engram_core::{CellSpec, DType, Error, Shape};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append { ends: u8 },
+    Flush,
+    Reshape { size: usize },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        20 => prop_oneof![4 => Just(0_u8), 1 => any::<u8>()].prop_map(|ends| Op::Append { ends }),
+        1 => Just(Op::Flush),
+        1 => (1_usize..3).prop_map(|size| Op::Reshape { size }),
+    ];
+    prop::collection::vec(op, 1..100)
+}
+
+fn kinds(wide: bool) -> Vec<CellSpec> {
+    vec![
+        // Wide steps give every environment chunks of its own.
+        spec(DType::Uint8, &[if wide { 1500 } else { 5 }]),
+        spec(DType::Int64, &[]),
+        spec(DType::Float32, &[2]),
+        spec(DType::String, &[]),
+    ]
+}
+
+struct Run {
+    recorder: BatchedRecorder,
+    plans: Vec<Plan>,
+    cells: Vec<CellSpec>,
+    streams: Vec<Stream>,
+    counter: u64,
+    expected: Vec<(u32, Item)>,
+}
+
+impl Run {
+    fn append(&mut self, mask: u8) {
+        let count = self.streams.len();
+        let mut columns: Vec<Vec<Cell>> = vec![Vec::new(); self.cells.len()];
+        for stream in &mut self.streams {
+            let mut step = Vec::new();
+            for (column, spec) in self.cells.iter().enumerate() {
+                self.counter += 1;
+                let cell = value(spec, self.counter);
+                columns[column].push(cell.clone());
+                step.push(Some((spec.shape.clone(), cell)));
+            }
+            stream.steps.push(step);
+        }
+        let joined: Vec<Vec<u8>> = columns.iter().map(|cells| cells.concat()).collect();
+        let batch = (0..self.cells.len()).map(|column| match self.cells[column].dtype {
+            DType::String => BatchColumn::Strings(&columns[column]),
+            _ => BatchColumn::Cells(&joined[column]),
+        });
+        let ended: Vec<bool> = (0..count).map(|env| mask >> (env % 8) & 1 == 1).collect();
+        let ends = (mask != 0).then_some(&ended[..]);
+        let outcome = self.recorder.append_batch(&batch.collect::<Vec<_>>(), ends);
+        let (mut made, mut mixed) = (0, false);
+        for (number, plan) in self.plans.iter().enumerate() {
+            for (stream, ended) in self.streams.iter_mut().zip(&ended) {
+                match stream.try_plan(number, plan, *ended) {
+                    None => {}
+                    Some(Err(())) => mixed = true,
+                    Some(Ok(item)) => {
+                        made += 1;
+                        self.expected.push((number as u32, item));
+                    }
+                }
+            }
+        }
+        match outcome {
+            Ok(count) => assert_eq!((count, mixed), (made, false)),
+            Err(Error::Signature(text)) => {
+                assert!(mixed && text.contains("mixes cells of shape"), "{text}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        for (stream, _) in self.streams.iter_mut().zip(ended).filter(|(_, end)| *end) {
+            stream.episode_first = stream.steps.len();
+            stream.floor = stream.steps.len();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn batches_make_the_items_of_their_environments(
+        envs in 1_usize..7,
+        plans in plans(4, 1),
+        ops in ops(),
+        chunk_length in prop_oneof![(1_usize..=16).prop_map(Some), Just(None)],
+        wide in prop::bool::weighted(0.2),
+    ) {
+        let cells = kinds(wide);
+        let patterns = (0..).zip(&plans).map(|(table, plan)| plan.pattern(table)).collect();
+        let recorder = BatchedRecorder::new(
+            options(1, chunk_length), 5, envs, crate::common::schema(&cells), patterns,
+        );
+        let mut run = Run {
+            recorder: recorder.unwrap(),
+            plans,
+            cells,
+            streams: vec![Stream::default(); envs],
+            counter: 0,
+            expected: Vec::new(),
+        };
+        let mut found = Vec::new();
+        let mut episodes = HashSet::new();
+        for op in ops.iter().chain([&Op::Flush]) {
+            match op {
+                Op::Append { ends } => run.append(*ends),
+                Op::Flush => run.recorder.flush().unwrap(),
+                Op::Reshape { size } => {
+                    run.cells[2].shape = Shape::from_slice(&[*size]);
+                    run.recorder.reshape(run.cells.clone().into()).unwrap();
+                }
+            }
+            for (table, item) in run.recorder.take_ready() {
+                for chunk in item.trajectory.chunks() {
+                    let distinct: HashSet<u64> = chunk.origin().episodes.iter().copied().collect();
+                    prop_assert_eq!(distinct.len(), chunk.origin().episodes.len());
+                    episodes.extend(distinct);
+                }
+                found.push((table, read(&item)));
+            }
+        }
+        prop_assert_eq!(found, run.expected);
+        let ended: usize = ops.iter().map(|op| match op {
+            Op::Append { ends } => (0..envs).filter(|env| ends >> (env % 8) & 1 == 1).count(),
+            _ => 0,
+        }).sum();
+        prop_assert!(episodes.len() <= envs + ended);
+    }
+}

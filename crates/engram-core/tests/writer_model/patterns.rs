@@ -1,0 +1,205 @@
+//! Random patterns on random streams, beside the same tried naively.
+
+use crate::common::{Item, layout, options, read, spec, value};
+use crate::naive::{Plan, Step, Stream, plans};
+use engram_core::writer::{Pattern, PatternSet, Recorder};
+use engram_core::{CellSpec, DType, Error, Shape};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append(u8),
+    Partial(u8),
+    Flush,
+    End { clear: bool },
+    Grow { at: usize },
+    Reshape { size: usize },
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        40 => Just(Op::Append(0xff)),
+        4 => any::<u8>().prop_map(Op::Append),
+        6 => any::<u8>().prop_map(Op::Partial),
+        2 => Just(Op::Flush),
+        3 => any::<bool>().prop_map(|clear| Op::End { clear }),
+        1 => (0_usize..4).prop_map(|at| Op::Grow { at }),
+        1 => (1_usize..3).prop_map(|size| Op::Reshape { size }),
+    ];
+    prop::collection::vec(op, 1..150)
+}
+
+/// Columns at the start; `Int64` numbers are in the middle.
+const KINDS: [(DType, &[usize]); 3] = [
+    (DType::Uint8, &[3]),
+    (DType::Int64, &[]),
+    (DType::Float32, &[2]),
+];
+
+struct Run {
+    recorder: Recorder,
+    set: PatternSet,
+    plans: Vec<Plan>,
+    cells: Vec<CellSpec>,
+    stream: Stream,
+    open: bool,
+    /// Column of today for each of the three that patterns know.
+    at: Vec<usize>,
+    counter: u64,
+    expected: Vec<(u32, Item)>,
+}
+
+impl Run {
+    fn new(plans: Vec<Plan>, chunk_length: Option<usize>) -> Self {
+        let cells: Vec<_> = KINDS
+            .iter()
+            .map(|(dtype, shape)| spec(*dtype, shape))
+            .collect();
+        let patterns: Vec<Pattern> = (0..)
+            .zip(&plans)
+            .map(|(table, plan)| plan.pattern(table))
+            .collect();
+        let history = patterns.iter().map(Pattern::history).max().unwrap_or(1);
+        let mut recorder = Recorder::new(options(history, chunk_length), 9).unwrap();
+        let schema = crate::common::schema(&cells);
+        recorder
+            .restructure(schema.layout.clone(), cells.clone().into(), &[])
+            .unwrap();
+        let mut set = PatternSet::new(patterns.len());
+        for (number, pattern) in patterns.into_iter().enumerate() {
+            set.set(number, pattern, recorder.schema());
+        }
+        Self {
+            recorder,
+            set,
+            plans,
+            cells,
+            stream: Stream::default(),
+            open: false,
+            at: vec![0, 1, 2],
+            counter: 0,
+            expected: Vec::new(),
+        }
+    }
+
+    fn append(&mut self, mask: u8, partial: bool) {
+        if !self.open {
+            self.stream.steps.push(vec![None; self.cells.len()]);
+            self.open = true;
+        }
+        let step: &mut Step = self.stream.steps.last_mut().unwrap();
+        for (column, spec) in self.cells.iter().enumerate() {
+            if mask >> column & 1 == 1 && step[column].is_none() {
+                self.counter += 1;
+                let cell = value(spec, self.counter);
+                self.recorder
+                    .cell_mut(column)
+                    .unwrap()
+                    .copy_from_slice(&cell);
+                step[column] = Some((spec.shape.clone(), cell));
+            }
+        }
+        self.recorder.finish_step(partial).unwrap();
+        self.open = partial;
+        self.apply(false);
+    }
+
+    fn apply(&mut self, end: bool) {
+        // The recorder keeps the longest look-back and no more.
+        let history = self.recorder.referable();
+        let floor = self.stream.floor;
+        self.stream.floor = usize::try_from(history.start).unwrap();
+        let (mut made, mut mixed) = (0, false);
+        for (number, plan) in self.plans.iter().enumerate() {
+            let mut plan = plan.clone();
+            for column in &mut plan.columns {
+                column.source = self.at[column.source];
+            }
+            for condition in &mut plan.conditions {
+                if let engram_core::writer::Subject::Column(column) = &mut condition.subject {
+                    *column = self.at[*column];
+                }
+            }
+            match self.stream.try_plan(number, &plan, end) {
+                None => {}
+                Some(Err(())) => mixed = true,
+                Some(Ok(item)) => {
+                    made += 1;
+                    self.expected.push((number as u32, item));
+                }
+            }
+        }
+        self.stream.floor = floor;
+        match self.set.apply(&mut self.recorder, end) {
+            Ok(count) => assert_eq!((count, mixed), (made, false)),
+            Err(Error::Signature(text)) => {
+                assert!(mixed && text.contains("mixes cells of shape"), "{text}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op {
+            Op::Append(mask) => self.append(*mask, false),
+            Op::Partial(mask) => self.append(*mask, true),
+            Op::Flush => self.recorder.flush().unwrap(),
+            Op::End { clear } => {
+                self.apply(true);
+                self.recorder.end_episode(*clear).unwrap();
+                self.open = false;
+                self.stream.episode_first = self.stream.steps.len();
+                if *clear {
+                    self.stream.floor = self.stream.steps.len();
+                }
+            }
+            Op::Grow { at } if self.cells.len() < 6 => {
+                let count = self.cells.len();
+                let at = at % (count + 1);
+                let map: Vec<usize> = (0..count).map(|old| old + usize::from(old >= at)).collect();
+                self.cells.insert(at, spec(DType::Bool, &[]));
+                for step in &mut self.stream.steps {
+                    step.insert(at, None);
+                }
+                for column in &mut self.at {
+                    *column = map[*column];
+                }
+                let names: Vec<String> = (0..=count).map(|i| format!("g{i}")).collect();
+                let cells = self.cells.clone().into();
+                self.recorder
+                    .restructure(layout(&names), cells, &map)
+                    .unwrap();
+                self.set.remap(&map).unwrap();
+            }
+            Op::Grow { .. } => {}
+            Op::Reshape { size } => {
+                let column = self.at[2];
+                let set = self.open && self.stream.steps.last().unwrap()[column].is_some();
+                if !set {
+                    let shape = Shape::from_slice(&[*size]);
+                    self.recorder.reshape(column, shape.clone()).unwrap();
+                    self.cells[column].shape = shape;
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn patterns_make_the_items_they_describe(
+        plans in plans(3, 1),
+        ops in ops(),
+        chunk_length in prop_oneof![(1_usize..=16).prop_map(Some), Just(None)],
+    ) {
+        let mut run = Run::new(plans, chunk_length);
+        for op in &ops {
+            run.step(op);
+        }
+        run.recorder.flush().unwrap();
+        let found: Vec<_> = run.recorder.take_ready().map(|(t, item)| (t, read(&item))).collect();
+        prop_assert_eq!(found, run.expected);
+    }
+}
