@@ -6,11 +6,16 @@ import os
 import hypothesis
 import pytest
 
+import engram
+
 IN_CI = os.environ.get("CI") == "true"
 
 # Marker -> the module that its tests import. They import it inside the test or a fixture, so that a
 # checkout without it can still collect them.
 FRAMEWORKS = {"jax": "jax", "tf": "tensorflow", "torch": "torch", "interop": "reverb"}
+
+# The doors: every promise of a store is kept through each of them.
+OPENERS = {"in_process": engram.Store}
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=500, deadline=None, derandomize=True)
@@ -23,3 +28,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(marker) and importlib.util.find_spec(module) is None:
             missing = f"`{module}` is not installed"
             pytest.fail(missing, pytrace=False) if IN_CI else pytest.skip(missing)
+
+
+@pytest.fixture(params=sorted(OPENERS))
+def open_store(request: pytest.FixtureRequest):
+    """Opens stores, `open_store(*tables, seed=0)`, and closes them after the test."""
+    opened = []
+
+    def open_one(*tables: engram.Table, seed: int = 0) -> engram.Store:
+        opened.append(OPENERS[request.param](tables, seed=seed))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()

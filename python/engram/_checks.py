@@ -11,6 +11,9 @@ MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
 MAX_U64 = 2**64 - 1
 
+# Items of one batch: more are likelier a slip than meant, and would not fit into memory.
+MAX_BATCH = 2**24
+
 
 def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> int:
     """An integer from `low` to `high`; NumPy's integers are integers, `True` is not."""
@@ -53,6 +56,16 @@ def positive(what: str, value: object) -> float:
     found = finite(what, value)
     if found <= 0:
         raise InvalidArgumentError(f"{what} must be greater than 0; got {found:g}")
+    return found
+
+
+def seconds(what: str, value: object) -> float | None:
+    """Seconds to wait; None for ever."""
+    if value is None:
+        return None
+    found = number(what, value)
+    if found < 0:
+        raise InvalidArgumentError(f"{what} must be at least 0, or None to wait for ever; got {found:g}")
     return found
 
 

@@ -1,11 +1,13 @@
 """Datasets: a `for` loop over what a table yields, fetched ahead."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
 
 from engram import _checks, _engram
 from engram.batch import Batch, BatchInfo, Sample
+from engram.errors import ForkedError
 from engram.store import Store
 
 __all__ = ["Dataset"]
@@ -74,14 +76,16 @@ class Dataset(Generic[T]):
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
         Raises:
-            InvalidArgumentError: `batch_size`, `prefetch` or `max_batches` is below 1.
+            InvalidArgumentError: `batch_size`, `prefetch` or `max_batches` is below 1, or `timeout`
+                below 0.
         """
+        _checks.one_of("`store`", store, Store, "an engram.Store")
         self._store = store
         self._table = table
-        self._batch_size = batch_size if batch_size is None else _checks.integer("`batch_size`", batch_size)
+        self._batch_size = batch_size if batch_size is None else _size(batch_size)
         self._prefetch = _checks.integer("`prefetch`", prefetch)
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
-        self._timeout = timeout
+        self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
         self._open: list[_engram.Stream] = []
 
@@ -95,12 +99,13 @@ class Dataset(Generic[T]):
                 single = self._batch_size is None
                 yield cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
         finally:
-            stream.close()
+            with suppress(ForkedError):  # what it has fetched is the parent's
+                stream.close()
             self._open.remove(stream)
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""
-        for stream in self._open:
+        for stream in list(self._open):  # iterators that end take themselves out
             stream.close()
 
     def __enter__(self) -> Self:
@@ -109,4 +114,9 @@ class Dataset(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with suppress(ForkedError):  # the parent closes what it opened
+            self.close()
+
+
+def _size(batch_size: int) -> int:
+    return _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)

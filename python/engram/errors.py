@@ -64,13 +64,16 @@ class DeadlineExceededError(EngramError, TimeoutError):
 class NeverServedError(EngramError, ValueError):
     """A call asks for what no amount of waiting can bring.
 
-    Raised at once, whatever the timeout: for example a sample that the table's limits rule out, or
-    one whose table is dropped while it waits.
+    Raised at once, whatever the timeout: a sample of more items than a table that hands each out so
+    many times can ever hold, or an item larger than its table's `max_bytes`.
     """
 
 
 class ClosedError(EngramError, RuntimeError):
-    """A store, writer or dataset is used after it was closed, or closed while a call waits."""
+    """A store or writer is used after it was closed, or a call waits when its store or table goes.
+
+    The text says whether the store was closed or the table dropped.
+    """
 
 
 class ExpiredStepError(EngramError, ValueError):

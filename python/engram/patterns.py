@@ -6,7 +6,7 @@ The function gets a nest like a step, whose leaves stand for the column's histor
 last two steps, `[-1]` the last one without a time axis. It runs once, not per step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -131,7 +131,9 @@ class _Leaf:
             step = 1 if key.step is None else _checks.integer(f"the step of {asked}", key.step)
             if key.start is None:
                 raise InvalidArgumentError(f"{asked} has no start; a pattern counts back from the newest step: [-2:]")
-            start, stop = int(key.start), 0 if key.stop is None else int(key.stop)
+            low = -_checks.MAX_I64
+            start = _checks.integer(f"the start of {asked}", key.start, low=low)
+            stop = 0 if key.stop is None else _checks.integer(f"the stop of {asked}", key.stop, low=low)
             if start >= 0 or stop > 0 or stop <= start:
                 raise InvalidArgumentError(
                     f"{asked} must start before 0 and stop after its start, at most at 0 (the newest step): "
@@ -178,13 +180,21 @@ class Pattern:
     priority: float = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.table, str):
+            raise InvalidArgumentError(f"`table` must be the name of a table; got {self.table!r}")
+        about = f"pattern for table `{self.table}`: "
         if (self.trajectory is None) == (self.num_steps is None):
-            raise InvalidArgumentError(f"pattern for table `{self.table}`: give either `trajectory` or `num_steps`")
+            raise InvalidArgumentError(f"{about}give either `trajectory` or `num_steps`")
         if self.num_steps is not None:
-            _checks.integer(f"pattern for table `{self.table}`: `num_steps`", self.num_steps)
-        object.__setattr__(self, "priority", _checks.number("`priority`", self.priority))
+            object.__setattr__(self, "num_steps", _checks.integer(f"{about}`num_steps`", self.num_steps))
+        elif not callable(self.trajectory):
+            raise InvalidArgumentError(f"{about}`trajectory` must be a function of a step; got {self.trajectory!r}")
+        object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
+        if isinstance(self.when, Condition | Subject | _Remainder):
+            raise InvalidArgumentError(f"{about}`when` must be a list of conditions; got a single one")
+        object.__setattr__(self, "when", tuple(self.when))
         for condition in self.when:
-            _checks.one_of("each of `when`", condition, Condition, "a comparison such as step_index() % 4 == 0")
+            _checks.one_of(f"{about}each of `when`", condition, Condition, "a comparison such as step_index() % 4 == 0")
 
     def _compile(self, structure: str, names: Sequence[str]) -> "_Compiled":
         leaves = [_Leaf(index, name) for index, name in enumerate(names)]
@@ -243,8 +253,8 @@ def _pick(leaf: object) -> int:
     return leaf.index
 
 
-def compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
-    """Compiles the patterns once a writer's first step has shown the structure."""
+def listed(patterns: Iterable[Pattern]) -> list[Pattern]:
+    """The patterns of a writer, checked."""
     if isinstance(patterns, Pattern):
         raise InvalidArgumentError("`patterns` must be a sequence of patterns; got a single one")
     chosen = list(patterns)
@@ -252,9 +262,14 @@ def compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
         raise InvalidArgumentError("`patterns` is empty; a writer without patterns makes no items")
     for pattern in chosen:
         _checks.one_of("each of `patterns`", pattern, Pattern, "an engram.Pattern")
+    return chosen
+
+
+def compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
+    """Compiles the patterns once a writer's first step has shown the structure."""
 
     def compile_all(structure: str) -> list[_Compiled]:
         names = _engram.names(structure)
-        return [pattern._compile(structure, names) for pattern in chosen]  # noqa: SLF001, this module's own
+        return [pattern._compile(structure, names) for pattern in patterns]  # noqa: SLF001, this module's own
 
     return compile_all

@@ -1,7 +1,8 @@
 """The store: named tables in this process."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram.batch import Batch
-from engram.errors import InvalidArgumentError
+from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.info import TableInfo
 from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
@@ -27,7 +28,7 @@ class Store:
     gets a `ForkedError`.
     """
 
-    def __init__(self, tables: Sequence[Table], *, seed: int | None = None) -> None:
+    def __init__(self, tables: Iterable[Table], *, seed: int | None = None) -> None:
         """Makes the tables.
 
         Args:
@@ -40,10 +41,11 @@ class Store:
         """
         if isinstance(tables, Table):
             raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
+        tables = list(tables)
         for table in tables:
             _checks.one_of("each of `tables`", table, Table, "an engram.Table")
         chosen = secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
-        self._native = _engram.Store(list(tables), chosen)
+        self._native = _engram.Store(tables, chosen)
 
     def insert(
         self,
@@ -71,6 +73,10 @@ class Store:
             DeadlineExceededError: A table did not take it in time; the text says which did.
             UnknownTableError, NeverServedError, ClosedError: As their descriptions say.
         """
+        if not isinstance(priorities, Mapping):
+            raise InvalidArgumentError(
+                f'`priorities` must map tables to priorities, such as {{"replay": 1.0}}; got {priorities!r}'
+            )
         return self._native.insert(data, list(priorities.items()), timeout, time_axis)
 
     def writer(
@@ -162,7 +168,9 @@ class Store:
             SignatureError: The items' columns do not go side by side.
             UnknownTableError, ClosedError: As their descriptions say.
         """
-        return Batch(self._native.sample(table, _checks.integer("`n`", n), timeout, partial, pad))
+        return Batch(
+            self._native.sample(table, _checks.integer("`n`", n, high=_checks.MAX_BATCH), timeout, partial, pad)
+        )
 
     def update_priorities(self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
         """Sets the priorities of items; keys that have left the table are passed over.
@@ -179,7 +187,7 @@ class Store:
             PriorityError: One is NaN, or negative or infinite where it is a weight; none is applied.
             InvalidArgumentError: The two differ in length, or have more than one axis.
         """
-        return self._native.update_priorities(table, _keys(keys), _column("`priorities`", priorities, np.float64))
+        return self._native.update_priorities(table, _keys(keys), _priorities(priorities))
 
     def delete(self, table: str, keys: npt.ArrayLike) -> int:
         """Deletes items; keys that have left the table are passed over. Returns how many were there."""
@@ -230,25 +238,38 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with suppress(ForkedError):  # the parent closes what it opened
+            self.close()
 
     def __repr__(self) -> str:
-        return f"Store({self.tables})"
+        try:
+            return f"Store({self.tables})"
+        except (ClosedError, ForkedError):
+            return "Store(closed)"
 
 
-def _column(what: str, values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     array = np.ascontiguousarray(values)
-    if array.dtype != dtype:
-        array = array.astype(dtype, casting="same_kind" if array.dtype.kind == "f" else "unsafe")
     if array.ndim != 1:
         raise InvalidArgumentError(f"{what} must have one axis; got the shape {array.shape}")
     return array
 
 
 def _keys(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    array = np.ascontiguousarray(values)
+    array = _column("`keys`", values)
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
     if array.dtype.kind == "i" and array.size and array.min() < 0:
         raise InvalidArgumentError(f"`keys` must be at least 0; got {array.min()}")
-    return _column("`keys`", array, np.uint64)
+    return array.astype(np.uint64, copy=False)
+
+
+def _priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    array = _column("`priorities`", values)
+    try:
+        return array.astype(np.float64, casting="same_kind", copy=False)
+    except TypeError:
+        # Floats of other packages, such as bfloat16, are numbers too, but of no kind of NumPy's.
+        if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float64):
+            return array.astype(np.float64)
+        raise InvalidArgumentError(f"`priorities` must be numbers; got {array.dtype}") from None

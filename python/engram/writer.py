@@ -6,6 +6,7 @@ episode, or on `flush`. A writer belongs to one thread; a store may have any num
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
-from engram.patterns import Pattern, compiler
+from engram.patterns import Pattern, compiler, listed
 
 if TYPE_CHECKING:
     from engram.store import Store
@@ -36,7 +37,7 @@ class _Writer:
 
     @property
     def pending_items(self) -> int:
-        """Items made and not yet in their table, as far as is known."""
+        """Items made that no table has yet."""
         return self._native.pending_items
 
     def flush(self, timeout: float | None = None) -> None:
@@ -63,7 +64,8 @@ class _Writer:
     ) -> None:
         # What just failed for want of a table would only fail, or wait, again.
         if not isinstance(error, EngramError | KeyboardInterrupt):
-            self.close()
+            with suppress(ForkedError):  # the parent closes what it opened
+                self.close()
 
     def __del__(self) -> None:
         try:
@@ -203,11 +205,11 @@ class PatternWriter(_Writer):
         timeout: float | None,
         compression: str,
     ) -> None:
-        compile_all = compiler(patterns)
+        chosen = listed(patterns)
         self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native,  # noqa: SLF001, the store's other half
-            len(patterns),
-            compile_all,
+            len(chosen),
+            compiler(chosen),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,
@@ -263,11 +265,11 @@ class BatchedWriter(_Writer):
         timeout: float | None,
         compression: str,
     ) -> None:
-        compile_all = compiler(patterns)
+        chosen = listed(patterns)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
             store._native,  # noqa: SLF001, the store's other half
             _checks.integer("`num_envs`", num_envs),
-            compile_all,
+            compiler(chosen),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,

@@ -1,7 +1,7 @@
 //! From items to batches: the cells of many trajectories, copied side by side.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::aligned::AlignedBytes;
 use crate::chunk::{Chunk, string_cells};
@@ -118,7 +118,7 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
         .map(|plan| pool.take(plan.fixed_bytes(items.len())))
         .collect();
     let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-    let parts = if total >= PARALLEL {
+    let parts = if total >= PARALLEL && may_go_parallel() {
         rayon::current_num_threads().min(items.len())
     } else {
         1
@@ -139,6 +139,13 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
         layout: Arc::clone(first.layout()),
         columns,
     })
+}
+
+/// False in a forked child: the threads of the pool that its parent used did not come along.
+fn may_go_parallel() -> bool {
+    static PROCESS: OnceLock<u32> = OnceLock::new();
+    let here = std::process::id();
+    *PROCESS.get_or_init(|| here) == here
 }
 
 /// Columns of other names or another nesting would be taken for the first item's.

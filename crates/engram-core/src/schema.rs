@@ -69,7 +69,8 @@ pub struct ColumnSpec {
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
-/// What a table asks of every item. Columns are compared by position, as they flatten.
+/// What a table asks of every item. Columns are compared in order, as they flatten, by their path,
+/// dtype and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// One per column.
@@ -92,7 +93,8 @@ pub struct FoundColumn<'a> {
 impl FoundColumn<'_> {
     fn fits(&self, asked: &ColumnSpec) -> bool {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
-        self.cell.dtype == asked.dtype
+        *self.name == *asked.name
+            && self.cell.dtype == asked.dtype
             && asked.shape.len() == self.cell.shape.len() + usize::from(self.len.is_some())
             && axes
                 .zip(&asked.shape)

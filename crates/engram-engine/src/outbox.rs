@@ -52,6 +52,13 @@ impl Outbox {
         self.in_flight
     }
 
+    /// Items sent that no table has yet.
+    #[must_use]
+    pub fn items_left(&self) -> usize {
+        let tickets = self.tickets.iter();
+        tickets.map(|(_, ticket)| ticket.items_left()).sum()
+    }
+
     /// Sends items to their tables, in order.
     ///
     /// # Errors

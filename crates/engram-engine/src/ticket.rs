@@ -41,6 +41,15 @@ impl InsertTicket {
         &self.table
     }
 
+    /// How many of the items are not in yet.
+    #[must_use]
+    pub fn items_left(&self) -> usize {
+        match self.state {
+            InsertState::Queued => self.table.items_left(self.id),
+            InsertState::Applied(_) | InsertState::Acknowledged => 0,
+        }
+    }
+
     /// Withdraws the items that are not in yet; returns how many those were.
     #[must_use]
     pub fn withdraw(mut self) -> usize {
@@ -110,6 +119,12 @@ impl SampleTicket {
             id,
             draws,
         }
+    }
+
+    /// Where the items come from.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
     }
 
     fn sample(&mut self) -> Sample {

@@ -15,6 +15,7 @@ use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::door::Home;
 use crate::dtypes;
 use crate::errors;
 
@@ -22,7 +23,7 @@ use crate::errors;
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 struct Owner {
-    _bytes: PooledBytes,
+    _bytes: Home<PooledBytes>,
 }
 
 /// A writable array of `shape` over the whole buffer, which it owns.
@@ -48,7 +49,13 @@ pub(crate) fn from_bytes<'py>(
         );
     }
     let data = bytes.as_mut_ptr();
-    let owner = Bound::new(py, Owner { _bytes: bytes })?;
+    let owner = Bound::new(
+        py,
+        Owner {
+            // Dropping it takes the pool's lock, which a forked child must not.
+            _bytes: Home::new("batch", bytes),
+        },
+    )?;
     // SAFETY: `data` points to at least `needed` bytes that nothing else refers to, aligned to 64
     // bytes; moving `bytes` into the owner does not move its heap buffer. The array gets a
     // reference to the owner before anything can fail, so the buffer outlives it.

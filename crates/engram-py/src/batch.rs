@@ -46,29 +46,33 @@ impl Batch {
         let mut lengths = Vec::new();
         for column in columns.columns {
             match &column.time {
-                Time::Ragged(ends) => splits.push(PyArray1::from_slice(py, ends).into_any()),
+                Time::Ragged(ends) => {
+                    splits.push(Some(PyArray1::from_slice(py, ends).into_any()));
+                    lengths.push(None);
+                }
                 Time::Padded { lengths: each, .. } => {
                     let each = each
                         .iter()
                         .map(|len| i64::try_from(*len).unwrap_or(i64::MAX));
-                    lengths.push(PyArray1::from_iter(py, each).into_any());
+                    splits.push(None);
+                    lengths.push(Some(PyArray1::from_iter(py, each).into_any()));
                 }
-                Time::Squeezed | Time::Even(_) => {}
+                Time::Squeezed | Time::Even(_) => {
+                    splits.push(None);
+                    lengths.push(None);
+                }
             }
-            // Columns that are even by themselves need no splits, but have a place in the nest.
-            let known = arrays.len() + 1;
-            splits.resize_with(if splits.is_empty() { 0 } else { known }, || {
-                py.None().into_bound(py)
-            });
-            lengths.resize_with(if lengths.is_empty() { 0 } else { known }, || {
-                py.None().into_bound(py)
-            });
             arrays.push(hand_over(py, column, items, single)?);
         }
-        let nest = |leaves: Vec<Bound<'_, PyAny>>| -> PyResult<Option<Py<PyAny>>> {
-            if leaves.is_empty() {
+        // Columns that are even by themselves have None at their place in the nest.
+        let nest = |leaves: Vec<Option<Bound<'_, PyAny>>>| -> PyResult<Option<Py<PyAny>>> {
+            if leaves.iter().all(Option::is_none) {
                 return Ok(None);
             }
+            let leaves = leaves
+                .into_iter()
+                .map(|leaf| leaf.unwrap_or_else(|| py.None().into_bound(py)))
+                .collect();
             structure
                 .unflatten(py, leaves)
                 .map(|nest| Some(nest.unbind()))

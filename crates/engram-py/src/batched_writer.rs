@@ -77,12 +77,11 @@ impl Inner {
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         let patterns = configs
             .into_iter()
-            .map(|config| {
-                let pattern = config.compile(py, &mut self.sender, Some)?;
-                check(py, &pattern, &self.sender, &schema)?;
-                Ok(pattern)
-            })
-            .collect::<PyResult<_>>()?;
+            .filter_map(|config| config.compile(py, &mut self.sender, Some).transpose())
+            .collect::<PyResult<Vec<_>>>()?;
+        for pattern in &patterns {
+            check(py, pattern, &self.sender, &schema)?;
+        }
         let base = self.sender.engine.fresh_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
@@ -130,7 +129,7 @@ impl Inner {
         let strings: Vec<Vec<Vec<u8>>> = leaves
             .iter()
             .zip(&recorder.schema().cells)
-            .map(|(leaf, cell)| leaf.split_strings(cell.elements()))
+            .map(|(leaf, cell)| leaf.split_strings(cell.elements(), self.num_envs))
             .collect();
         let columns: Vec<BatchColumn<'_>> = leaves
             .iter()
@@ -234,6 +233,6 @@ impl BatchedWriter {
             .begun
             .as_ref()
             .map_or(0, |(_, recorder)| recorder.pending_items());
-        Ok(recorded + inner.sender.outbox.in_flight())
+        Ok(recorded + inner.sender.outbox.items_left())
     }
 }

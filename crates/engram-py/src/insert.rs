@@ -78,28 +78,34 @@ impl Inserter {
                 .collect::<Result<Vec<_>>>()
         })?;
         let mut taken = Vec::new();
-        while let Some(mut ticket) = (!tickets.is_empty()).then(|| tickets.remove(0)) {
-            let name = ticket.table().options().name.clone();
-            if wait_for(py, &mut ticket, deadline)?.is_none() {
-                let why = ticket
-                    .table()
-                    .info()
-                    .inserting_blocked
-                    .map_or_else(String::new, |why| format!("; {why}"));
-                let seconds = timeout.seconds();
-                let others = if taken.is_empty() {
-                    "no table has it".to_string()
-                } else {
-                    format!("it is in {}", taken.join(", "))
-                };
-                let text = format!(
-                    "table `{name}` did not take the item within {seconds} s: {others}{why}"
-                );
-                return Err(wrong(Error::DeadlineExceeded(text)));
+        let mut late = Vec::new();
+        let mut whys = Vec::new();
+        for ticket in &mut tickets {
+            let table = Arc::clone(ticket.table());
+            let name = format!("`{}`", table.options().name);
+            if wait_for(py, ticket, deadline)?.is_some() {
+                taken.push(name);
+                continue;
             }
-            taken.push(format!("`{name}`"));
+            late.push(name);
+            whys.extend(table.info().inserting_blocked.map(|why| format!("; {why}")));
         }
-        Ok(key)
+        if late.is_empty() {
+            return Ok(key);
+        }
+        let tables = if late.len() == 1 { "table" } else { "tables" };
+        let others = if taken.is_empty() {
+            "no table has it".to_string()
+        } else {
+            format!("only {} has it", taken.join(", "))
+        };
+        let text = format!(
+            "{tables} {} did not take the item within {} s: {others}{}",
+            late.join(", "),
+            timeout.seconds(),
+            whys.concat()
+        );
+        Err(wrong(Error::DeadlineExceeded(text)))
     }
 
     fn look<'py>(
@@ -233,7 +239,7 @@ fn fill(
 ) -> PyResult<()> {
     let cell = &known.schema.cells[column];
     if matches!(leaf, Leaf::Strings { .. }) {
-        for encoded in leaf.split_strings(cell.elements()) {
+        for encoded in leaf.split_strings(cell.elements(), steps) {
             builder
                 .push_string(column, &encoded)
                 .map_err(|error| errors::to_py(py, &error))?;

@@ -45,39 +45,11 @@ impl Intake {
         self.columns.get(leaf).copied().flatten()
     }
 
-    /// Writes one step, or a part of one; nothing is kept of a step that fails.
+    /// Writes one step, or a part of one, to be ended with [`Intake::finish`] whatever comes of it.
+    /// `appended` says what changed, also when it fails.
     ///
     /// With `whole`, the step must have the very structure of those before.
-    pub(crate) fn append(
-        &mut self,
-        recorder: &mut Recorder,
-        step: &Bound<'_, PyAny>,
-        partial: bool,
-        whole: bool,
-    ) -> PyResult<Appended> {
-        let mut appended = Appended::default();
-        let wrote = self.write(recorder, step, whole, &mut appended);
-        let finished = wrote.and_then(|()| {
-            recorder
-                .finish_step(partial)
-                .map_err(|error| errors::to_py(step.py(), &error))
-        });
-        let before = self.before.take();
-        match finished {
-            Ok(()) => Ok(appended),
-            Err(error) => {
-                recorder.abort_step();
-                // A refused step must not decide what later ones look like.
-                if let Some((structure, columns)) = before.filter(|_| appended.map.is_none()) {
-                    self.structure = structure;
-                    self.columns = columns;
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn write(
+    pub(crate) fn write(
         &mut self,
         recorder: &mut Recorder,
         step: &Bound<'_, PyAny>,
@@ -104,32 +76,72 @@ impl Intake {
         let Some(structure) = self.structure.clone() else {
             return Ok(());
         };
-        let fresh = |(leaf, value): &(usize, &Bound<'_, PyAny>)| {
-            self.columns[*leaf].is_none() && !value.is_none()
-        };
-        if values.iter().enumerate().any(|found| fresh(&found)) {
-            appended.map = Some(self.add_columns(recorder, &structure, &values)?);
+        // All leaves are looked at before anything changes: a refused step decides nothing.
+        let mut leaves = Vec::with_capacity(values.len());
+        let mut fresh = false;
+        for (at, value) in values.iter().enumerate() {
+            if value.is_none() {
+                leaves.push(None);
+                continue;
+            }
+            let name = &structure.names[at];
+            let leaf = Leaf::new(value, name)?;
+            if let Some(column) = self.columns[at] {
+                check_dtype(recorder, column, &leaf, name, py)?;
+            } else {
+                leaf.check_alone(name)?;
+                fresh = true;
+            }
+            leaves.push(Some(leaf));
         }
-        for (leaf, value) in values.iter().enumerate() {
-            let Some(column) = self.columns[leaf].filter(|_| !value.is_none()) else {
+        if fresh {
+            appended.map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
+        }
+        for (at, leaf) in leaves.iter().enumerate() {
+            let (Some(column), Some(leaf)) = (self.columns[at], leaf) else {
                 continue;
             };
-            let name = &structure.names[leaf];
-            let found = Leaf::new(value, name)?;
+            let wrong = |error| errors::to_py(py, &error);
             let cell = &recorder.schema().cells[column];
-            if !found.matches(cell) {
-                fit(recorder, column, &found, name, py)?;
+            if !leaf.matches(cell) {
+                // Another shape begins a new chunk.
+                recorder.reshape(column, leaf.spec().shape).map_err(wrong)?;
             }
             let dtype = recorder.schema().cells[column].dtype;
-            let wrong = |error| errors::to_py(py, &error);
-            match &found {
-                Leaf::Strings { encoded, .. } => {
-                    recorder.set_string(column, encoded).map_err(wrong)?;
-                }
-                _ => found.copy_to(dtype, recorder.cell_mut(column).map_err(wrong)?, name)?,
+            if let Leaf::Strings { encoded, .. } = leaf {
+                recorder.set_string(column, encoded).map_err(wrong)?;
+            } else {
+                let cell = recorder.cell_mut(column).map_err(wrong)?;
+                leaf.copy_to(dtype, cell, &structure.names[at])?;
             }
         }
         Ok(())
+    }
+
+    /// Keeps what was written, or nothing of it if `outcome` is an error.
+    pub(crate) fn finish(
+        &mut self,
+        recorder: &mut Recorder,
+        partial: bool,
+        appended: &Appended,
+        py: Python<'_>,
+        outcome: PyResult<()>,
+    ) -> PyResult<()> {
+        let finished = outcome.and_then(|()| {
+            recorder
+                .finish_step(partial)
+                .map_err(|error| errors::to_py(py, &error))
+        });
+        let before = self.before.take();
+        if finished.is_err() {
+            recorder.abort_step();
+            // Columns that the recorder has by now stay; they only lack values.
+            if let Some((structure, columns)) = before.filter(|_| appended.map.is_none()) {
+                self.structure = structure;
+                self.columns = columns;
+            }
+        }
+        finished
     }
 
     /// Takes in a step of another structure; returns its leaves as the merged structure has them.
@@ -178,25 +190,24 @@ impl Intake {
         &mut self,
         recorder: &mut Recorder,
         structure: &Structure,
-        values: &[Bound<'_, PyAny>],
+        leaves: &[Option<Leaf<'_>>],
+        py: Python<'_>,
     ) -> PyResult<Vec<usize>> {
-        let py = values[0].py();
         let mut cells: Vec<CellSpec> = Vec::new();
         let mut names: Vec<Box<str>> = Vec::new();
         let mut map = vec![0; recorder.schema().cells.len()];
-        let mut columns = vec![None; values.len()];
-        for (leaf, value) in values.iter().enumerate() {
-            let name = &structure.names[leaf];
-            match self.columns[leaf] {
-                Some(old) => {
+        let mut columns = vec![None; leaves.len()];
+        for (at, leaf) in leaves.iter().enumerate() {
+            match (self.columns[at], leaf) {
+                (Some(old), _) => {
                     map[old] = cells.len();
                     cells.push(recorder.schema().cells[old].clone());
                 }
-                None if value.is_none() => continue,
-                None => cells.push(Leaf::new(value, name)?.spec()),
+                (None, None) => continue,
+                (None, Some(leaf)) => cells.push(leaf.spec()),
             }
-            columns[leaf] = Some(cells.len() - 1);
-            names.push(name.as_str().into());
+            columns[at] = Some(cells.len() - 1);
+            names.push(structure.names[at].as_str().into());
         }
         let text: Value = serde_json::from_str(&structure.text).unwrap_or_default();
         let pruned = prune(&text, &mut columns.iter().map(Option::is_some)).unwrap_or_default();
@@ -212,20 +223,21 @@ impl Intake {
     }
 }
 
-/// A value that is not like the column's cells so far: another shape begins a new chunk.
-fn fit(
-    recorder: &mut Recorder,
+/// A column keeps its dtype; its cells may change their shape.
+fn check_dtype(
+    recorder: &Recorder,
     column: usize,
     found: &Leaf<'_>,
     name: &str,
     py: Python<'_>,
 ) -> PyResult<()> {
     let cell = &recorder.schema().cells[column];
+    if found.matches(cell) {
+        return Ok(());
+    }
     let spec = found.spec();
     if spec.dtype == cell.dtype {
-        return recorder
-            .reshape(column, spec.shape)
-            .map_err(|error| errors::to_py(py, &error));
+        return Ok(());
     }
     let text = format!(
         "column `{name}` is {}{:?}; this writer's is {}{:?}, and a column keeps its dtype",

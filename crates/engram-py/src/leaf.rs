@@ -61,6 +61,15 @@ impl<'py> Leaf<'py> {
         if value.is_exact_instance_of::<PyComplex>() {
             return weak(DType::Complex128);
         }
+        // NumPy would cut trailing NUL characters off.
+        if value.is_exact_instance_of::<PyString>() || value.is_exact_instance_of::<PyBytes>() {
+            let mut encoded = Vec::new();
+            encode_string(value, path, &mut encoded)?;
+            return Ok(Self::Strings {
+                shape: Shape::new(),
+                encoded,
+            });
+        }
         if value.is_none() {
             let text =
                 format!("column `{path}` is None; a value must be an array, a number or text");
@@ -106,19 +115,18 @@ impl<'py> Leaf<'py> {
         })
     }
 
-    /// Encoded strings cut into cells of so many elements; nothing for other leaves.
-    pub(crate) fn split_strings(&self, elements: usize) -> Vec<Vec<u8>> {
+    /// Encoded strings cut into so many cells of so many elements; nothing for other leaves.
+    pub(crate) fn split_strings(&self, elements: usize, cells: usize) -> Vec<Vec<u8>> {
         let Self::Strings { encoded, .. } = self else {
             return Vec::new();
         };
-        let mut cells = Vec::new();
         let mut rest = encoded.as_slice();
-        while !rest.is_empty() {
+        let cut = |_| {
             let (cell, tail) = rest.split_at(encoded_len(rest, elements));
-            cells.push(cell.to_vec());
             rest = tail;
-        }
-        cells
+            cell.to_vec()
+        };
+        (0..cells).map(cut).collect()
     }
 
     /// Dtype and shape of the value; a weak one's dtype is what it would get by itself.
@@ -147,6 +155,20 @@ impl<'py> Leaf<'py> {
             }
             Self::Weak { dtype, .. } => cell.shape.is_empty() && fits(*dtype, cell.dtype),
             Self::Strings { shape, .. } => cell.dtype == DType::String && *shape == cell.shape,
+        }
+    }
+
+    /// Checks that the value fits the dtype that it would get by itself.
+    ///
+    /// # Errors
+    /// `SignatureError` for an integer beyond 64 bits.
+    pub(crate) fn check_alone(&self, path: &str) -> PyResult<()> {
+        match self {
+            Self::Weak {
+                value,
+                dtype: DType::Uint64,
+            } => store_number(value, DType::Uint64, &mut [0; 8], path),
+            _ => Ok(()),
         }
     }
 
@@ -253,7 +275,7 @@ fn store_number(
                 clippy::cast_possible_truncation,
                 reason = "rounding is what a float32 column asks for"
             )]
-            let rounded = value.extract::<f64>()? as f32;
+            let rounded = value.extract::<f64>().map_err(|_| out_of_range())? as f32;
             out.copy_from_slice(&rounded.to_le_bytes());
         }
         DType::Float64 => store!(f64),
@@ -262,7 +284,8 @@ fn store_number(
             let array = py
                 .import("numpy")?
                 .getattr("asarray")?
-                .call1((value, dtypes::to_numpy(py, dtype)?))?;
+                .call1((value, dtypes::to_numpy(py, dtype)?))
+                .map_err(|_| out_of_range())?;
             out.copy_from_slice(bytes_of(array.cast::<PyUntypedArray>()?));
         }
     }
@@ -291,42 +314,44 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
 }
 
 fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResult<Leaf<'py>> {
-    let py = array.py();
     let mut encoded = Vec::new();
-    for element in array
-        .call_method0("ravel")?
-        .call_method0("tolist")?
-        .try_iter()?
-    {
-        let element = element?;
-        let bytes = if let Ok(bytes) = element.cast::<PyBytes>() {
-            bytes.as_bytes()
-        } else if let Ok(text) = element.cast::<PyString>() {
-            text.to_str()?.as_bytes()
-        } else {
-            let class = element.get_type();
-            let text = format!(
-                "column `{path}` holds a Python object of type {}; only str, bytes and what NumPy gives a dtype are supported",
-                class.name()?
-            );
-            return Err(errors::signature(py, text));
-        };
-        let len = u32::try_from(bytes.len()).map_err(|_| {
-            errors::signature(
-                py,
-                format!(
-                    "column `{path}` has a string of {} bytes; at most 2^32 - 1 are supported",
-                    bytes.len()
-                ),
-            )
-        })?;
-        encoded.extend_from_slice(&len.to_le_bytes());
-        encoded.extend_from_slice(bytes);
+    let flat = array.call_method0("ravel")?.call_method0("tolist")?;
+    for element in flat.try_iter()? {
+        encode_string(&element?, path, &mut encoded)?;
     }
     Ok(Leaf::Strings {
         shape: Shape::from_slice(array.shape()),
         encoded,
     })
+}
+
+/// Adds a string: its length and its bytes.
+fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) -> PyResult<()> {
+    let py = element.py();
+    let bytes = if let Ok(bytes) = element.cast::<PyBytes>() {
+        bytes.as_bytes()
+    } else if let Ok(text) = element.cast::<PyString>() {
+        text.to_str()?.as_bytes()
+    } else {
+        let class = element.get_type();
+        let text = format!(
+            "column `{path}` holds a Python object of type {}; only str, bytes and what NumPy gives a dtype are supported",
+            class.name()?
+        );
+        return Err(errors::signature(py, text));
+    };
+    let len = u32::try_from(bytes.len()).map_err(|_| {
+        errors::signature(
+            py,
+            format!(
+                "column `{path}` has a string of {} bytes; at most 2^32 - 1 are supported",
+                bytes.len()
+            ),
+        )
+    })?;
+    encoded.extend_from_slice(&len.to_le_bytes());
+    encoded.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// Bytes of the first `elements` encoded strings.

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::door::{Home, Timeout};
 use crate::errors;
-use crate::intake::Intake;
+use crate::intake::{Appended, Intake};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
 use crate::store::Store;
@@ -26,7 +26,7 @@ struct Inner {
     patterns: PatternSet,
     /// Compiles the declared patterns once the first step shows the structure.
     compile: Py<PyAny>,
-    /// They were compiled for steps that look like this many columns.
+    /// They were compiled for the columns that there are.
     compiled: bool,
 }
 
@@ -45,7 +45,10 @@ impl Inner {
         let configs: Vec<PatternConfig> =
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
-            let pattern = config.compile(py, &mut self.sender, |leaf| self.intake.column(leaf))?;
+            let column = |leaf| self.intake.column(leaf);
+            let Some(pattern) = config.compile(py, &mut self.sender, column)? else {
+                continue;
+            };
             check(py, &pattern, &self.sender, self.recorder.schema())?;
             self.recorder.keep(pattern.history());
             self.patterns.set(number, pattern, self.recorder.schema());
@@ -108,18 +111,25 @@ impl PatternWriter {
         inner.sender.make_room(py)?;
         // The parts of a step may come in any grouping; a whole one must look like those before.
         let whole = !(partial_step || inner.recorder.step_is_open());
-        let appended = inner
+        let mut appended = Appended::default();
+        let wrote = inner
             .intake
-            .append(&mut inner.recorder, step, partial_step, whole)?;
+            .write(&mut inner.recorder, step, whole, &mut appended);
+        // Columns have moved whether or not the step is taken.
         if let Some(map) = &appended.map {
+            inner.compiled = false;
             inner
                 .patterns
                 .remap(map)
                 .map_err(|error| errors::to_py(py, &error))?;
         }
-        if (appended.map.is_some() || !inner.compiled) && !partial_step {
-            inner.compile(py)?;
-        }
+        let ready = match wrote {
+            Ok(()) if !inner.compiled && !partial_step => inner.compile(py),
+            other => other,
+        };
+        inner
+            .intake
+            .finish(&mut inner.recorder, partial_step, &appended, py, ready)?;
         inner.apply(py, false)
     }
 
@@ -163,6 +173,6 @@ impl PatternWriter {
     #[getter]
     fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
         let inner = self.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.outbox.in_flight())
+        Ok(inner.recorder.pending_items() + inner.sender.outbox.items_left())
     }
 }

@@ -23,13 +23,14 @@ pub(crate) struct PatternConfig {
 }
 
 impl PatternConfig {
-    /// The engine's form; `column` maps leaves to the writer's columns.
+    /// The engine's form; `column` maps leaves to the writer's columns. None while one that it
+    /// needs has had no value yet.
     pub(crate) fn compile(
         self,
         py: Python<'_>,
         sender: &mut Sender,
         column: impl Fn(usize) -> Option<usize>,
-    ) -> PyResult<Pattern> {
+    ) -> PyResult<Option<Pattern>> {
         let wrong = |error| errors::to_py(py, &error);
         let number = sender
             .outbox
@@ -40,28 +41,19 @@ impl PatternConfig {
             .options()
             .check_priority(self.priority)
             .map_err(wrong)?;
-        let known = |leaf: usize| {
-            column(leaf).ok_or_else(|| {
-                let text = format!(
-                    "a pattern for table `{}` needs a column that the first step does not have",
-                    self.table
-                );
-                errors::signature(py, text)
-            })
-        };
         let columns = self
             .columns
             .iter()
             .map(|&(leaf, start, stop, step, squeeze)| {
-                Ok(PatternColumn {
-                    source: known(leaf)?,
+                Some(PatternColumn {
+                    source: column(leaf)?,
                     start,
                     stop,
                     step,
                     squeeze,
                 })
             })
-            .collect::<PyResult<_>>()?;
+            .collect::<Option<_>>();
         let conditions = self
             .conditions
             .iter()
@@ -70,7 +62,7 @@ impl PatternConfig {
                     "step_index" => Subject::StepIndex,
                     "steps_since_applied" => Subject::StepsSinceApplied,
                     "end_of_episode" => Subject::EndOfEpisode,
-                    _ => Subject::Column(known(*leaf)?),
+                    _ => Subject::Column(column(*leaf)?),
                 };
                 let comparison = match comparison.as_str() {
                     "eq" => Comparison::Eq(*a),
@@ -80,19 +72,24 @@ impl PatternConfig {
                         remainder: *b,
                     },
                 };
-                Ok(Condition {
+                Some(Condition {
                     subject,
                     comparison,
                     inverse: *inverse,
                 })
             })
-            .collect::<PyResult<_>>()?;
+            .collect::<Option<_>>();
+        let (Some(columns), Some(conditions)) = (columns, conditions) else {
+            return Ok(None);
+        };
         let names = self.names.iter().map(|name| name.as_str().into()).collect();
         let layout = Arc::new(Layout {
             names,
             structure: self.structure.as_str().into(),
         });
-        Pattern::new(number, layout, columns, conditions, self.priority).map_err(wrong)
+        Pattern::new(number, layout, columns, conditions, self.priority)
+            .map(Some)
+            .map_err(wrong)
     }
 }
 

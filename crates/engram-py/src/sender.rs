@@ -88,7 +88,7 @@ impl Sender {
         }
         let text = format!(
             "{} items wait for their tables after {} s; they stay queued{}",
-            self.outbox.in_flight(),
+            self.outbox.items_left(),
             timeout.seconds(),
             self.outbox.why_waiting()
         );

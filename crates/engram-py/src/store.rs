@@ -7,9 +7,10 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engram_core::gather::{Uneven, gather};
-use engram_core::{Error, RateLimits, TableOptions};
+use engram_core::{Error, RateLimits};
 use engram_engine::{Engine, Sample, SampleTicket, Stream, StreamOptions, TableInfo};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -28,21 +29,14 @@ use crate::stream::PyStream;
 pub(crate) struct Store {
     engine: Home<Arc<Engine>>,
     seed: u64,
+    /// Tables made so far, dropped ones included: no two get the same seed.
+    made: AtomicUsize,
     insert: Inserter,
 }
 
 impl Store {
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<&Arc<Engine>> {
         self.engine.get(py)
-    }
-
-    fn options(
-        &self,
-        config: TableConfig<'_>,
-        py: Python<'_>,
-        number: usize,
-    ) -> PyResult<TableOptions> {
-        config.into_options(py, table_seed(self.seed, number))
     }
 }
 
@@ -68,6 +62,7 @@ fn table_seed(seed: u64, number: usize) -> u64 {
 impl Store {
     #[new]
     fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
+        let made = tables.len();
         let options = tables
             .into_iter()
             .enumerate()
@@ -79,6 +74,7 @@ impl Store {
         Ok(Self {
             engine: Home::new("store", Arc::new(engine)),
             seed,
+            made: AtomicUsize::new(made),
             insert: Inserter::default(),
         })
     }
@@ -93,8 +89,8 @@ impl Store {
 
     fn create_table(&self, py: Python<'_>, config: TableConfig<'_>) -> PyResult<()> {
         let engine = self.engine(py)?;
-        let number = enter(py, || engine.tables())?.len();
-        let options = self.options(config, py, number)?;
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let options = config.into_options(py, table_seed(self.seed, number))?;
         enter(py, || engine.create_table(options).map(drop))
     }
 
@@ -141,7 +137,7 @@ impl Store {
         let mut ticket = enter(py, || engine.table(table)?.sample(n, false))?;
         let sample = match wait_for(py, &mut ticket, deadline)? {
             Some(sample) => sample,
-            None => end_early(py, engine, ticket, timeout, partial)?,
+            None => end_early(py, engine, ticket, n, timeout, partial)?,
         };
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
@@ -261,27 +257,38 @@ fn end_early(
     py: Python<'_>,
     engine: &Engine,
     ticket: SampleTicket,
+    n: usize,
     timeout: Timeout,
     partial: bool,
 ) -> PyResult<Sample> {
-    if partial {
+    let outcome = if partial {
+        let table = Arc::clone(ticket.table());
         let sample = py.detach(|| ticket.take_partial());
-        if !sample.draws.is_empty() {
-            return Ok(sample);
-        }
-        let text = format!("not a single sample came within {} s", timeout.seconds());
-        return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
-    }
-    py.detach(|| ticket.give_up(timeout.seconds()))
-        .map_err(|error| {
-            let error = match (error, engine.unsent()) {
-                (Error::DeadlineExceeded(text), Some(unsent)) => {
-                    Error::DeadlineExceeded(format!("{text}; {unsent}"))
-                }
-                (error, _) => error,
-            };
-            errors::to_py(py, &error)
-        })
+        let why = table.info().sampling_blocked;
+        let text = || {
+            format!(
+                "table `{}` yielded 0 of {n} samples within {} s{}",
+                table.options().name,
+                timeout.seconds(),
+                why.map_or_else(String::new, |why| format!("; {why}"))
+            )
+        };
+        let empty = sample.draws.is_empty();
+        (!empty)
+            .then_some(sample)
+            .ok_or_else(|| Error::DeadlineExceeded(text()))
+    } else {
+        py.detach(|| ticket.give_up(timeout.seconds()))
+    };
+    outcome.map_err(|error| {
+        let error = match (error, engine.unsent()) {
+            (Error::DeadlineExceeded(text), Some(unsent)) => {
+                Error::DeadlineExceeded(format!("{text}; {unsent}"))
+            }
+            (error, _) => error,
+        };
+        errors::to_py(py, &error)
+    })
 }
 
 fn describe<'py>(

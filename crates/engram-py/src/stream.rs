@@ -1,5 +1,8 @@
 //! The reader's end of a prefetching stream, as `engram.Dataset` sees it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use engram_engine::stream::Next;
 use engram_engine::{Patience, Stream};
 use pyo3::prelude::*;
@@ -9,10 +12,13 @@ use crate::door::{Home, Timeout, check_signals, enter};
 use crate::errors;
 
 /// Batches fetched ahead by a thread.
-#[pyclass(name = "Stream", module = "engram._engram")]
+#[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
-    stream: Home<Stream>,
+    /// Held, without the GIL, by a reader that waits.
+    stream: Home<Mutex<Stream>>,
+    /// Asks a waiting reader to let go, so that another thread can close the stream.
+    closing: AtomicBool,
     timeout: Timeout,
     single: bool,
 }
@@ -20,22 +26,28 @@ pub(crate) struct PyStream {
 impl PyStream {
     pub(crate) fn new(stream: Stream, timeout: Timeout, single: bool) -> Self {
         Self {
-            stream: Home::new("dataset", stream),
+            stream: Home::new("dataset", Mutex::new(stream)),
+            closing: AtomicBool::new(false),
             timeout,
             single,
         }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 }
 
 #[pymethods]
 impl PyStream {
     /// The next batch, or None at the end; acknowledges the one before.
-    fn next(&mut self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
-        let stream = self.stream.get_mut(py)?;
+        let stream = self.stream.get(py)?;
         let mut raised = None;
         let next = py.detach(|| {
-            let mut interrupted = || check_signals(&mut raised);
+            let mut interrupted = || self.is_closing() || check_signals(&mut raised);
+            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
             stream.next(&mut Patience {
                 deadline,
                 interrupted: &mut interrupted,
@@ -45,17 +57,17 @@ impl PyStream {
             Next::Batch(batch) => {
                 Batch::new(py, batch.columns, &batch.draws, self.single).map(Some)
             }
-            Next::End => Ok(None),
-            Next::Interrupted => {
-                Err(raised.unwrap_or_else(|| errors::invalid(py, "interrupted".into())))
-            }
+            // Without an exception, another thread closed the stream.
+            Next::End | Next::Interrupted => raised.map_or(Ok(None), Err),
         }
     }
 
     /// Stops fetching; what was not handed over goes back.
-    fn close(&mut self, py: Python<'_>) -> PyResult<()> {
-        let stream = self.stream.get_mut(py)?;
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let stream = self.stream.get(py)?;
+        self.closing.store(true, Ordering::Release);
         enter(py, || {
+            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
             stream.close();
             Ok(())
         })

@@ -42,6 +42,15 @@ pub(crate) struct Structure {
     pub(crate) text: String,
 }
 
+/// Structures read from text so far.
+static KNOWN: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
+
+/// Called when a class was defined anew, as notebooks do: what comes out is of the new one.
+fn forget_parsed() {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(known);
+}
+
 /// The leaves of a nest, in order.
 pub(crate) type Leaves<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -50,7 +59,7 @@ impl Structure {
     pub(crate) fn of<'py>(tree: &Bound<'py, PyAny>) -> PyResult<(Self, Leaves<'py>)> {
         let mut leaves = Vec::new();
         let mut names = Vec::new();
-        let (root, value) = explore(tree, "", &mut leaves, &mut names)?;
+        let (root, value) = explore(tree, "", 0, &mut leaves, &mut names)?;
         Ok((
             Self {
                 root,
@@ -90,7 +99,6 @@ impl Structure {
 
     /// The structure that a text describes.
     pub(crate) fn parse(py: Python<'_>, text: &str) -> PyResult<Arc<Self>> {
-        static KNOWN: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
         if let Some(found) = KNOWN
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -12,13 +12,13 @@ use pyo3::prelude::*;
 use crate::door::{Home, Timeout};
 use crate::errors;
 use crate::history::{ColumnHistory, TrajectoryColumn};
-use crate::intake::Intake;
+use crate::intake::{Appended, Intake};
 use crate::sender::Sender;
 use crate::store::Store;
 use crate::structure::Structure;
 
 /// Steps in, items out.
-#[pyclass(module = "engram._engram")]
+#[pyclass(module = "engram._engram", weakref)]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter {
     home: Home<Inner>,
@@ -170,12 +170,16 @@ impl TrajectoryWriter {
     ) -> PyResult<()> {
         let inner = self.home.get_mut(py)?;
         inner.sender.make_room(py)?;
-        let appended = inner
+        let mut appended = Appended::default();
+        let wrote = inner
             .intake
-            .append(&mut inner.recorder, step, partial_step, false)?;
+            .write(&mut inner.recorder, step, false, &mut appended);
         if appended.grown {
             inner.version += 1;
         }
+        inner
+            .intake
+            .finish(&mut inner.recorder, partial_step, &appended, py, wrote)?;
         inner.send(py)
     }
 
@@ -188,10 +192,7 @@ impl TrajectoryWriter {
             return Err(errors::invalid(py, text));
         };
         let leaves = (0..structure.names.len())
-            .map(|leaf| {
-                let history = ColumnHistory::new(slf.clone().unbind(), leaf);
-                Ok(Bound::new(py, history)?.into_any())
-            })
+            .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf, leaf)?)?.into_any()))
             .collect::<PyResult<Vec<_>>>()?;
         structure.unflatten(py, leaves).map(Bound::unbind)
     }
@@ -208,7 +209,7 @@ impl TrajectoryWriter {
         table: &str,
         priority: f64,
         trajectory: Option<&Bound<'_, PyAny>>,
-        num_steps: Option<u64>,
+        num_steps: Option<i64>,
     ) -> PyResult<u64> {
         let py = slf.py();
         let mut this = slf.borrow_mut();
@@ -229,6 +230,9 @@ impl TrajectoryWriter {
         };
         match (trajectory, num_steps) {
             (None, Some(n)) => {
+                let n = u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| {
+                    errors::invalid(py, format!("`num_steps` must be at least 1; got {n}"))
+                })?;
                 inner
                     .recorder
                     .create(number, key, priority, &Selection::Last(n), check)
@@ -318,7 +322,7 @@ impl TrajectoryWriter {
     #[getter]
     fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
         let inner = self.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.outbox.in_flight())
+        Ok(inner.recorder.pending_items() + inner.sender.outbox.items_left())
     }
 }
 

@@ -27,6 +27,12 @@ impl Table {
         })
     }
 
+    /// How many items of an insert are not in yet.
+    pub(crate) fn items_left(&self, id: u64) -> usize {
+        let shared = self.shared.lock();
+        shared.inserts.get(&id).map_or(0, |wait| wait.items.len())
+    }
+
     /// Items of an insert that are not in yet; they never will be.
     pub(crate) fn withdraw_insert(&self, id: u64) -> usize {
         let wait = self.change(|shared, _, _| shared.inserts.remove(&id));

@@ -6,16 +6,26 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use serde_json::{Value, json};
 
 use super::text::remember_class;
-use super::{Leaves, Node};
+use super::{Leaves, Node, forget_parsed};
 use crate::errors;
+
+/// A nest of more levels is taken for one that contains itself. The text of one level takes three
+/// of the 128 that a JSON reader allows.
+const DEEPEST: usize = 32;
 
 /// The node of a nest and its text; its leaves and their paths are added to the lists.
 pub(super) fn explore<'py>(
     tree: &Bound<'py, PyAny>,
     path: &str,
+    depth: usize,
     leaves: &mut Leaves<'py>,
     names: &mut Vec<String>,
 ) -> PyResult<(Node, Value)> {
+    if depth > DEEPEST {
+        let text =
+            format!("a nest has more than {DEEPEST} levels; at most that many are supported");
+        return Err(errors::signature(tree.py(), text));
+    }
     let below = |entry: &str| {
         if path.is_empty() {
             entry.to_string()
@@ -27,7 +37,7 @@ pub(super) fn explore<'py>(
         let mut nodes = Vec::new();
         let mut values = Vec::new();
         for (at, item) in items.iter().enumerate() {
-            let (node, value) = explore(item, &below(&at.to_string()), leaves, names)?;
+            let (node, value) = explore(item, &below(&at.to_string()), depth + 1, leaves, names)?;
             nodes.push(node);
             values.push(value);
         }
@@ -47,12 +57,14 @@ pub(super) fn explore<'py>(
         let mut nodes = Vec::new();
         let mut values = Vec::new();
         for (field, item) in fields.iter().zip(tuple.iter()) {
-            let (node, value) = explore(&item, &below(field), leaves, names)?;
+            let (node, value) = explore(&item, &below(field), depth + 1, leaves, names)?;
             nodes.push(node);
             values.push(json!([field, value]));
         }
         let name = class.name()?.to_string();
-        remember_class(&name, &fields, &class);
+        if remember_class(&name, &fields, &class) {
+            forget_parsed();
+        }
         return Ok((
             Node::Named(class.unbind(), nodes),
             json!({ "n": name, "f": values }),
@@ -76,7 +88,13 @@ pub(super) fn explore<'py>(
     let mut values = Vec::new();
     for (key, item) in entries {
         let text = key_text(&key)?;
-        let (node, value) = explore(&item, &below(key.str()?.to_str()?), leaves, names)?;
+        let (node, value) = explore(
+            &item,
+            &below(key.str()?.to_str()?),
+            depth + 1,
+            leaves,
+            names,
+        )?;
         nodes.push((key.unbind(), node));
         values.push(json!([text, value]));
     }

@@ -19,13 +19,16 @@ static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None
 /// Name and fields of a namedtuple class.
 type NamedTuple = (String, Vec<String>);
 
-/// Takes note of a class that a nest contains.
-pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) {
-    let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
+/// Takes note of a class that a nest contains; true when it takes the place of another one.
+pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) -> bool {
     let key = (name.to_string(), fields.to_vec());
-    classes
+    let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = classes
         .get_or_insert_default()
         .insert(key, class.clone().unbind());
+    // Dropping a class may run Python code: not under the lock.
+    drop(classes);
+    before.is_some_and(|before| !before.is(class))
 }
 
 fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyType>> {

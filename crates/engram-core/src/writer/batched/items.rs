@@ -43,12 +43,16 @@ impl BatchedRecorder {
                     continue;
                 }
                 if !pattern.conditions.is_empty() {
-                    let moment = Moment {
-                        step_index: self.head - 1 - self.episode_first[env],
-                        since_applied: self.head - applied[env],
-                        end_of_episode: ends.is_some_and(|ends| ends[env]),
+                    // Tried as any step first and then as the last, as one stream's steps are.
+                    let holds = |end_of_episode| {
+                        let moment = Moment {
+                            step_index: self.head - 1 - self.episode_first[env],
+                            since_applied: self.head - applied[env],
+                            end_of_episode,
+                        };
+                        due(&pattern.conditions, moment, open, &self.schema, env)
                     };
-                    if !due(&pattern.conditions, moment, open, &self.schema, env) {
+                    if !(holds(false) || ends.is_some_and(|ends| ends[env]) && holds(true)) {
                         continue;
                     }
                 }

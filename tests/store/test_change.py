@@ -1,0 +1,219 @@
+"""Updating, deleting, resetting, and tables that come and go."""
+
+import numpy as np
+import pytest
+from support import Caller, drain, fill, raises, until
+
+import engram
+from engram import Table, rate_limiters, selectors
+from engram.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    PriorityError,
+)
+
+
+def priorities(store, table, keys):
+    """The items' priorities, found by drawing them all."""
+    batch = store.sample(table, 500)
+    found = dict(zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True))
+    return [found.get(key) for key in keys]
+
+
+# --- update_priorities ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(open_store):
+    store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
+    return store, fill(store, "t", range(3))
+
+
+def test_update_returns_how_many_matched(three):
+    store, keys = three
+    assert store.update_priorities("t", [keys[0], 12345, keys[2]], [2.0, 9.0, 3.0]) == 2
+    assert priorities(store, "t", keys) == [2.0, 1.0, 3.0]
+    assert store.update_priorities("t", [], []) == 0
+    assert store.update_priorities("t", [12345], [1.0]) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.uint64, np.bool_])
+def test_update_takes_any_number(three, dtype):
+    store, keys = three
+    given = np.array(keys, np.int64)[::-1]
+    assert store.update_priorities("t", given, np.array([1, 1, 1], dtype)) == 3
+
+
+def test_update_of_a_batch(three):
+    store, _ = three
+    batch = store.sample("t", 64)
+    assert store.update_priorities("t", batch.info.key, np.ones(64)) == 64
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (np.nan, "priority for table `t` is NaN; it must be a number"),
+        (np.inf, "priority for table `t` is inf; a Prioritized selector takes finite values from 0"),
+        (-0.5, "priority for table `t` is -0.5; a Prioritized selector takes finite values from 0"),
+    ],
+)
+def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
+    store, keys = three
+    with raises(PriorityError, text):
+        store.update_priorities("t", [*keys, 99], [5.0, 6.0, bad, 1.0])
+    assert priorities(store, "t", keys) == [1.0, 1.0, 1.0]
+    with raises(PriorityError, text):
+        store.insert({"x": 1}, {"t": bad})
+    with store.writer() as writer:
+        writer.append({"x": 1})
+        with raises(PriorityError, text):
+            writer.create_item("t", bad, num_steps=1)
+    assert store.info()["t"].size == 3
+
+
+def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
+    store = open_store(Table("t", sampler=selectors.MaxHeap()))
+    fill(store, "t", [-np.inf, -1.0, np.inf], priority=float)
+    assert drain(store, "t", 1) == [np.inf]
+    with raises(PriorityError, "priority for table `t` is NaN; it must be a number"):
+        store.insert({"x": 0.0}, {"t": np.nan})
+
+
+@pytest.mark.parametrize("selector", ["sampler", "remover"])
+def test_prioritized_rejects_in_either_role(open_store, selector):
+    store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
+    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector takes finite values from 0"):
+        store.insert({"x": 0}, {"t": -1.0})
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "text"),
+    [
+        ([1, 2], [1.0], "2 keys and 1 priorities for table `t`; there must be one priority per key"),
+        ([1.5], [1.0], "`keys` must be integers; got float64"),
+        ([-1], [1.0], "`keys` must be at least 0; got -1"),
+        (["a"], [1.0], "`keys` must be integers; got <U1"),
+        ([[1]], [[1.0]], "`keys` must have one axis; got the shape (1, 1)"),
+        ([1], [[1.0]], "`priorities` must have one axis; got the shape (1, 1)"),
+        ([1], ["1"], "`priorities` must be numbers; got <U1"),
+        ([1], [None], "`priorities` must be numbers; got object"),
+        ([1], [1j], "`priorities` must be numbers; got complex128"),
+    ],
+)
+def test_bad_updates(three, keys, values, text):
+    with raises(InvalidArgumentError, text):
+        three[0].update_priorities("t", keys, values)
+
+
+# --- delete and reset ----------------------------------------------------------------------------
+
+
+def test_delete_returns_how_many_matched(three):
+    store, keys = three
+    assert store.delete("t", [keys[1], 777]) == 1
+    assert store.delete("t", keys) == 2
+    assert store.delete("t", np.zeros(0, np.uint64)) == 0
+    assert (store.info()["t"].size, store.info()["t"].deletes) == (0, 3)
+
+
+def test_reset_empties_and_zeroes(three):
+    store, _ = three
+    store.sample("t", 5)
+    store.reset("t")
+    info = store.info()["t"]
+    assert (info.size, info.inserts, info.samples, info.deletes, info.bytes) == (0, 0, 0, 0, 0)
+    assert (info.num_episodes, info.num_deleted_episodes, info.num_unique_samples) == (0, 0, 0)
+    fill(store, "t", [9])
+    assert drain(store, "t", 1) == [9]
+
+
+# --- tables at run time --------------------------------------------------------------------------
+
+
+def test_create_and_drop(open_store):
+    store = open_store(Table("b"))
+    store.create_table(Table("a", max_size=5))
+    assert store.tables == ["a", "b"]
+    assert list(store.info()) == ["a", "b"]
+    store.drop_table("b")
+    assert store.tables == ["a"]
+    store.create_table(Table("b"))
+    assert repr(store) == "Store(['a', 'b'])"
+
+
+def test_names_are_taken_once(open_store):
+    text = "table `a` exists already; each name is taken once"
+    with raises(InvalidArgumentError, text):
+        open_store(Table("a"), Table("a"))
+    store = open_store(Table("a"))
+    with raises(InvalidArgumentError, text):
+        store.create_table(Table("a"))
+    assert store.tables == ["a"]
+
+
+def test_tables_may_come_from_any_iterable():
+    with engram.Store(Table(name) for name in ("a", "b")) as store:
+        assert store.tables == ["a", "b"]
+
+
+def test_bad_tables(open_store):
+    with raises(InvalidArgumentError, "`tables` must be a sequence of tables; got the table `a` itself"):
+        engram.Store(Table("a"))
+    with raises(InvalidArgumentError, "each of `tables` must be an engram.Table; got 'a' (str)"):
+        engram.Store(["a"])
+    with raises(InvalidArgumentError, "`table` must be an engram.Table; got 'a' (str)"):
+        open_store().create_table("a")
+    with raises(InvalidArgumentError, "`seed` must be at least 0; got -1"):
+        engram.Store([], seed=-1)
+
+
+def test_changing_the_limiter_wakes_those_who_wait(open_store):
+    store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(10)), Table.queue("q", max_size=9))
+    fill(store, "t", [1])
+    sampler = Caller(lambda: drain(store, "t", 1))
+    until(lambda: store.info()["t"].waiting_samples == 1)
+    store.set_rate_limiter("t", rate_limiters.MinSize(1))
+    assert sampler.result() == [1]
+
+    fill(store, "q", range(9))
+    inserter = Caller(lambda: fill(store, "q", [9]))
+    until(lambda: store.info()["q"].waiting_inserts == 1)
+    store.set_rate_limiter("q", rate_limiters.Queue(10))
+    inserter.result()
+
+
+def test_bad_limiters(open_store):
+    store = open_store(Table("t", max_size=5))
+    text = "`rate_limiter` must be one of engram.rate_limiters; got 3 (int)"
+    with raises(InvalidArgumentError, text):
+        store.set_rate_limiter("t", 3)
+    text = "rate limiter MinSize of table `t`: min_size is 6, but the table holds at most 5 items"
+    with raises(InvalidArgumentError, text):
+        store.set_rate_limiter("t", rate_limiters.MinSize(6))
+    assert store.info()["t"].rate_limiter[:3] == ("MinSize", 1.0, 1)
+
+
+def test_a_closed_store(open_store):
+    store = open_store(Table("t"))
+    writer, dataset = store.writer(), engram.Dataset(store, "t", 1)
+    store.close()
+    store.close()
+    assert repr(store) == "Store(closed)"
+    writer.append({"x": 1})
+    for call in (
+        lambda: store.sample("t", 1),
+        lambda: store.insert({"x": 1}, {"t": 1.0}),
+        lambda: store.update_priorities("t", [1], [1.0]),
+        lambda: store.delete("t", [1]),
+        lambda: store.reset("t"),
+        store.info,
+        lambda: store.tables,
+        lambda: store.create_table(Table("u")),
+        lambda: store.drop_table("t"),
+        lambda: store.set_rate_limiter("t", rate_limiters.MinSize(1)),
+        lambda: writer.create_item("t", num_steps=1),
+        lambda: next(iter(dataset)),
+    ):
+        with raises(ClosedError, "the store is closed"):
+            call()

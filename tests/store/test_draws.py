@@ -1,0 +1,79 @@
+"""What is drawn, and how often: chi-square tests with fixed seeds."""
+
+import numpy as np
+import pytest
+from support import fill
+
+from engram import Table, selectors
+
+ITEMS, DRAWS = 50, 50_000
+
+
+def quantile(degrees, z=3.09):
+    """The chi-square quantile at 99.9 % (Wilson and Hilferty 1931)."""
+    spread = 2 / (9 * degrees)
+    return degrees * (1 - spread + z * spread**0.5) ** 3
+
+
+def chi_square(found, expected):
+    return float(((found - expected) ** 2 / expected).sum())
+
+
+def test_the_quantile_is_the_one_in_the_tables():
+    assert quantile(49) == pytest.approx(85.35, abs=0.1)
+
+
+def draws(open_store, table, priorities):
+    store = open_store(table, seed=11)
+    fill(store, "t", range(len(priorities)), priority=lambda value: float(priorities[value]))
+    return store, store.sample("t", DRAWS)
+
+
+def test_uniform(open_store):
+    _, batch = draws(open_store, Table("t"), np.ones(ITEMS))
+    found = np.bincount(batch.data["x"], minlength=ITEMS)
+    assert chi_square(found, np.full(ITEMS, DRAWS / ITEMS)) < quantile(ITEMS - 1)
+    assert (batch.info.probability == 1 / ITEMS).all()
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
+def test_prioritized(open_store, exponent):
+    priorities = np.linspace(0.2, 3.0, ITEMS)
+    store, batch = draws(open_store, Table("t", sampler=selectors.Prioritized(exponent)), priorities)
+    expected = priorities**exponent / (priorities**exponent).sum()
+    x = batch.data["x"]
+    assert chi_square(np.bincount(x, minlength=ITEMS), expected * DRAWS) < quantile(ITEMS - 1)
+    np.testing.assert_allclose(batch.info.probability, expected[x], rtol=1e-9)
+    np.testing.assert_allclose(batch.info.priority, priorities[x])
+
+    # After updates and deletions the rest is drawn as if it had always been so.
+    keys = dict(zip(x.tolist(), batch.info.key.tolist(), strict=True))
+    left = priorities[::-1].copy()
+    store.update_priorities("t", [keys[n] for n in range(ITEMS)], left)
+    store.delete("t", [keys[n] for n in range(0, ITEMS, 5)])
+    left[::5] = 0
+    expected = left**exponent / (left**exponent).sum()
+    x = store.sample("t", DRAWS).data["x"]
+    alive = expected > 0
+    found = np.bincount(x, minlength=ITEMS)
+    assert found[~alive].sum() == 0
+    assert chi_square(found[alive], expected[alive] * DRAWS) < quantile(alive.sum() - 1)
+
+
+def test_the_test_sees_a_wrong_distribution(open_store):
+    _, batch = draws(open_store, Table("t", sampler=selectors.Prioritized(0.1)), np.linspace(0.2, 3.0, ITEMS))
+    found = np.bincount(batch.data["x"], minlength=ITEMS)
+    assert chi_square(found, np.full(ITEMS, DRAWS / ITEMS)) > quantile(ITEMS - 1)
+
+
+def test_uniform_remover(open_store):
+    survivors = np.zeros(ITEMS)
+    for seed in range(400):
+        store = open_store(Table("t", max_size=10, remover=selectors.Uniform(), seed=seed))
+        fill(store, "t", range(20))
+        survivors += np.bincount(np.unique(store.sample("t", 200).data["x"]), minlength=ITEMS)
+        store.close()
+    # The first ten were exposed to ten removals, later ones to fewer.
+    assert survivors[:10].mean() < survivors[15:20].mean()
+    expected = np.full(10, survivors[:10].mean())
+    assert chi_square(survivors[:10], expected) < quantile(9)

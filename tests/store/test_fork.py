@@ -1,0 +1,139 @@
+"""A forked child gets `ForkedError`, ends cleanly, and can have a store of its own."""
+
+import os
+import sys
+
+import pytest
+from support import run_python
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+HEAD = """
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads
+import numpy as np
+import engram
+from engram.errors import ForkedError
+
+def forked(text, call):
+    try:
+        call()
+    except ForkedError as error:
+        assert str(error) == (
+            f"this {text} was made before the process forked; make a new one in the child, or start the child "
+            "with the `spawn` or `forkserver` method"
+        ), error
+    else:
+        sys.exit(f"no ForkedError from the {text}")
+
+def in_child(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+EVERYTHING = """
+store = engram.Store([engram.Table("t"), engram.Table.queue("q", max_size=1000)])
+big = np.zeros(200_000)
+for value in range(64):
+    store.insert({"x": value, "big": big}, {"t": 1.0, "q": 1.0})
+store.sample("t", 64)  # gathered by several threads
+writer, patterns = store.writer(), store.pattern_writer([engram.Pattern("t", num_steps=1)])
+batched = store.batched_writer(2, [engram.Pattern("t", num_steps=1)])
+writer.append({"x": 1})
+history = writer.history["x"]
+dataset = engram.Dataset(store, "q", 2, prefetch=4)
+batches = iter(dataset)
+batch = next(batches)
+
+def child():
+    forked("store", lambda: store.sample("t", 1))
+    forked("store", lambda: store.insert({"x": 1}, {"t": 1.0}))
+    forked("store", store.info)
+    forked("store", store.close)
+    forked("store", lambda: store.writer())
+    forked("store", lambda: next(iter(engram.Dataset(store, "t", 1))))
+    forked("dataset", lambda: next(batches))
+    forked("writer", lambda: writer.append({"x": 2}))
+    forked("writer", lambda: history[-1:])
+    forked("writer", lambda: writer.flush())
+    forked("writer", lambda: patterns.append({"x": 2}))
+    forked("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
+    assert repr(store) == "Store(closed)"
+    assert batch.data["x"].tolist() == [0, 1]
+    with store, writer, dataset:
+        pass  # leaving them is the parent's business
+    with engram.Store([engram.Table("t")]) as own:
+        for value in range(64):
+            own.insert({"x": value, "big": big}, {"t": 1.0})
+        assert own.sample("t", 64, timeout=10).data["big"].shape == (64, 200_000)
+        assert len(next(iter(engram.Dataset(own, "t", 64)))) == 64
+
+in_child(child)
+assert next(batches).data["x"].tolist() == [2, 3]
+dataset.close()
+writer.create_item("t", num_steps=1)
+writer.close()
+assert store.info()["t"].size == 65
+store.close()
+print("parent goes on")
+"""
+
+INSIDE = """
+with engram.Store([engram.Table("t")]) as store, store.writer() as writer:
+    writer.append({"x": 1})
+    writer.create_item("t", num_steps=1)
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # leaves both blocks
+    assert os.waitpid(child, 0)[1] == 0
+    writer.flush()
+    assert store.info()["t"].size == 1
+print("done")
+"""
+
+
+def test_everything_made_before_the_fork_is_refused_in_the_child():
+    assert run_python(HEAD + EVERYTHING) == "parent goes on\n"
+
+
+def test_a_child_that_leaves_with_blocks_ends_cleanly():
+    assert run_python(HEAD + INSIDE) == "done\n"
+
+
+def test_a_child_may_be_forked_while_a_reader_waits():
+    code = """
+import threading
+store = engram.Store([engram.Table("t")])
+waiting = threading.Thread(target=lambda: store.sample("t", 1))
+waiting.start()
+batches = iter(engram.Dataset(store, "t", 1))
+starting = threading.Thread(target=lambda: next(batches))
+starting.start()
+for _ in range(20):
+    in_child(lambda: forked("store", lambda: store.sample("t", 1)))
+store.insert({"x": 1}, {"t": 1.0})
+waiting.join()
+starting.join()
+batches.close()
+"""
+    assert run_python(HEAD + code) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fork is multiprocessing's default on Linux only")
+def test_multiprocessing_by_fork():
+    code = """
+import multiprocessing
+store = engram.Store([engram.Table("t")])
+
+def work():
+    forked("store", lambda: store.insert({"x": 1}, {"t": 1.0}))
+
+process = multiprocessing.get_context("fork").Process(target=work)
+process.start()
+process.join()
+assert process.exitcode == 0
+"""
+    assert run_python(HEAD + code) == ""

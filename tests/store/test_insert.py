@@ -1,0 +1,206 @@
+"""Inserting whole items: what is taken, what is refused, and what a signature says."""
+
+import numpy as np
+import pytest
+from support import drain, raises
+
+import engram
+from engram import ArraySpec, Table, selectors
+from engram.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NeverServedError,
+    PriorityError,
+    SignatureError,
+)
+
+# --- insert --------------------------------------------------------------------------------------
+
+
+def test_one_item_in_several_tables(open_store):
+    store = open_store(Table("a"), Table("b"))
+    key = store.insert({"x": np.zeros(1000)}, {"a": 1.0, "b": 2.0})
+    batches = [store.sample(name, 1) for name in ("a", "b")]
+    assert [batch.info.key.tolist() for batch in batches] == [[key], [key]]
+    assert [batch.info.priority.tolist() for batch in batches] == [[1.0], [2.0]]
+    assert 0 <= key < 2**63
+    store.delete("a", [key])
+    assert store.sample("b", 1).data["x"].shape == (1, 1000)
+
+
+def test_time_axis(open_store):
+    store = open_store(Table("t"))
+    store.insert({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}, {"t": 1.0}, time_axis=True)
+    data = store.sample("t", 2).data
+    assert (data["x"].shape, data["y"].shape) == ((2, 3, 2), (2, 3))
+
+
+def test_a_refused_item_is_in_no_table(open_store):
+    store = open_store(Table("a"), Table("b", sampler=selectors.Prioritized()))
+    with pytest.raises(PriorityError):
+        store.insert({"x": 1}, {"a": 1.0, "b": -1.0})
+    with pytest.raises(engram.errors.UnknownTableError):
+        store.insert({"x": 1}, {"a": 1.0, "c": 1.0})
+    assert [info.size for info in store.info().values()] == [0, 0]
+
+
+def test_a_late_insert_says_where_the_item_is(open_store):
+    store = open_store(Table.queue("q", max_size=1), Table("t"), Table.queue("r", max_size=1))
+    store.insert({"x": 1}, {"q": 1.0, "r": 1.0})
+    full = "inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+    with raises(DeadlineExceededError, f"table `q` did not take the item within 0.05 s: no table has it; `q`: {full}"):
+        store.insert({"x": 2}, {"q": 1.0}, timeout=0.05)
+    text = "tables `q`, `r` did not take the item within 0 s: only `t` has it; "
+    with raises(DeadlineExceededError, f"{text}`q`: {full}; `r`: {full}"):
+        store.insert({"x": 3}, {"q": 1.0, "t": 1.0, "r": 1.0}, timeout=0)
+    assert drain(store, "t", 1) == [3]
+    assert drain(store, "q", 1) == drain(store, "r", 1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "text"),
+    [
+        ({"x": 1}, {"priorities": {}}, InvalidArgumentError, None),
+        ({}, {}, SignatureError, "the item has no columns; it needs at least one leaf"),
+        ({"x": None}, {}, SignatureError, "column `x` is None; a value must be an array, a number or text"),
+        (
+            {"x": object()},
+            {},
+            SignatureError,
+            "column `x` holds a Python object of type object; only str, bytes and what NumPy gives a dtype are supported",
+        ),
+        (
+            {"x": np.zeros(3), "y": 1},
+            {"time_axis": True},
+            SignatureError,
+            "column `y` has no time axis; with time_axis=True every column must be [T, ...]",
+        ),
+        (
+            {"x": np.zeros(3), "y": np.zeros(2)},
+            {"time_axis": True},
+            SignatureError,
+            "columns have `x` 3, `y` 2 steps; with time_axis=True all must have the same number, at least 1",
+        ),
+        (
+            {"x": np.zeros((0, 2))},
+            {"time_axis": True},
+            SignatureError,
+            "columns have `x` 0 steps; with time_axis=True all must have the same number, at least 1",
+        ),
+        ({1: 0, "a": 0}, {}, SignatureError, None),
+        ({(1, 2): 0}, {}, SignatureError, "key (1, 2) of a mapping is neither text nor an integer"),
+        ({"x": np.array("2020", "M8[D]")}, {}, SignatureError, None),
+        (
+            {"x": np.zeros(2)},
+            {"priorities": "t"},
+            InvalidArgumentError,
+            "`priorities` must map tables to priorities, such as {\"replay\": 1.0}; got 't'",
+        ),
+    ],
+)
+def test_bad_items(open_store, data, options, error, text):
+    store = open_store(Table("t"))
+    text = text or {
+        InvalidArgumentError: "no table to insert into; priorities must name at least one table",
+        SignatureError: "column `x` has dtype datetime64[D]; supported are bool, int8, int16, int32, int64, uint8, "
+        "uint16, uint32, uint64, float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, "
+        "float8_e5m2, string"
+        if "x" in data
+        else "keys [1, 'a'] have no common order; a mapping's keys must be all text or all integers",
+    }.get(error)
+    with raises(error, text):
+        store.insert(data, **{"priorities": {"t": 1.0}, **options})
+    assert store.info()["t"].size == 0
+
+
+def test_a_nest_that_contains_itself(open_store):
+    nest = []
+    nest.append(nest)
+    with raises(SignatureError, "a nest has more than 32 levels; at most that many are supported"):
+        open_store(Table("t")).insert(nest, {"t": 1.0})
+
+
+def test_an_item_larger_than_the_table(open_store):
+    store = open_store(Table("t", max_bytes=10_000))
+    with pytest.raises(NeverServedError, match=r"^an item of \d+ bytes .* never fits table `t` of max_bytes 10000$"):
+        store.insert({"x": np.random.default_rng(0).random(10_000)}, {"t": 1.0})
+
+
+# --- signatures ----------------------------------------------------------------------------------
+
+ASKED = "item does not match the signature of table `t`: {}; asked: `a` float32[2], `b/c` int64[]; found: {}"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem", "found"),
+    [
+        (
+            {"a": np.zeros(2), "b": {"c": 1}},
+            "column 0 (`a`) does not fit",
+            "`a` float64[2], `b/c` int64[]",
+        ),
+        (
+            {"a": np.zeros(3, np.float32), "b": {"c": 1}},
+            "column 0 (`a`) does not fit",
+            "`a` float32[3], `b/c` int64[]",
+        ),
+        (
+            {"a": np.zeros((2, 1), np.float32), "b": {"c": 1}},
+            "column 0 (`a`) does not fit",
+            "`a` float32[2,1], `b/c` int64[]",
+        ),
+        (
+            {"a": np.zeros(2, np.float32), "c": 1},
+            "column 1 (`b/c`) does not fit",
+            "`a` float32[2], `c` int64[]",
+        ),
+        ({"a": np.zeros(2, np.float32)}, "it has 1 columns where 2 are asked", "`a` float32[2]"),
+        (
+            {"a": np.zeros(2, np.float32), "b": {"c": 1, "d": 1}},
+            "it has 3 columns where 2 are asked",
+            "`a` float32[2], `b/c` int64[], `b/d` int64[]",
+        ),
+    ],
+)
+def test_signature_texts_name_both_sides(open_store, data, problem, found):
+    signature = {"a": ArraySpec((2,), np.float32), "b": {"c": ArraySpec((), "int64")}}
+    store = open_store(Table("t", signature=signature), Table("other"))
+    with raises(SignatureError, ASKED.format(problem, found)):
+        store.insert(data, {"other": 1.0, "t": 1.0})
+    assert [info.size for info in store.info().values()] == [0, 0]
+    store.insert({"a": np.zeros(2, np.float32), "b": {"c": 1}}, {"t": 1.0})
+
+
+def test_signature_with_unknown_sizes_text_and_time(open_store):
+    signature = {"x": ArraySpec((None, 2), np.int8), "y": ArraySpec((None,), "string")}
+    store = open_store(Table("t", signature=signature))
+    for steps in (1, 3):
+        item = {"x": np.zeros((steps, 2), np.int8), "y": np.array(["a"] * steps)}
+        store.insert(item, {"t": 1.0}, time_axis=True)
+    assert store.info()["t"].size == 2
+
+
+@pytest.mark.parametrize(
+    ("signature", "text"),
+    [
+        (
+            {"x": 1},
+            "signature leaf `x` is a int; each leaf must be an ArraySpec, or have a `shape` and a `dtype`",
+        ),
+        (
+            {"x": ArraySpec((1,), "M8[s]")},
+            "signature leaf `x` is a ArraySpec; each leaf must be an ArraySpec, or have a `shape` and a `dtype`",
+        ),
+    ],
+)
+def test_bad_signatures(open_store, signature, text):
+    with raises(SignatureError, text):
+        open_store(Table("t", signature=signature))
+
+
+@pytest.mark.parametrize("shape", ["ab", 3])
+def test_bad_spec_shapes(shape):
+    with raises(InvalidArgumentError, f"`shape` must be a sequence of sizes; got {shape!r}"):
+        ArraySpec(shape, np.int8)
+    with raises(InvalidArgumentError, "each axis of `shape` must be at least 0; got -1"):
+        ArraySpec((-1,), np.int8)

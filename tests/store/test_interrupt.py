@@ -1,0 +1,136 @@
+"""Ctrl-C during every blocking call: prompt, and nothing is lost."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from support import Caller, drain, fill
+
+from engram import Dataset, Pattern, Table
+
+
+@contextlib.contextmanager
+def interrupted(after=0.1):
+    """Expects Ctrl-C, pressed that many seconds from now, to end the block at once."""
+    pressed = []
+
+    def press():
+        pressed.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(after, press)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        assert time.monotonic() - pressed[0] < 1.0
+    finally:
+        timer.join()
+
+
+def test_sample(open_store):
+    store = open_store(Table.queue("q", max_size=5))
+    fill(store, "q", [1, 2])
+    with interrupted():
+        store.sample("q", 3)
+    info = store.info()["q"]
+    assert (info.samples, info.waiting_samples) == (0, 0)
+    assert drain(store, "q", 2) == [1, 2]
+
+
+def test_insert(open_store):
+    store = open_store(Table.queue("q", max_size=1))
+    fill(store, "q", [1])
+    with interrupted():
+        store.insert({"x": 2}, {"q": 1.0})
+    assert store.info()["q"].waiting_inserts == 0
+    assert drain(store, "q", 1) == [1]
+    fill(store, "q", [3])
+    assert drain(store, "q", 1) == [3]
+
+
+@pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
+def test_writer_waits_for_its_items(open_store, call):
+    store = open_store(Table.queue("q", max_size=1))
+    writer = store.writer()
+    for value in (1, 2):
+        writer.append({"x": value})
+        writer.create_item("q", num_steps=1)
+    with interrupted():
+        getattr(writer, call)()
+    assert writer.pending_items > 0
+    assert drain(store, "q", 1) == [[1]]
+    writer.flush(10)
+    assert drain(store, "q", 1) == [[2]]
+    writer.close()
+
+
+@pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
+def test_append_at_the_bound(open_store, kind):
+    store = open_store(Table.queue("q", max_size=1))
+    patterns = [Pattern("q", num_steps=1)]
+    if kind == "trajectory":
+        writer = store.writer(max_in_flight_items=1, chunk_length=1)
+
+        def append(value):
+            writer.append({"x": value})
+            writer.create_item("q", num_steps=1)
+
+    elif kind == "pattern":
+        writer = store.pattern_writer(patterns, max_in_flight_items=1, chunk_length=1)
+
+        def append(value):
+            writer.append({"x": value})
+
+    else:
+        writer = store.batched_writer(1, patterns, max_in_flight_items=1, chunk_length=1)
+
+        def append(value):
+            writer.append_batch({"x": np.array([value])})
+
+    written = 0
+    with interrupted(0.3):
+        while True:
+            append(written)
+            written += 1
+    # What append returned from comes out, in order.
+    reader = Caller(lambda: [drain(store, "q", 1) for _ in range(written)])
+    writer.close(10)
+    assert reader.result() == [[[value]] for value in range(written)]
+
+
+def test_dataset(open_store):
+    store = open_store(Table.queue("q", max_size=5))
+    fill(store, "q", [1, 2])
+    batches = iter(Dataset(store, "q", 3))
+    with interrupted():
+        next(batches)
+    assert drain(store, "q", 2) == [1, 2]
+    assert store.info()["q"].samples == 2
+
+
+def test_dataset_in_a_for_loop(open_store):
+    store = open_store(Table.queue("q", max_size=9))
+    fill(store, "q", range(4))
+    seen = []
+    with interrupted():
+        for batch in Dataset(store, "q", 2):
+            seen += batch.data["x"].tolist()
+    assert seen == [0, 1, 2, 3]
+    assert store.info()["q"].size == 0
+
+
+def test_a_handler_that_raises_nothing_lets_the_call_go_on(open_store):
+    store = open_store(Table("t"))
+    calls = []
+    before = signal.signal(signal.SIGINT, lambda *_: (calls.append(1), fill(store, "t", [7])))
+    try:
+        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        assert drain(store, "t", 1) == [7]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls == [1]

@@ -1,0 +1,241 @@
+"""Sampling: exactly n, partial, deadlines, and what can never be served."""
+
+import time
+
+import numpy as np
+import pytest
+from support import Caller, drain, fill, raises, until
+
+from engram import Table, rate_limiters, selectors
+from engram.errors import (
+    ClosedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NeverServedError,
+    UnknownTableError,
+)
+
+
+def test_exactly_n_with_replacement(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", range(3))
+    batch = store.sample("t", 100)
+    assert len(batch) == 100
+    assert set(batch.data["x"]) == {0, 1, 2}
+
+
+def test_n_is_collected_over_several_grants(open_store):
+    store = open_store(Table.queue("q", max_size=5))
+    fill(store, "q", [0, 1])
+    caller = Caller(lambda: drain(store, "q", 5))
+    until(lambda: store.info()["q"].samples == 2)
+    fill(store, "q", [2, 3, 4])
+    assert caller.result() == [0, 1, 2, 3, 4]
+
+
+def test_a_late_sample_gives_back_what_it_had(open_store):
+    store = open_store(Table.queue("q", max_size=5))
+    fill(store, "q", range(3))
+    with raises(
+        DeadlineExceededError,
+        "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits for inserts: 3 inserts x 1 - 3 "
+        "samples = 0, and one more sample would go below 0 (Queue)",
+    ):
+        store.sample("q", 5, timeout=0.05)
+    assert store.info()["q"].samples == 0
+    assert drain(store, "q", 3) == [0, 1, 2]
+
+
+def test_partial_returns_what_there_is(open_store):
+    store = open_store(Table.queue("q", max_size=5))
+    fill(store, "q", range(3))
+    batch = store.sample("q", 5, timeout=0.05, partial=True)
+    assert batch.data["x"].tolist() == [0, 1, 2]
+    assert store.info()["q"].size == 0
+    with raises(
+        DeadlineExceededError,
+        "table `q` yielded 0 of 5 samples within 0.05 s; `q`: sampling waits: 0 of 1 items (Queue)",
+    ):
+        store.sample("q", 5, timeout=0.05, partial=True)
+
+
+def test_min_size_says_how_far_it_is(open_store):
+    store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(100)))
+    fill(store, "t", range(37))
+    why = "`t`: sampling waits: 37 of 100 items (MinSize)"
+    assert store.info()["t"].blocked == why
+    with raises(DeadlineExceededError, f"table `t` yielded 0 of 4 samples within 0 s; {why}"):
+        store.sample("t", 4, timeout=0)
+
+
+def test_a_timeout_is_kept_and_not_exceeded(open_store):
+    store = open_store(Table("t"))
+    start = time.monotonic()
+    with pytest.raises(TimeoutError):
+        store.sample("t", 1, timeout=0.2)
+    assert 0.2 <= time.monotonic() - start < 1.5
+
+
+@pytest.mark.parametrize("timeout", [None, 5])
+def test_more_than_a_table_can_ever_hand_out(open_store, timeout):
+    store = open_store(Table("t", max_size=3, max_times_sampled=2))
+    text = "7 samples from table `t` can never be had at once: it holds at most 3 items, each sampled at most 2 times"
+    with raises(NeverServedError, text):
+        store.sample("t", 7, timeout=timeout)
+
+
+def test_unknown_table(open_store):
+    store = open_store(Table("b"), Table("a"))
+    text = "no table `c`; known tables: `a`, `b`"
+    for call in (
+        lambda: store.sample("c", 1),
+        lambda: store.insert({"x": 1}, {"c": 1.0}),
+        lambda: store.update_priorities("c", [1], [1.0]),
+        lambda: store.delete("c", [1]),
+        lambda: store.reset("c"),
+        lambda: store.drop_table("c"),
+        lambda: store.set_rate_limiter("c", rate_limiters.MinSize(1)),
+    ):
+        with raises(UnknownTableError, text):
+            call()
+    with raises(UnknownTableError, "no table `t`; known tables: none"):
+        open_store().sample("t", 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [
+        (0, "`n` must be at least 1; got 0"),
+        (-1, "`n` must be at least 1; got -1"),
+        (2**24 + 1, "`n` must be at most 16777216; got 16777217"),
+        (1.0, "`n` must be an integer; got 1.0 (float)"),
+        (None, "`n` must be an integer; got None"),
+        (True, "`n` must be an integer; got True (bool)"),
+    ],
+)
+def test_bad_n(open_store, n, text):
+    with raises(InvalidArgumentError, text):
+        open_store(Table("t")).sample("t", n)
+
+
+def test_numpy_integers_are_integers(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [1])
+    assert len(store.sample("t", np.int32(3))) == 3
+
+
+@pytest.mark.parametrize(("timeout", "shown"), [(-1.0, "-1"), (float("nan"), "NaN")])
+def test_bad_timeout(open_store, timeout, shown):
+    store = open_store(Table("t"))
+    text = f"timeout is {shown} s; it must be at least 0, or None to wait for ever"
+    for call in (
+        lambda: store.sample("t", 1, timeout=timeout),
+        lambda: store.insert({"x": 1}, {"t": 1.0}, timeout=timeout),
+        lambda: store.writer(timeout=timeout),
+    ):
+        with raises(InvalidArgumentError, text):
+            call()
+
+
+def test_an_endless_timeout_is_allowed(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [1])
+    assert len(store.sample("t", 1, timeout=float("inf"))) == 1
+    assert len(store.sample("t", 1, timeout=1e300)) == 1
+
+
+def test_waiting_callers_are_served_in_order(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    callers = []
+    for waiting in range(1, 4):
+        callers.append(Caller(lambda: drain(store, "q", 2)))
+        until(lambda waiting=waiting: store.info()["q"].waiting_samples == waiting)
+    fill(store, "q", range(6))
+    assert [caller.result() for caller in callers] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_blocked_table_does_not_stall_another(open_store):
+    store = open_store(Table("empty"), Table("full"))
+    fill(store, "full", range(3))
+    caller = Caller(lambda: store.sample("empty", 1))
+    until(lambda: store.info()["empty"].waiting_samples == 1)
+    assert len(store.sample("full", 10, timeout=1)) == 10
+    store.insert({"x": 1}, {"empty": 1.0})
+    assert len(caller.result()) == 1
+
+
+def test_dropping_a_table_ends_those_who_wait(open_store):
+    store = open_store(Table("t"), Table.queue("q", max_size=1))
+    fill(store, "q", [1])
+    sampler = Caller(lambda: store.sample("t", 1))
+    inserter = Caller(lambda: store.insert({"x": 2}, {"q": 1.0}))
+    until(lambda: store.info()["t"].waiting_samples == store.info()["q"].waiting_inserts == 1)
+    store.drop_table("t")
+    store.drop_table("q")
+    with raises(ClosedError, "table `t` was dropped"):
+        sampler.result()
+    with raises(ClosedError, "table `q` was dropped"):
+        inserter.result()
+
+
+def test_closing_the_store_ends_those_who_wait(open_store):
+    store = open_store(Table("t"))
+    sampler = Caller(lambda: store.sample("t", 1))
+    until(lambda: store.info()["t"].waiting_samples == 1)
+    store.close()
+    with raises(ClosedError, "the store is closed"):
+        sampler.result()
+
+
+def test_resetting_a_table_leaves_them_waiting(open_store):
+    store = open_store(Table.queue("q", max_size=5))
+    fill(store, "q", [1])
+    sampler = Caller(lambda: drain(store, "q", 2))
+    until(lambda: store.info()["q"].waiting_samples == 1)
+    store.reset("q")
+    fill(store, "q", [2, 3])
+    assert sampler.result() == [2, 3]
+
+
+def test_the_gil_is_free_while_a_call_waits(open_store):
+    store = open_store(Table("t"))
+    caller = Caller(lambda: store.sample("t", 1))
+    until(lambda: store.info()["t"].waiting_samples == 1)
+    counted, end = 0, time.monotonic() + 0.2
+    while time.monotonic() < end:
+        counted += 1
+    assert counted > 1000
+    fill(store, "t", [1])
+    caller.result()
+
+
+def test_same_seed_and_same_calls_give_the_same_data(open_store):
+    def run(seed):
+        tables = [Table(name, sampler=selectors.Prioritized(1.0)) for name in ("a", "b")]
+        store = open_store(*tables, seed=seed)
+        for value in range(50):
+            store.insert({"x": value}, {"a": 1.0 + value, "b": 1.0 + value})
+        return [drain(store, name, 64) for name in ("a", "b", "a")]
+
+    first = run(1)
+    assert run(1) == first
+    assert run(2) != first
+    assert first[0] != first[1], "tables of one store draw from different streams"
+
+
+def test_a_tables_own_seed_wins(open_store):
+    def run(seed):
+        store = open_store(Table("t", seed=7), seed=seed)
+        fill(store, "t", range(50))
+        return drain(store, "t", 64)
+
+    assert run(1) == run(2)
+
+
+def test_tables_made_later_have_seeds_of_their_own(open_store):
+    store = open_store(Table("a"), Table("b"))
+    store.drop_table("a")
+    store.create_table(Table("c"))
+    for name in ("b", "c"):
+        fill(store, name, range(50))
+    assert drain(store, "b", 64) != drain(store, "c", 64)

@@ -1,0 +1,225 @@
+"""What a table does with its items: selectors, bounds, ages, queues and stacks, and `info`."""
+
+import dataclasses
+import math
+import time
+
+import numpy as np
+import pytest
+from support import Caller, drain, fill, raises, until
+
+from engram import Table, rate_limiters, selectors
+from engram.errors import DeadlineExceededError
+
+
+def contents(store, table):
+    return sorted(set(drain(store, table, 500)))
+
+
+# --- selectors -----------------------------------------------------------------------------------
+
+
+def test_queue_hands_out_each_item_once_in_order(open_store):
+    store = open_store(Table.queue("q", max_size=3))
+    fill(store, "q", [5, 3, 4])
+    with pytest.raises(DeadlineExceededError):
+        store.insert({"x": 9}, {"q": 1.0}, timeout=0)
+    assert drain(store, "q", 2) == [5, 3]
+    fill(store, "q", [1])
+    assert drain(store, "q", 2) == [4, 1]
+    assert store.info()["q"].size == 0
+
+
+def test_stack_hands_out_the_newest_first(open_store):
+    store = open_store(Table.stack("s", max_size=3))
+    fill(store, "s", [5, 3, 4])
+    with pytest.raises(DeadlineExceededError):
+        store.insert({"x": 9}, {"s": 1.0}, timeout=0)
+    assert drain(store, "s", 2) == [4, 3]
+    fill(store, "s", [1])
+    assert drain(store, "s", 2) == [1, 5]
+
+
+@pytest.mark.parametrize(("selector", "first"), [(selectors.MinHeap(), 1), (selectors.MaxHeap(), 9)])
+def test_heaps_follow_priorities(open_store, selector, first):
+    store = open_store(Table("t", sampler=selector))
+    keys = fill(store, "t", [4, 1, 9, 5], priority=float)
+    assert drain(store, "t", 2) == [first, first]
+    store.update_priorities("t", [keys[0]], [-100.0 if first == 1 else 100.0])
+    assert drain(store, "t", 1) == [4]
+    assert store.sample("t", 1).info.probability.tolist() == [1.0]
+
+
+def test_equal_priorities_in_a_heap_go_by_the_last_touch(open_store):
+    store = open_store(Table("t", sampler=selectors.MinHeap(), max_times_sampled=1))
+    keys = fill(store, "t", [1, 2, 3])
+    store.update_priorities("t", [keys[0]], [1.0])
+    assert drain(store, "t", 3) == [2, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("remover", "left"),
+    [
+        (selectors.Fifo(), [3, 4, 5]),
+        (selectors.Lifo(), [1, 2, 3]),
+        (selectors.MinHeap(), [3, 4, 5]),
+        (selectors.MaxHeap(), [1, 2, 3]),
+    ],
+)
+def test_the_remover_chooses_among_all_items_the_new_one_included(open_store, remover, left):
+    store = open_store(Table("t", max_size=3, remover=remover))
+    fill(store, "t", [1, 2, 3, 4, 5], priority=float)
+    assert contents(store, "t") == left
+    assert store.info()["t"].deletes == 2
+
+
+def test_random_removers_keep_the_size(open_store):
+    for remover in (selectors.Uniform(), selectors.Prioritized(1.0)):
+        store = open_store(Table("t", max_size=3, remover=remover))
+        fill(store, "t", range(20))
+        assert len(contents(store, "t")) == store.info()["t"].size == 3
+
+
+def test_priority_zero_is_drawn_only_when_all_are(open_store):
+    store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
+    keys = fill(store, "t", [0, 1, 2], priority=lambda value: float(value > 0))
+    assert contents(store, "t") == [1, 2]
+    store.update_priorities("t", keys, [0.0, 0.0, 0.0])
+    assert contents(store, "t") == [0, 1, 2]
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def test_max_times_sampled(open_store):
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=2))
+    fill(store, "t", [1, 2])
+    batch = store.sample("t", 4)
+    assert batch.data["x"].tolist() == [1, 1, 2, 2]
+    assert batch.info.times_sampled.tolist() == [1, 2, 1, 2]
+    assert store.info()["t"].size == 0
+
+
+def test_ttl(open_store):
+    store = open_store(Table("t", ttl=0.3))
+    fill(store, "t", [1])
+    assert drain(store, "t", 1) == [1]
+    time.sleep(0.35)
+    assert store.info()["t"].size == 0
+    with pytest.raises(DeadlineExceededError):
+        store.sample("t", 1, timeout=0)
+    fill(store, "t", [2])
+    assert drain(store, "t", 1) == [2]
+
+
+def test_max_bytes(open_store):
+    store = open_store(Table("t", max_bytes=100_000))
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        store.insert({"x": random.random(1000)}, {"t": 1.0})
+        assert store.info()["t"].bytes <= 100_000
+    assert 5 <= store.info()["t"].size <= 12
+
+
+def test_shared_data_counts_once_per_table(open_store):
+    store = open_store(Table("t"))
+    random = np.random.default_rng(0)
+    with store.writer(chunk_length=10) as writer:
+        for _ in range(10):
+            writer.append({"x": random.random(1000)})
+            writer.create_item("t", num_steps=1)
+    once = store.info()["t"].bytes
+    assert 80_000 < once < 100_000
+
+
+# --- info ----------------------------------------------------------------------------------------
+
+
+def test_every_field_of_info(open_store):
+    store = open_store(Table("t", max_size=5, max_bytes=10**6, rate_limiter=rate_limiters.MinSize(2)))
+    info = store.info()["t"]
+    assert dataclasses.asdict(info) == {
+        "name": "t",
+        "size": 0,
+        "max_size": 5,
+        "bytes": 0,
+        "max_bytes": 10**6,
+        "leased_out": 0,
+        "num_episodes": 0,
+        "num_deleted_episodes": 0,
+        "num_unique_samples": 0,
+        "inserts": 0,
+        "samples": 0,
+        "deletes": 0,
+        "inserts_per_s": 0.0,
+        "samples_per_s": 0.0,
+        "waiting_inserts": 0,
+        "waiting_samples": 0,
+        "inserting_blocked": None,
+        "sampling_blocked": "`t`: sampling waits: 0 of 2 items (MinSize)",
+        "rate_limiter": ("MinSize", 1.0, 2, -math.inf, math.inf),
+    }
+    assert (info.samples_per_insert, info.blocked) == (0.0, info.sampling_blocked)
+
+    keys = fill(store, "t", range(7))
+    store.sample("t", 21)
+    store.delete("t", keys[-1:])
+    info = store.info()["t"]
+    assert (info.size, info.inserts, info.samples, info.deletes) == (4, 7, 21, 3)
+    assert (info.num_episodes, info.num_deleted_episodes) == (4, 3)
+    assert 1 <= info.num_unique_samples <= 5
+    assert info.samples_per_insert == 3.0
+    assert info.blocked is None
+    assert info.bytes > 0
+    assert info.inserts_per_s > 0 < info.samples_per_s
+
+
+def test_waiting_calls_are_counted(open_store):
+    store = open_store(Table("t"))
+    callers = [Caller(lambda: store.sample("t", 1)) for _ in range(2)]
+    until(lambda: store.info()["t"].waiting_samples == 2)
+    fill(store, "t", [1])
+    for caller in callers:
+        caller.result()
+    assert store.info()["t"].waiting_samples == 0
+
+
+def test_the_words_for_every_block(open_store):
+    store = open_store(
+        Table("replay", rate_limiter=rate_limiters.MinSize(100)),
+        Table.queue("q", max_size=1),
+        Table("ratio", rate_limiter=rate_limiters.SampleToInsertRatio(2.0, 1, (0.0, 4.0))),
+    )
+    fill(store, "replay", range(37))
+    fill(store, "q", [1])
+    fill(store, "ratio", [1, 2])
+    info = store.info()
+    assert info["replay"].blocked == "`replay`: sampling waits: 37 of 100 items (MinSize)"
+    assert info["q"].blocked == (
+        "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+    )
+    assert info["ratio"].blocked == (
+        "`ratio`: inserting waits for samples: 2 inserts x 2 - 0 samples = 4, and one more insert would go above 4 "
+        "(SampleToInsertRatio)"
+    )
+    store.sample("ratio", 4)
+    assert store.info()["ratio"].blocked == (
+        "`ratio`: sampling waits for inserts: 2 inserts x 2 - 4 samples = 0, and one more sample would go below 0 "
+        "(SampleToInsertRatio)"
+    )
+
+
+def test_sample_to_insert_ratio_holds(open_store):
+    limiter = rate_limiters.SampleToInsertRatio(2.0, 2, (0.0, 8.0))
+    store = open_store(Table("t", rate_limiter=limiter))
+    inserted = 0
+    with raises(
+        DeadlineExceededError,
+        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits for samples: 4 inserts x 2 "
+        "- 0 samples = 8, and one more insert would go above 8 (SampleToInsertRatio)",
+    ):
+        while True:
+            store.insert({"x": inserted}, {"t": 1.0}, timeout=0)
+            inserted += 1
+    assert inserted == 4
+    assert len(store.sample("t", 100, timeout=0, partial=True)) == 8

@@ -1,0 +1,108 @@
+"""Many threads at once: nothing is lost, doubled or stuck."""
+
+import contextlib
+import threading
+from collections import Counter
+
+import numpy as np
+from support import Caller, drain, fill, until
+
+from engram import Dataset, Pattern, Table, rate_limiters, selectors
+from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
+
+
+def test_every_item_of_a_queue_comes_out_exactly_once(open_store):
+    store = open_store(Table.queue("q", max_size=16))
+    each, writers, readers = 300, 4, 3
+
+    def write(number):
+        with store.writer(chunk_length=1, max_in_flight_items=4) as writer:
+            for value in range(each):
+                writer.append({"x": number * each + value})
+                writer.create_item("q", num_steps=1)
+
+    def read():
+        seen = []
+        while len(seen) < each * writers // readers:
+            seen += store.sample("q", 4).data["x"].ravel().tolist()
+        return seen
+
+    writing = [Caller(lambda number=number: write(number)) for number in range(writers)]
+    reading = [Caller(read) for _ in range(readers)]
+    seen = [value for reader in reading for value in reader.result(60)]
+    for writer in writing:
+        writer.result(60)
+    assert Counter(seen) == Counter(range(each * writers))
+    assert store.info()["q"].size == 0
+
+
+def repeat(work, stop):
+    """A thread that works until it is stopped; full and empty tables are no reason to stop."""
+
+    def run():
+        done = 0
+        while not stop.is_set():
+            with contextlib.suppress(DeadlineExceededError, BackpressureError):
+                work()
+            done += 1
+        return done
+
+    return Caller(run)
+
+
+def test_everything_at_once(open_store):
+    limiter = rate_limiters.SampleToInsertRatio(4.0, 10, 1000.0)
+    store = open_store(
+        Table("t", max_size=200, sampler=selectors.Prioritized(0.8), rate_limiter=limiter),
+        Table("u", max_size=50, remover=selectors.MinHeap()),
+    )
+    stop = threading.Event()
+    patterns = [Pattern("t", num_steps=2), Pattern("u", num_steps=1, priority=2.0)]
+
+    def episode():
+        with store.pattern_writer(patterns, timeout=0.5) as writer:
+            for value in range(20):
+                writer.append({"x": np.full(3, value, np.float32)})
+                if stop.is_set():
+                    return
+
+    def learn():
+        batch = store.sample("t", 32, timeout=0.2, partial=True)
+        x = batch.data["x"]
+        assert (x[:, 1] == x[:, 0] + 1).all(), "a torn item"
+        store.update_priorities("t", batch.info.key, batch.info.priority + 0.01)
+
+    workers = [repeat(work, stop) for work in (episode, episode, learn, learn, store.info)]
+    workers.append(repeat(lambda: store.delete("u", store.sample("u", 2).info.key), stop))
+    until(lambda: store.info()["t"].samples > 2000, 60)
+    stop.set()
+    store.set_rate_limiter("t", rate_limiters.MinSize(1))
+    store.insert({"x": np.zeros((1, 3), np.float32)}, {"u": 1.0}, time_axis=True)
+    assert all(worker.result(30) > 0 for worker in workers)
+    info = store.info()["t"]
+    assert info.size == info.inserts - info.deletes <= 200
+
+
+def test_tables_come_and_go_under_their_callers(open_store):
+    store = open_store(Table("t"))
+    stop = threading.Event()
+
+    def use():
+        refused = 0
+        while not stop.is_set():
+            try:
+                fill(store, "t", [1])
+                drain(store, "t", 3)
+                for _ in Dataset(store, "t", 2, max_batches=2):
+                    pass
+            except (ClosedError, LookupError):
+                refused += 1
+        return refused
+
+    users = [Caller(use) for _ in range(3)]
+    for _ in range(50):
+        store.drop_table("t")
+        store.create_table(Table("t"))
+        fill(store, "t", [1])
+    stop.set()
+    assert sum(user.result(30) for user in users) > 0

@@ -1,0 +1,107 @@
+"""What writers do when their tables take nothing: wait, refuse, and lose nothing."""
+
+import numpy as np
+import pytest
+from support import Caller, raises, until
+
+from engram import Pattern, Table
+from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
+
+FULL = "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store(Table.queue("q", max_size=1))
+
+
+def write(writer, values):
+    for value in values:
+        writer.append({"x": value})
+        writer.create_item("q", num_steps=1)
+
+
+@pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
+def test_a_late_flush_keeps_what_waits(store, call):
+    writer = store.writer()
+    write(writer, range(3))
+    with raises(DeadlineExceededError, f"2 items wait for their tables after 0.05 s; they stay queued; {FULL}"):
+        getattr(writer, call)(0.05)
+    assert writer.pending_items == 2
+    for value in range(3):
+        assert store.sample("q", 1, timeout=5).data["x"].tolist() == [[value]]
+    writer.close(5)
+    assert writer.pending_items == 0
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(0, "0"), (0.05, "0.05")])
+def test_append_refuses_at_the_bound(store, timeout, seconds):
+    writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)
+    written = 0
+    text = f"3 items of this writer wait for their tables, 2 are allowed, and none was taken within {seconds} s; {FULL}"
+    with raises(BackpressureError, text):
+        while True:
+            write(writer, [written])
+            written += 1
+    for value in range(written):
+        if value == written - 1:
+            writer.flush(5)
+        assert store.sample("q", 1, timeout=5).data["x"].tolist() == [[value]]
+    writer.close(5)
+
+
+@pytest.mark.parametrize("kind", ["pattern", "batched"])
+def test_declared_patterns_refuse_too(store, kind):
+    patterns, options = [Pattern("q", num_steps=1)], {"max_in_flight_items": 2, "timeout": 0, "chunk_length": 1}
+    if kind == "pattern":
+        writer = store.pattern_writer(patterns, **options)
+    else:
+        writer = store.batched_writer(1, patterns, **options)
+    written = 0
+    with pytest.raises(BackpressureError, match=r"^\d items of this writer wait for their tables, 2 are allowed"):
+        while True:
+            if kind == "pattern":
+                writer.append({"x": written})
+            else:
+                writer.append_batch({"x": np.array([written])})
+            written += 1
+    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(written)])
+    writer.close(5)
+    assert reader.result() == list(range(written))
+
+
+def test_append_waits_at_the_bound(store):
+    writer = store.writer(max_in_flight_items=1, chunk_length=1)
+    caller = Caller(lambda: write(writer, range(20)))
+    until(lambda: store.info()["q"].waiting_inserts > 0)
+    seen = [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(18)]
+    caller.result()
+    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(2)])
+    writer.close(5)
+    assert seen + reader.result() == list(range(20))
+
+
+def test_a_dropped_table_ends_the_wait(store):
+    writer = store.writer()
+    write(writer, range(3))
+    caller = Caller(writer.flush)
+    until(lambda: store.info()["q"].waiting_inserts > 0)
+    store.drop_table("q")
+    with raises(ClosedError, "table `q` was dropped"):
+        caller.result()
+
+
+def test_leaving_with_an_engram_error_does_not_wait(store):
+    with pytest.raises(BackpressureError), store.writer(max_in_flight_items=1, timeout=0, chunk_length=1) as writer:
+        write(writer, range(9))
+    with pytest.warns(ResourceWarning, match="was dropped with"):
+        del writer
+
+
+def test_leaving_with_another_error_flushes(open_store):
+    store = open_store(Table("t"))
+    with pytest.raises(ZeroDivisionError), store.writer() as writer:
+        writer.append({"x": 1})
+        writer.create_item("t", num_steps=1)
+        raise ZeroDivisionError
+    assert store.info()["t"].size == 1

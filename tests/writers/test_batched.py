@@ -1,0 +1,172 @@
+"""The batched writer: many environments that step together, each with episodes of its own."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import raises
+
+import engram
+from engram import Pattern, Table, selectors
+from engram.errors import ClosedError, InvalidArgumentError, SignatureError
+from engram.patterns import column, end_of_episode, step_index, steps_since_applied
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+
+
+def drained(store):
+    n = store.info()["t"].size
+    return [store.sample("t", 1, timeout=0).data for _ in range(n)]
+
+
+def test_items_of_each_environment(store):
+    with store.batched_writer(3, [Pattern("t", num_steps=2)]) as writer:
+        for t in range(3):
+            steps = {"x": np.arange(3) * 10 + t, "y": np.full((3, 2), t, np.float32)}
+            writer.append_batch(steps, episode_ends=[False, t == 1, False])
+    found = sorted(data["x"][0].tolist() for data in drained(store))
+    assert found == [[0, 1], [1, 2], [10, 11], [20, 21], [21, 22]]
+
+
+def test_text_and_nests(store):
+    with store.batched_writer(2, [Pattern("t", lambda s: (s["a"]["b"][-1],))]) as writer:
+        writer.append_batch({"a": {"b": np.array(["x", "yy"])}})
+    assert sorted(data[0][0] for data in drained(store)) == [b"x", b"yy"]
+
+
+def test_text_without_elements(store):
+    with store.batched_writer(2, [Pattern("t", num_steps=1)]) as writer:
+        writer.append_batch({"a": np.zeros((2, 0), "S1")})
+    assert [data["a"].shape for data in drained(store)] == [(1, 1, 0)] * 2
+
+
+def test_shapes_may_change_between_steps(store):
+    with store.batched_writer(2, [Pattern("t", num_steps=1)]) as writer:
+        for size in (2, 3):
+            writer.append_batch({"x": np.full((2, size), size)})
+    assert [data["x"].shape for data in drained(store)] == [(1, 1, 2)] * 2 + [(1, 1, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        ({"x": np.zeros(3)}, "column `x` has shape [3]; with 2 environments it must be [2, ...]"),
+        ({"x": 1.0}, "column `x` has shape []; with 2 environments it must be [2, ...]"),
+        ({"x": None}, "column `x` is None; a value must be an array, a number or text"),
+        ({"y": np.zeros(2)}, "a step has the columns `y`; this writer's steps have `x`"),
+        ({"x": np.zeros(2, int)}, "columns would become [Int64]; they are [Float64], and only their shapes may change"),
+    ],
+)
+def test_bad_steps(store, steps, text):
+    with store.batched_writer(2, [Pattern("t", num_steps=1)]) as writer:
+        writer.append_batch({"x": np.zeros(2)})
+        with raises(SignatureError, text):
+            writer.append_batch(steps)
+        writer.append_batch({"x": np.ones(2)})
+    assert len(drained(store)) == 4
+
+
+def test_bad_ends(store):
+    writer = store.batched_writer(2, [Pattern("t", num_steps=1)])
+    with raises(InvalidArgumentError, "`episode_ends` must have the shape [N]; got (1, 2)"):
+        writer.append_batch({"x": np.zeros(2)}, episode_ends=[[True, False]])
+    with pytest.raises(InvalidArgumentError, match="3"):
+        writer.append_batch({"x": np.zeros(2)}, episode_ends=[True, False, True])
+    writer.close()
+    assert store.info()["t"].size == 0
+    with raises(ClosedError, "this writer is closed"):
+        writer.append_batch({"x": np.zeros(2)})
+    with raises(InvalidArgumentError, "`num_envs` must be at least 1; got 0"):
+        store.batched_writer(0, [Pattern("t", num_steps=1)])
+
+
+# --- the same as a pattern writer per environment ------------------------------------------------
+
+conditions = st.one_of(
+    st.tuples(
+        st.sampled_from([step_index, steps_since_applied]),
+        st.sampled_from(["==", "!=", "<", ">=", "%", "~%"]),
+        st.integers(1, 4),
+    ),
+    st.tuples(
+        st.just(lambda: column(lambda s: s["c"])),
+        st.sampled_from(["==", "!=", "<", ">=", "%", "~%"]),
+        st.integers(0, 3),
+    ),
+    st.tuples(st.just(end_of_episode), st.sampled_from(["", "~"]), st.just(0)),
+)
+
+
+def condition(drawn):
+    subject, comparison, operand = drawn
+    compare = {
+        "": lambda s: s,
+        "~": lambda s: ~s,
+        "==": lambda s: s == operand,
+        "!=": lambda s: s != operand,
+        "<": lambda s: s < operand,
+        ">=": lambda s: s >= operand,
+        "%": lambda s: s % (operand + 1) == 1,
+        "~%": lambda s: ~(s % (operand + 1) != 0),
+    }
+    return compare[comparison](subject())
+
+
+windows = st.tuples(st.integers(-4, -1), st.integers(1, 4), st.integers(1, 2)).map(
+    lambda w: slice(w[0], min(0, w[0] + w[1]) or None, w[2])
+)
+leaves = st.one_of(windows, st.integers(-3, -1))
+declared = st.lists(
+    st.tuples(st.one_of(st.integers(1, 4), st.tuples(leaves, leaves)), st.lists(conditions, max_size=2)),
+    min_size=1,
+    max_size=3,
+)
+
+
+def pattern(number, drawn):
+    shape, when = drawn
+    when = [condition(each) for each in when]
+    if isinstance(shape, int):
+        return Pattern("t", num_steps=shape, when=when, priority=number)
+    return Pattern("t", lambda s: {"x": s["x"][shape[0]], "c": s["c"][shape[1]]}, when=when, priority=number)
+
+
+def contents(store):
+    found = Counter()
+    for _ in range(store.info()["t"].size):
+        sample = next(iter(engram.Dataset(store, "t")))
+        found[sample.info.priority.item(), sample.data["x"].tobytes(), sample.data["c"].tobytes()] += 1
+    return found
+
+
+@given(
+    patterns=declared,
+    envs=st.integers(1, 3),
+    columns=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7), st.booleans()), max_size=12),
+    chunk_length=st.sampled_from([None, 1, 3]),
+)
+def test_batched_is_one_pattern_writer_per_environment(patterns, envs, columns, chunk_length):
+    patterns = [pattern(number, drawn) for number, drawn in enumerate(patterns)]
+    table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
+    with engram.Store([table]) as one, engram.Store([table]) as many:
+        batched = one.batched_writer(envs, patterns, chunk_length=chunk_length)
+        single = [many.pattern_writer(patterns, chunk_length=chunk_length) for _ in range(envs)]
+        for t, (c, ends, flush) in enumerate(columns):
+            steps = {"x": np.arange(envs) * 1000 + t, "c": (np.arange(envs) + c) % 4}
+            over = [bool(ends >> env & 1) for env in range(envs)]
+            batched.append_batch(steps, episode_ends=over)
+            for env, writer in enumerate(single):
+                writer.append({name: values[env] for name, values in steps.items()})
+                if over[env]:
+                    writer.end_episode()
+            if flush:
+                batched.flush()
+        batched.close()
+        for writer in single:
+            writer.close()
+        assert contents(one) == contents(many)

@@ -1,0 +1,336 @@
+"""The pattern writer: patterns, conditions, ends of episodes, refusals."""
+
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import ArraySpec, Pattern, Table, selectors
+from engram.errors import DeadlineExceededError, InvalidArgumentError, SignatureError, UnknownTableError
+from engram.patterns import column, end_of_episode, step_index, steps_since_applied
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+
+
+def items(store, pattern, episodes, *, table="t"):
+    """The items that a pattern makes of episodes of numbered steps, as lists."""
+    with store.pattern_writer([pattern]) as writer:
+        value = 0
+        for steps in episodes:
+            for _ in range(steps):
+                writer.append({"x": value, "y": [value * 10]})
+                value += 1
+            writer.end_episode()
+    return all_of(store, table)
+
+
+def all_of(store, table="t"):
+    found = []
+    while store.info()[table].size:
+        data = store.sample(table, 1, timeout=0).data
+        found.append(data["x"][0].tolist() if isinstance(data, dict) else data[0].tolist())
+    return found
+
+
+def test_num_steps(store):
+    assert items(store, Pattern("t", num_steps=2), [3, 1, 2]) == [[0, 1], [1, 2], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda s: {"x": s["x"][-1]}, [0, 1, 2, 3]),
+        (lambda s: {"x": s["x"][-2]}, [0, 1, 2]),
+        (lambda s: {"x": s["x"][-1:]}, [[0], [1], [2], [3]]),
+        (lambda s: {"x": s["x"][-3:-1]}, [[0, 1], [1, 2]]),
+        (lambda s: {"x": s["x"][-3::2]}, [[0, 2], [1, 3]]),
+        (lambda s: {"x": s["y"][0][-2:]}, [[0, 10], [10, 20], [20, 30]]),
+        (lambda s: s["x"][-2:], [[0, 1], [1, 2], [2, 3]]),
+    ],
+)
+def test_slices(store, make, expected):
+    assert items(store, Pattern("t", make), [4]) == expected
+
+
+def test_nests(store):
+    Both = namedtuple("Both", "new old")  # noqa: PYI024, as written before typing
+    pattern = Pattern("t", lambda s: Both(s["x"][-1], [s["y"][0][-2:], {"z": s["x"][-2:]}]))
+    with store.pattern_writer([pattern]) as writer:
+        for value in range(2):
+            writer.append({"x": value, "y": [value]})
+    data = store.sample("t", 1).data
+    assert type(data) is Both
+    assert (data.new.tolist(), data.old[0].tolist(), data.old[1]["z"].tolist()) == ([1], [[0, 1]], [[0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        ([step_index() == 2], [2, 7]),
+        ([step_index() != 2], [0, 1, 3, 4, 5, 6, 8]),
+        ([step_index() < 2], [0, 1, 5, 6]),
+        ([step_index() <= 1], [0, 1, 5, 6]),
+        ([step_index() > 2], [3, 4, 8]),
+        ([step_index() >= 3], [3, 4, 8]),
+        ([step_index() % 3 == 1], [1, 4, 6]),
+        ([step_index() % 2 != 0], [1, 3, 6, 8]),
+        ([~(step_index() % 2 == 0)], [1, 3, 6, 8]),
+        ([step_index() > 0, step_index() < 3], [1, 2, 6, 7]),
+        ([end_of_episode()], [4, 8]),
+        ([~end_of_episode(), step_index() == 4], [4]),
+        ([column(lambda s: s["x"]) == 6], [6]),
+        ([column(lambda s: s["x"]) >= 7], [7, 8]),
+        ([column(lambda s: s["x"]) % 4 == 0], [0, 4, 8]),
+        ([column(lambda s: s["y"][0]) == 30], [3]),
+        ([column(lambda s: s["y"][0]) == 5], []),
+    ],
+)
+def test_conditions(store, when, expected):
+    assert items(store, Pattern("t", lambda s: s["x"][-1], when=when), [5, 4]) == expected
+
+
+def test_steps_since_applied(store):
+    pattern = Pattern("t", lambda s: s["x"][-1], when=[steps_since_applied() >= 3])
+    assert items(store, pattern, [8]) == [2, 5]
+    n_step = Pattern("t", lambda s: s["x"][-2:], when=[steps_since_applied() >= 2])
+    assert items(store, n_step, [6]) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_column_conditions_hold_for_single_whole_numbers_only(open_store):
+    for values, expected in (
+        ([True, False, True], [0, 2]),
+        ([1, 0, 1], [0, 2]),
+        (np.array([1, 2, 1], np.uint8), [0, 2]),
+        ([np.array([1]), np.array([0]), np.array([1])], [0, 2]),
+        ([np.array([1, 1])] * 3, []),
+        (["1"] * 3, []),
+    ):
+        store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+        with store.pattern_writer([Pattern("t", lambda s: s["x"][-1], when=[column(lambda s: s["c"]) == 1])]) as writer:
+            for number, value in enumerate(values):
+                writer.append({"x": number, "c": value})
+        assert all_of(store) == expected
+
+
+def test_several_patterns_and_tables(open_store):
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
+    declared = [Pattern("t", num_steps=1), Pattern("t", num_steps=2), Pattern("u", num_steps=3, priority=5.0)]
+    with store.pattern_writer(iter(declared)) as writer:
+        for value in range(3):
+            writer.append({"x": value})
+    assert all_of(store) == [[0], [1], [0, 1], [2], [1, 2]]
+    batch = store.sample("u", 1)
+    assert (batch.data["x"].tolist(), batch.info.priority.tolist()) == ([[0, 1, 2]], [5.0])
+
+
+def test_partial_steps(store):
+    with store.pattern_writer([Pattern("t", lambda s: s["x"][-2:]), Pattern("t", lambda s: s["y"][-1])]) as writer:
+        writer.append({"x": 0, "y": 0})
+        writer.append({"x": 1, "y": None}, partial_step=True)
+        assert writer.episode_steps == 1
+        writer.append({"x": None, "y": 1})
+        assert writer.episode_steps == 2
+    assert all_of(store) == [0, [0, 1], 1]
+
+
+def test_missing_values_make_no_items(store):
+    with store.pattern_writer([Pattern("t", lambda s: s["y"][-1]), Pattern("t", lambda s: s["x"][-1])]) as writer:
+        for value in range(4):
+            writer.append({"x": value, "y": value * 10 if value in {1, 3} else None})
+    assert all_of(store) == [0, 10, 1, 2, 30, 3]
+
+
+def test_items_do_not_reach_back_over_a_cleared_end(store):
+    with store.pattern_writer([Pattern("t", num_steps=2)]) as writer:
+        writer.append({"x": 0})
+        writer.end_episode(clear=False)
+        writer.append({"x": 1})
+        writer.end_episode()
+        writer.append({"x": 2})
+    assert all_of(store) in ([[0, 1]], [])
+
+
+def test_the_function_runs_once(store):
+    calls = []
+
+    def make(step):
+        calls.append(step)
+        return step["x"][-1]
+
+    with store.pattern_writer([Pattern("t", make)]) as writer:
+        for value in range(10):
+            writer.append({"x": value})
+    assert len(calls) == 1
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such as s["obs"][-2:]'
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda s: s["x"][:], "`x[:]` has no start; a pattern counts back from the newest step: [-2:]"),
+        (lambda s: s["x"][:-1], "`x[:-1]` has no start; a pattern counts back from the newest step: [-2:]"),
+        (lambda s: s["x"][0], "`x[0]` must be negative: a pattern counts back from the newest step, [-1]"),
+        (
+            lambda s: s["x"][0:],
+            "`x[0:]` must start before 0 and stop after its start, at most at 0 (the newest step): [-3:] or [-3:-1]",
+        ),
+        (
+            lambda s: s["x"][-2:-2],
+            "`x[-2:-2]` must start before 0 and stop after its start, at most at 0 (the newest step): [-3:] or [-3:-1]",
+        ),
+        (
+            lambda s: s["x"][-2:1],
+            "`x[-2:1]` must start before 0 and stop after its start, at most at 0 (the newest step): [-3:] or [-3:-1]",
+        ),
+        (lambda s: s["x"][-2.5:], "the start of `x[-2.5:]` must be an integer; got -2.5 (float)"),
+        (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
+        (lambda s: s["x"][-3::-1], "the step of `x[-3::-1]` must be at least 1; got -1"),
+        (lambda s: s["x"]["a"], "the index of `x[a]` must be an integer; got 'a' (str)"),
+        (
+            lambda s: {"o": s["x"]},
+            WHOLE.format("`o` is a whole column"),
+        ),
+        (
+            lambda _: 3,
+            WHOLE.format("`the item` is a int"),
+        ),
+    ],
+)
+def test_bad_patterns_are_refused_at_the_first_step(store, make, text):
+    writer = store.pattern_writer([Pattern("t", make)])
+    for _ in range(2):
+        with raises(InvalidArgumentError, text):
+            writer.append({"x": 1})
+    assert writer.episode_steps == 0
+
+
+def test_a_column_condition_picks_one_column(store):
+    text = 'a column condition must pick one column, such as s["x"]; got a dict'
+    with raises(InvalidArgumentError, text):
+        store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s) == 1])]).append({"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({}, "give either `trajectory` or `num_steps`"),
+        ({"trajectory": lambda s: s, "num_steps": 1}, "give either `trajectory` or `num_steps`"),
+        ({"num_steps": 0}, "`num_steps` must be at least 1; got 0"),
+        ({"num_steps": 1, "priority": float("nan")}, "`priority` must be a number; got nan"),
+        ({"num_steps": 1, "when": step_index() == 0}, "`when` must be a list of conditions; got a single one"),
+        ({"num_steps": 1, "when": step_index()}, "`when` must be a list of conditions; got a single one"),
+    ],
+)
+def test_bad_declarations(arguments, text):
+    with raises(InvalidArgumentError, f"pattern for table `t`: {text}"):
+        Pattern("t", **arguments)
+
+
+def test_other_bad_declarations():
+    with raises(InvalidArgumentError, "`table` must be the name of a table; got 3"):
+        Pattern(3, num_steps=1)
+    with pytest.raises(InvalidArgumentError, match=r"`trajectory` must be a function of a step; got \{'x': 1\}$"):
+        Pattern("t", {"x": 1})
+    with pytest.raises(InvalidArgumentError, match="each of `when` must be a comparison such as"):
+        Pattern("t", num_steps=1, when=[step_index()])
+    with raises(InvalidArgumentError, "a condition has no truth value of its own; list conditions in `when`"):
+        bool(step_index() == 1)
+    with raises(InvalidArgumentError, "what a condition compares with must be an integer; got 1.5 (float)"):
+        _ = step_index() == 1.5
+    with raises(InvalidArgumentError, "the divisor of a condition must be at least 1; got 0"):
+        _ = step_index() % 0 == 1
+    with raises(InvalidArgumentError, "the remainder of a condition must be at least 0; got -1"):
+        _ = step_index() % 2 == -1
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([], "`patterns` is empty; a writer without patterns makes no items"),
+        (Pattern("t", num_steps=1), "`patterns` must be a sequence of patterns; got a single one"),
+        (["t"], "each of `patterns` must be an engram.Pattern; got 't' (str)"),
+    ],
+)
+def test_bad_lists_of_patterns(store, given, text):
+    with raises(InvalidArgumentError, text):
+        store.pattern_writer(given)
+    with raises(InvalidArgumentError, text):
+        store.batched_writer(2, given)
+
+
+def test_a_refused_first_step_is_not_kept(open_store):
+    store = open_store()
+    writer = store.pattern_writer([Pattern("t", num_steps=2)])
+    with raises(UnknownTableError, "no table `t`; known tables: none"):
+        writer.append({"x": 0})
+    store.create_table(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+    for value in (1, 2):
+        writer.append({"x": value})
+    writer.close()
+    assert all_of(store) == [[1, 2]]
+
+
+def test_a_refused_step_moves_no_columns(store):
+    with store.pattern_writer([Pattern("t", lambda s: s["z"][-1])]) as writer:
+        writer.append({"a": None, "z": 1.5})
+        for bad in ("text", object()):
+            with pytest.raises(SignatureError):
+                writer.append({"a": 5, "z": bad})
+        writer.append({"a": np.uint8(6), "z": 2.5})
+    assert all_of(store) == [1.5, 2.5]
+
+
+def test_steps_look_alike(store):
+    writer = store.pattern_writer([Pattern("t", num_steps=1)])
+    writer.append({"x": 1})
+    with raises(SignatureError, "a step has the columns `x`, `y`; this writer's steps have `x`"):
+        writer.append({"x": 1, "y": 2})
+    with raises(SignatureError, "a step has the columns `0`; this writer's steps have `x`"):
+        writer.append([1])
+    writer.close()
+    assert all_of(store) == [[1]]
+
+
+def test_signature_at_the_first_append(open_store):
+    store = open_store(Table("t", signature={"x": ArraySpec((2,), np.float32)}))
+    text = (
+        "item does not match the signature of table `t`: column 0 (`x`) does not fit; asked: `x` float32[2]; "
+        "found: `x` float64[2]"
+    )
+    writer = store.pattern_writer([Pattern("t", num_steps=2)])
+    with raises(SignatureError, text):
+        writer.append({"x": 1.0})
+    assert writer.episode_steps == 0
+    batched = store.batched_writer(3, [Pattern("t", num_steps=2)])
+    with raises(SignatureError, text):
+        batched.append_batch({"x": np.zeros(3)})
+
+
+def test_conditions_are_values():
+    condition = step_index() % 4 == 1
+    assert ~~condition == condition
+
+
+def test_late_end_of_an_episode(open_store):
+    store = open_store(Table.queue("q", max_size=1))
+    writer = store.pattern_writer([Pattern("q", num_steps=1)])
+    for value in range(3):
+        writer.append({"x": value})
+    with raises(
+        DeadlineExceededError,
+        "2 items wait for their tables after 0.05 s; they stay queued; `q`: inserting waits for samples: 1 inserts x "
+        "1 - 0 samples = 1, and one more insert would go above 1 (Queue)",
+    ):
+        writer.end_episode(0.05)
+    assert (writer.pending_items, writer.episode_steps) == (2, 0)
+    for value in range(3):
+        assert store.sample("q", 1, timeout=5).data["x"].tolist() == [[value]]
+    writer.close(5)

@@ -1,0 +1,405 @@
+"""The trajectory writer: histories and their slices, partial steps, growth, refusals."""
+
+import gc
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import ArraySpec, Table, selectors
+from engram.errors import (
+    ClosedError,
+    ExpiredStepError,
+    InvalidArgumentError,
+    SignatureError,
+    UnknownTableError,
+)
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+
+
+def count_up(writer, steps, first=0):
+    for value in range(first, first + steps):
+        writer.append({"x": value, "y": np.full(2, value, np.float32)})
+
+
+def made(store, writer, trajectory):
+    """The item as it comes out of the table."""
+    writer.create_item("t", trajectory=trajectory)
+    writer.flush(10)
+    return store.sample("t", 1, timeout=0).data
+
+
+# --- slices --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk_length", [None, 1, 2, 5])
+@pytest.mark.parametrize(
+    "index",
+    [
+        slice(None),
+        slice(-2, None),
+        slice(-3, -1),
+        slice(2, 5),
+        slice(None, None, 2),
+        slice(1, None, 3),
+        slice(None, None, -1),
+        slice(-1, -4, -2),
+        [0],
+        [3, 1, 4, 1],
+        [-1, 0, -1],
+        [np.int64(2), 0],
+    ],
+    ids=str,
+)
+def test_slices_are_those_of_a_list(store, index, chunk_length):
+    with store.writer(history=10, chunk_length=chunk_length) as writer:
+        count_up(writer, 6)
+        column = writer.history["y"][index]
+        expected = np.arange(6, dtype=np.float32)[index][:, None].repeat(2, axis=1)
+        assert len(column) == len(expected)
+        assert (tuple(column.shape), column.dtype) == (expected.shape, np.float32)
+        np.testing.assert_array_equal(column.numpy(), expected)
+        data = made(store, writer, {"y": column, "x": writer.history["x"][-1]})
+        np.testing.assert_array_equal(data["y"], expected[None])
+        assert data["x"].tolist() == [5]
+
+
+@pytest.mark.parametrize("index", [0, 3, -1, -6, np.int32(2)])
+def test_an_index_is_a_step_without_a_time_axis(store, index):
+    with store.writer() as writer:
+        count_up(writer, 6)
+        column = writer.history["y"][index]
+        assert (column.is_squeezed, tuple(column.shape)) == (True, (2,))
+        assert made(store, writer, [column])[0].tolist() == [[index % 6, index % 6]]
+
+
+def test_columns_of_an_item_may_differ_in_length_and_place(store):
+    with store.writer(chunk_length=2) as writer:
+        count_up(writer, 6)
+        x, y = writer.history["x"], writer.history["y"]
+        data = made(store, writer, {"b": (x[:2], y[-4:]), "a": x[::-2]})
+        assert data["a"].tolist() == [[5, 3, 1]]
+        assert data["b"][0].tolist() == [[0, 1]]
+        assert data["b"][1][0, :, 0].tolist() == [2, 3, 4, 5]
+
+
+def test_history_counts_from_the_start_of_the_episode(store):
+    with store.writer(history=3) as writer:
+        count_up(writer, 5)
+        assert (len(writer.history["x"]), writer.episode_steps) == (5, 5)
+        writer.end_episode()
+        assert (len(writer.history["x"]), writer.episode_steps) == (0, 0)
+        count_up(writer, 2, first=100)
+        assert made(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[100, 101]]
+        writer.end_episode(clear=False)
+        count_up(writer, 1, first=102)
+        assert made(store, writer, {"x": writer.history["x"][-3:]})["x"].tolist() == [[100, 101, 102]]
+        assert writer.episode_steps == 1
+
+
+def test_expired_steps(store):
+    with store.writer(history=2) as writer:
+        count_up(writer, 5)
+        kept = (
+            "steps 3 to 4 can be referred to (history: the newest 2, since the last cleared episode): create items "
+            "sooner or raise `history`"
+        )
+        with raises(ExpiredStepError, f"trajectory asks for step 2, which has expired; {kept}"):
+            writer.create_item("t", trajectory={"x": writer.history["x"][-3:]})
+        with raises(ExpiredStepError, f"trajectory asks for the last 3 steps; {kept}"):
+            writer.create_item("t", num_steps=3)
+        held = writer.history["x"][-2:]
+        count_up(writer, 1)
+        with raises(
+            ExpiredStepError, f"trajectory asks for step 3, which has expired; {kept.replace('3 to 4', '4 to 5')}"
+        ):
+            writer.create_item("t", trajectory={"x": held})
+    assert store.info()["t"].size == 0
+
+
+@pytest.mark.parametrize("index", [6, -7])
+def test_an_index_outside_the_history(store, index):
+    with store.writer() as writer:
+        count_up(writer, 6)
+        with raises(IndexError, f"step {index} of a history of 6 steps"):
+            writer.history["x"][index]
+        with raises(IndexError, f"step {index} of a history of 6 steps"):
+            writer.history["x"][[0, index]]
+
+
+def test_an_index_of_another_type(store):
+    with store.writer() as writer:
+        count_up(writer, 1)
+        with raises(TypeError, "history indices are integers, slices or lists of integers; got a tuple"):
+            writer.history["x"][0, 1]
+
+
+NO_SLICE = (
+    "column `x` of the trajectory is a int; it must be a slice of the writer's history, such as "
+    'writer.history["obs"][-2:]'
+)
+
+
+def test_bad_trajectories(store):
+    with store.writer() as writer, store.writer() as other:
+        with raises(InvalidArgumentError, "the writer has no history before its first append"):
+            writer.history  # noqa: B018, raises
+        count_up(writer, 2)
+        count_up(other, 2)
+        history = writer.history
+        cases = [
+            (
+                {"x": history["x"][:0]},
+                InvalidArgumentError,
+                "trajectory must not be empty: column `x` selects no steps; every column needs one or more",
+            ),
+            ({}, InvalidArgumentError, "trajectory must not be empty: it has no columns; an item needs one or more"),
+            (
+                {"x": 1},
+                SignatureError,
+                NO_SLICE,
+            ),
+            (
+                {"a": {"b": other.history["x"][:]}},
+                SignatureError,
+                "column `a/b` of the trajectory is from another writer's history",
+            ),
+        ]
+        for trajectory, error, text in cases:
+            with raises(error, text):
+                writer.create_item("t", trajectory=trajectory)
+        for trajectory, steps in ((None, None), ({"x": history["x"][:]}, 1)):
+            with raises(
+                InvalidArgumentError, "create_item takes either a trajectory or num_steps, not both and not neither"
+            ):
+                writer.create_item("t", trajectory=trajectory, num_steps=steps)
+        for steps in (0, -1):
+            with raises(InvalidArgumentError, f"`num_steps` must be at least 1; got {steps}"):
+                writer.create_item("t", num_steps=steps)
+        with raises(UnknownTableError, "no table `u`; known tables: `t`"):
+            writer.create_item("u", num_steps=1)
+    assert store.info()["t"].size == 0
+
+
+def test_cells_of_several_shapes(store):
+    with store.writer() as writer:
+        for size in (2, 2, 3):
+            writer.append({"x": np.full(size, size)})
+        x = writer.history["x"]
+        assert made(store, writer, {"x": x[:2]})["x"].tolist() == [[[2, 2], [2, 2]]]
+        assert made(store, writer, {"x": x[2]})["x"].tolist() == [[3, 3, 3]]
+        with pytest.raises(
+            SignatureError,
+            match=r"^column `x` of the trajectory mixes cells of shape \[2\] and, at step 2, of shape \[3\]",
+        ):
+            writer.create_item("t", trajectory={"x": x[:]})
+        with raises(SignatureError, "cells of shape [2] and [3] do not go into one array"):
+            x[1:].numpy()
+
+
+# --- partial steps, missing values, growth -------------------------------------------------------
+
+
+def test_partial_steps(store):
+    with store.writer() as writer:
+        for value in range(3):
+            writer.append({"x": value}, partial_step=True)
+            assert writer.episode_steps == value
+            writer.append({"y": value + 10})
+        assert writer.episode_steps == 3
+        history = writer.history
+        data = made(store, writer, {"x": history["x"][:], "y": history["y"][:]})
+        assert (data["x"].tolist(), data["y"].tolist()) == ([[0, 1, 2]], [[10, 11, 12]])
+        writer.append({"x": 3}, partial_step=True)
+        assert made(store, writer, {"x": history["x"][-2:]})["x"].tolist() == [[2, 3]]
+        with raises(
+            InvalidArgumentError,
+            "column `x` has a value in the open step already; a step takes one value per column",
+        ):
+            writer.append({"x": 4})
+        writer.append({"y": 13})
+        assert made(store, writer, {"y": history["y"][-1]})["y"].tolist() == [13]
+
+
+def test_none_is_no_value(store):
+    with store.writer() as writer:
+        for value in range(3):
+            writer.append({"x": value, "y": None if value == 1 else value})
+        assert made(store, writer, {"y": writer.history["y"][[0, 2]]})["y"].tolist() == [[0, 2]]
+        with raises(
+            InvalidArgumentError,
+            "trajectory asks for column `y` at step 1, which has no value there; select steps that have one",
+        ):
+            writer.create_item("t", num_steps=2)
+
+
+def test_a_column_that_never_had_a_value(store):
+    with store.writer() as writer:
+        writer.append({"x": 1, "y": None})
+        with raises(SignatureError, "column `y` of the trajectory has never had a value"):
+            writer.create_item("t", trajectory={"y": writer.history["y"][-1:]})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ({"b": 1}, {"a": 2, "b": 3}, ["a", "b"]),
+        ({"b": 1}, {"a": {"c": 2}}, ["a", "b"]),
+        ([1], [2, 3], None),
+        ({"a": (1,)}, {"a": (2, 3), "z": [4]}, ["a", "z"]),
+    ],
+)
+def test_the_structure_grows(store, first, second, names):
+    with store.writer() as writer:
+        writer.append(first)
+        before = writer.history
+        writer.append(second)
+        after = writer.history
+        assert after is not before
+        assert names is None or list(after) == names
+        assert made(store, writer, second and {"all": after["b"][0] if names and "b" in after else _first(after)[0]})
+
+
+def _first(nest):
+    while isinstance(nest, dict | list | tuple):
+        nest = next(iter(nest.values() if isinstance(nest, dict) else nest))
+    return nest
+
+
+def test_structures_that_do_not_merge(store):
+    with store.writer() as writer:
+        writer.append({"x": 1})
+        with raises(SignatureError, "a step has the columns `0`; this writer's steps have `x`"):
+            writer.append([1])
+        with raises(SignatureError, "a step has the columns `x/y`; this writer's steps have `x`"):
+            writer.append({"x": {"y": 1}})
+
+
+# --- a refused step ------------------------------------------------------------------------------
+
+
+def test_nothing_is_kept_of_a_refused_step(store):
+    with store.writer() as writer:
+        count_up(writer, 2)
+        text = "column `y` is float64[2]; this writer's is float32[2], and a column keeps its dtype"
+        with raises(SignatureError, text):
+            writer.append({"x": 9, "y": np.zeros(2)})
+        with raises(SignatureError, text):
+            writer.append({"new": 1, "x": 9, "y": np.zeros(2)})
+        assert list(writer.history) == ["x", "y"]
+        count_up(writer, 1, first=2)
+        writer.append({"new": "text", "x": 3, "y": np.zeros(2, np.float32)})
+        assert made(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[0, 1, 2, 3]]
+
+
+def test_a_refused_first_step_decides_nothing(store):
+    with store.writer() as writer:
+        for bad in (object(), 2**64, -(2**63) - 1, np.array("2020", "M8[D]")):
+            with pytest.raises(SignatureError):
+                writer.append({"a": 1, "b": bad})
+        writer.append({"a": "text"})
+        assert list(writer.history) == ["a"]
+
+
+def test_a_refused_step_that_brought_a_column(store):
+    with store.writer() as writer:
+        writer.append({"m": 1})
+        writer.append({"m": np.int64(2)}, partial_step=True)
+        with pytest.raises(InvalidArgumentError):
+            writer.append({"a": 5, "m": 3})
+        writer.append({})
+        writer.append({"a": 6, "m": 4})
+        history = writer.history
+        data = made(store, writer, {"a": history["a"][-1], "m": history["m"][:]})
+        assert (data["a"].tolist(), data["m"].tolist()) == ([6], [[1, 2, 4]])
+
+
+def test_signature_at_create_item(open_store):
+    signature = {"x": ArraySpec((2,), np.int64), "y": ArraySpec((2, 2), np.float32)}
+    store = open_store(Table("t", signature=signature))
+    asked = "item does not match the signature of table `t`: {}; asked: `x` int64[2], `y` float32[2,2]; found: {}"
+    with store.writer() as writer:
+        count_up(writer, 3)
+        with raises(
+            SignatureError,
+            asked.format("column 0 (`x`) does not fit", "`x` int64[3], `y` float32[3,2]"),
+        ):
+            writer.create_item("t", num_steps=3)
+        with raises(SignatureError, asked.format("it has 1 columns where 2 are asked", "`x` int64[2]")):
+            writer.create_item("t", trajectory={"x": writer.history["x"][-2:]})
+        assert writer.pending_items == 0
+        writer.create_item("t", num_steps=2)
+    assert store.info()["t"].size == 1
+
+
+# --- its end -------------------------------------------------------------------------------------
+
+
+def test_a_closed_writer(store):
+    writer = store.writer()
+    count_up(writer, 1)
+    writer.create_item("t", num_steps=1)
+    writer.close()
+    writer.close()
+    assert store.info()["t"].size == 1
+    for call in (lambda: count_up(writer, 1), lambda: writer.create_item("t", num_steps=1)):
+        with raises(ClosedError, "this writer is closed"):
+            call()
+
+
+def test_dropping_a_writer_with_items_warns(store):
+    writer = store.writer()
+    count_up(writer, 1)
+    writer.create_item("t", num_steps=1)
+    text = "^a TrajectoryWriter was dropped with 1 items that no table has; flush or close it$"
+    with pytest.warns(ResourceWarning, match=text):
+        del writer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        writer = store.writer()
+        count_up(writer, 1)
+        del writer
+
+
+def test_a_writer_is_freed_without_the_garbage_collector(store):
+    gc.disable()
+    try:
+        writer = store.writer()
+        count_up(writer, 1)
+        history = writer.history["x"]
+        alive = weakref.ref(writer._native)
+        del writer
+        assert alive() is None
+    finally:
+        gc.enable()
+    with raises(ClosedError, "the writer of this history is gone; keep a reference to it"):
+        history[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"history": 0}, "`history` must be at least 1; got 0"),
+        ({"chunk_length": 0}, "`chunk_length` must be at least 1; got 0"),
+        ({"max_in_flight_items": 0}, "`max_in_flight_items` must be at least 1; got 0"),
+        ({"compression": "zip"}, 'compression is "zip"; it must be "auto" or "off"'),
+    ],
+)
+def test_bad_options(store, options, text):
+    with raises(InvalidArgumentError, text):
+        store.writer(**options)
+
+
+def test_any_history_and_chunk_length_go_together(store):
+    for history in (1, 3, 8):
+        for chunk_length in (1, 2, 50):
+            with store.writer(history=history, chunk_length=chunk_length, compression="off") as writer:
+                count_up(writer, 20)
+                data = made(store, writer, {"x": writer.history["x"][-history:]})
+                assert data["x"].tolist() == [list(range(20 - history, 20))]
