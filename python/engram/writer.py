@@ -80,11 +80,13 @@ class _Writer:
 class TrajectoryWriter(_Writer):
     """Writes steps, and makes items of any slices of their history. From `Store.writer`.
 
-    with store.writer(history=2) as writer:
-        for step in episode:
-            writer.append(step)
-            if writer.episode_steps >= 2:
-                writer.create_item("replay", num_steps=2)
+    Leaving the block flushes and closes it:
+
+        with store.writer(history=2) as writer:
+            for step in episode:
+                writer.append(step)
+                if writer.episode_steps >= 2:
+                    writer.create_item("replay", num_steps=2)
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class TrajectoryWriter(_Writer):
             timeout,
             compression,
         )
+        self._history: Any = None
+        self._history_version = -1
         # Once per step: calls go straight to the native method, past the one below.
         self.append = self._native.append  # type: ignore[method-assign]
 
@@ -132,7 +136,11 @@ class TrajectoryWriter(_Writer):
         time axis, `history["obs"][[0, 3]]` those two. Only the newest `history` steps can be used.
         Each slice has `shape`, `dtype`, `numpy()` and a length.
         """
-        return self._native.history
+        version = self._native.structure_version
+        if version != self._history_version:
+            self._history = self._native.history()
+            self._history_version = version
+        return self._history
 
     def create_item(
         self,
@@ -183,10 +191,12 @@ class TrajectoryWriter(_Writer):
 class PatternWriter(_Writer):
     """Writes steps; patterns declared beforehand make the items. From `Store.pattern_writer`.
 
-    with store.pattern_writer([Pattern("replay", num_steps=2)]) as writer:
-        for step in episode:
-            writer.append(step)
-        writer.end_episode()
+    Leaving the block flushes and closes it:
+
+        with store.pattern_writer([Pattern("replay", num_steps=2)]) as writer:
+            for step in episode:
+                writer.append(step)
+            writer.end_episode()
     """
 
     def __init__(

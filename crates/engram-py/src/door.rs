@@ -21,13 +21,13 @@ pub(crate) fn after_fork_in_child() {
 /// A value that must not be used, nor dropped, in a forked child: its locks may be held for ever
 /// by threads that do not exist there.
 #[derive(Debug)]
-pub(crate) struct Home<T> {
+pub(crate) struct Home<T: Send> {
     value: Option<T>,
     forks: u64,
     what: &'static str,
 }
 
-impl<T> Home<T> {
+impl<T: Send> Home<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self {
             value: Some(value),
@@ -71,10 +71,14 @@ impl<T> Home<T> {
     }
 }
 
-impl<T> Drop for Home<T> {
+impl<T: Send> Drop for Home<T> {
     fn drop(&mut self) {
-        if !self.is_home() {
-            std::mem::forget(self.value.take());
+        let value = self.value.take();
+        if self.is_home() {
+            // Python drops its objects with the GIL held; freeing millions of items takes a while.
+            Python::try_attach(|py| py.detach(|| drop(value)));
+        } else {
+            std::mem::forget(value);
         }
     }
 }

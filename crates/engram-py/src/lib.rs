@@ -30,6 +30,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::ColumnHistory>()?;
     module.add_class::<history::TrajectoryColumn>()?;
     module.add_class::<pattern_writer::PatternWriter>()?;
+    module.add_class::<store::Snapshot>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<writer::TrajectoryWriter>()?;
     module.add_class::<stream::PyStream>()?;

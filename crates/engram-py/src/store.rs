@@ -40,6 +40,19 @@ impl Store {
     }
 }
 
+/// A table's items at one moment.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct Snapshot(Home<engram_core::Snapshot>);
+
+#[pymethods]
+impl Snapshot {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let snapshot = self.0.get(py)?;
+        enter(py, || Ok(snapshot.items().count()))
+    }
+}
+
 /// Tables of one store draw from different streams.
 fn table_seed(seed: u64, number: usize) -> u64 {
     seed.wrapping_add((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -232,10 +245,11 @@ impl Store {
             .collect()
     }
 
-    /// Walks a snapshot of the table; returns how many items it holds. For measuring stalls.
-    fn _snapshot(&self, py: Python<'_>, table: &str) -> PyResult<usize> {
+    /// The items of this moment, kept for as long as the result lives.
+    fn snapshot(&self, py: Python<'_>, table: &str) -> PyResult<Snapshot> {
         let engine = self.engine(py)?;
-        enter(py, || Ok(engine.table(table)?.snapshot().items().count()))
+        let snapshot = enter(py, || Ok(engine.table(table)?.snapshot()))?;
+        Ok(Snapshot(Home::new("snapshot", snapshot)))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::structure::Structure;
 
 /// Steps in, items out.
-#[pyclass(module = "engram._engram", weakref)]
+#[pyclass(module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter {
     home: Home<Inner>,
@@ -31,8 +31,8 @@ pub(crate) struct Inner {
     sender: Sender,
     /// Position of the first step that the history shows.
     base: u64,
-    /// The nest of column histories; made anew when the structure grows.
-    history: Option<Py<PyAny>>,
+    /// Grows with the structure: tells when a nest of column histories is out of date.
+    version: u64,
     layouts: HashMap<String, Arc<Layout>>,
     /// What the last trajectory looked like: usually the next one looks the same.
     item: Option<(Structure, Arc<Layout>)>,
@@ -152,7 +152,7 @@ impl TrajectoryWriter {
             intake: Intake::default(),
             sender: Sender::new(engine, max_in_flight_items, timeout),
             base: 0,
-            history: None,
+            version: 0,
             layouts: HashMap::new(),
             item: None,
         };
@@ -175,7 +175,7 @@ impl TrajectoryWriter {
             .intake
             .write(&mut inner.recorder, step, false, &mut appended);
         if appended.grown {
-            inner.history = None;
+            inner.version += 1;
         }
         inner
             .intake
@@ -183,25 +183,26 @@ impl TrajectoryWriter {
         inner.send(py)
     }
 
-    /// The nest of column histories.
-    #[getter]
+    /// A nest of column histories. They refer to the writer, so it must not keep them itself.
     fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
-        let mut this = slf.borrow_mut();
-        let inner = this.home.get_mut(py)?;
-        if let Some(history) = &inner.history {
-            return Ok(history.clone_ref(py));
-        }
-        let Some(structure) = inner.intake.structure() else {
+        let this = slf.borrow();
+        let Some(structure) = this.inner(py)?.intake.structure() else {
             let text = "the writer has no history before its first append".into();
             return Err(errors::invalid(py, text));
         };
         let leaves = (0..structure.names.len())
-            .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf, leaf)?)?.into_any()))
+            .map(|leaf| {
+                let history = ColumnHistory::new(slf.clone().unbind(), leaf);
+                Ok(Bound::new(py, history)?.into_any())
+            })
             .collect::<PyResult<Vec<_>>>()?;
-        let history = structure.unflatten(py, leaves)?.unbind();
-        inner.history = Some(history.clone_ref(py));
-        Ok(history)
+        structure.unflatten(py, leaves).map(Bound::unbind)
+    }
+
+    #[getter]
+    fn structure_version(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.inner(py)?.version)
     }
 
     /// Makes an item of columns of the history, or of the last `num_steps` steps.
