@@ -89,7 +89,8 @@ impl Inserter {
             }
             late.push(name);
             if let Some(why) = table.info().inserting_blocked {
-                whys += &format!("; {why}");
+                whys.push_str("; ");
+                whys.push_str(&why);
             }
         }
         if late.is_empty() {

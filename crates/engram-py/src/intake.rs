@@ -86,12 +86,11 @@ impl Intake {
             }
             let name = &structure.names[at];
             let leaf = Leaf::new(value, name)?;
-            match self.columns[at] {
-                Some(column) => check_dtype(recorder, column, &leaf, name, py)?,
-                None => {
-                    leaf.check_alone(name)?;
-                    fresh = true;
-                }
+            if let Some(column) = self.columns[at] {
+                check_dtype(recorder, column, &leaf, name, py)?;
+            } else {
+                leaf.check_alone(name)?;
+                fresh = true;
             }
             leaves.push(Some(leaf));
         }
@@ -109,14 +108,11 @@ impl Intake {
                 recorder.reshape(column, leaf.spec().shape).map_err(wrong)?;
             }
             let dtype = recorder.schema().cells[column].dtype;
-            match leaf {
-                Leaf::Strings { encoded, .. } => {
-                    recorder.set_string(column, encoded).map_err(wrong)?;
-                }
-                _ => {
-                    let cell = recorder.cell_mut(column).map_err(wrong)?;
-                    leaf.copy_to(dtype, cell, &structure.names[at])?;
-                }
+            if let Leaf::Strings { encoded, .. } = leaf {
+                recorder.set_string(column, encoded).map_err(wrong)?;
+            } else {
+                let cell = recorder.cell_mut(column).map_err(wrong)?;
+                leaf.copy_to(dtype, cell, &structure.names[at])?;
             }
         }
         Ok(())
