@@ -120,11 +120,11 @@ impl Chunk {
         &pinned[offset..offset + extent.stored as usize]
     }
 
-    /// A byte of the payload if that is in memory, else 0: only ever read to warm the cache.
-    pub(crate) fn heap_byte(&self, at: usize) -> u8 {
+    /// The payload, if that is in memory.
+    pub(crate) fn heap(&self) -> Option<&[u8]> {
         match &self.payload {
-            Payload::Heap(bytes) => bytes.get(at).copied().unwrap_or(0),
-            _ => 0,
+            Payload::Heap(bytes) => Some(bytes),
+            _ => None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::aligned::AlignedBytes;
 use crate::chunk::{Chunk, string_cells};
+use crate::codec::Codec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::payload::Pinned;
@@ -105,9 +106,12 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
             "a batch of no items has no columns".into(),
         ));
     };
-    check_layouts(items)?;
+    // Alike in everything but chunk and row, as most batches are: the first stands for all.
+    let alike = items.iter().all(|item| is_like(first, item.trajectory()));
+    let models = if alike { &items[..1] } else { items };
+    check_layouts(models)?;
     let plans = (0..first.columns())
-        .map(|column| Plan::new(items, column, uneven))
+        .map(|column| Plan::new(models, column, uneven))
         .collect::<Result<Vec<_>>>()?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
@@ -170,6 +174,39 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
 fn listed(names: &[Box<str>]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
+}
+
+/// True when it is plain that two items differ in chunk and row only.
+fn is_like(one: &Trajectory, other: &Trajectory) -> bool {
+    match (one, other) {
+        (
+            Trajectory::Rows {
+                chunk,
+                len,
+                squeeze,
+                ..
+            },
+            Trajectory::Rows {
+                chunk: other,
+                len: other_len,
+                squeeze: other_squeeze,
+                ..
+            },
+        ) => {
+            Arc::ptr_eq(chunk.schema(), other.schema())
+                && len == other_len
+                && squeeze == other_squeeze
+        }
+        (
+            Trajectory::Window { chunk, shape, .. },
+            Trajectory::Window {
+                chunk: other,
+                shape: other_shape,
+                ..
+            },
+        ) => Arc::ptr_eq(chunk.schema(), other.schema()) && Arc::ptr_eq(shape, other_shape),
+        _ => false,
+    }
 }
 
 /// Where the cells of one column go.
@@ -332,30 +369,29 @@ fn copy_part<T: AsTrajectory>(
 ) -> Result<()> {
     let mut unpacked = Unpacked::default();
     for (block_at, block) in items.chunks(BLOCK).enumerate() {
-        touch(block);
+        touch(block, plans);
         for (i, item) in block.iter().enumerate() {
             let i = first + block_at * BLOCK + i;
             let trajectory = item.trajectory();
             // Most items are rows of a chunk in memory: look that up once for all columns.
             let rows = match trajectory {
-                Trajectory::Rows { chunk, offset, .. } => {
-                    Some((chunk, chunk.payload().pin()?, *offset as usize))
-                }
+                Trajectory::Rows { chunk, offset, .. } => chunk
+                    .heap()
+                    .map(|bytes| (chunk.extents(), bytes, *offset as usize)),
                 Trajectory::Window { .. } | Trajectory::Spans(_) => None,
             };
             for (at, (plan, rest)) in plans.iter().zip(&mut out).enumerate() {
-                let bytes = plan.bytes(i);
                 // Each column's cells lie item after item: cut this item's off the front.
-                let (target, later) = std::mem::take(rest).split_at_mut(bytes);
+                let (target, later) = std::mem::take(rest).split_at_mut(plan.bytes(i));
                 *rest = later;
-                let raw = rows.as_ref().and_then(|(chunk, pinned, offset)| {
-                    Some(&chunk.raw(pinned, at)?[offset * plan.cell_bytes..])
-                });
                 let (own, padding) = target.split_at_mut(plan.own_bytes(i));
-                if let Some(raw) = raw {
-                    copy(own, &raw[..own.len()]);
-                } else if !own.is_empty() {
-                    copy_slices(trajectory, at, plan.cell_bytes, own, &mut unpacked)?;
+                match rows {
+                    Some((extents, bytes, offset)) if extents[at].codec == Codec::Raw => {
+                        let from = extents[at].offset as usize + offset * plan.cell_bytes;
+                        copy(own, &bytes[from..from + own.len()]);
+                    }
+                    _ if own.is_empty() => {}
+                    _ => copy_slices(trajectory, at, plan.cell_bytes, own, &mut unpacked)?,
                 }
                 // Pooled buffers hold old bytes.
                 padding.fill(0);
@@ -401,16 +437,17 @@ fn copy(target: &mut [u8], source: &[u8]) {
 }
 
 /// Reads one byte per item and column, independently of each other.
-fn touch<T: AsTrajectory>(block: &[T]) {
+fn touch<T: AsTrajectory>(block: &[T], plans: &[Plan]) {
     let mut sum = 0_u8;
     for item in block {
         // A window's columns are mostly those of its chunk: near enough for a guess.
         if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
             item.trajectory()
         {
-            for (extent, cell) in chunk.extents().iter().zip(&chunk.schema().cells) {
-                let at = extent.offset as usize + *offset as usize * cell.bytes();
-                sum = sum.wrapping_add(chunk.heap_byte(at));
+            let Some(bytes) = chunk.heap() else { continue };
+            for (extent, plan) in chunk.extents().iter().zip(plans) {
+                let at = extent.offset as usize + *offset as usize * plan.cell_bytes;
+                sum = sum.wrapping_add(bytes.get(at).copied().unwrap_or(0));
             }
         }
     }

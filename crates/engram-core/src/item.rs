@@ -40,6 +40,11 @@ impl Item {
         self.leases & HIDDEN != 0
     }
 
+    /// True when it was sampled for the last time and nobody can give it back.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.leases == HIDDEN
+    }
+
     pub(crate) fn open_leases(&self) -> u32 {
         self.leases & !HIDDEN
     }

@@ -1,9 +1,9 @@
 //! Column histories, and the slices of them that trajectories are made of.
 
-use engram_core::DType;
+use engram_core::{DType, Error};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySlice};
+use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::arrays;
 use crate::dtypes;
@@ -14,7 +14,8 @@ use crate::writer::{Inner, TrajectoryWriter};
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct ColumnHistory {
-    writer: Py<TrajectoryWriter>,
+    /// Weak: the writer keeps its histories, and a cycle would keep the writer.
+    writer: Py<PyWeakrefReference>,
     leaf: usize,
 }
 
@@ -54,13 +55,27 @@ impl Positions {
 }
 
 impl ColumnHistory {
-    pub(crate) fn new(writer: Py<TrajectoryWriter>, leaf: usize) -> Self {
-        Self { writer, leaf }
+    pub(crate) fn new(writer: &Bound<'_, TrajectoryWriter>, leaf: usize) -> PyResult<Self> {
+        let writer = PyWeakrefReference::new(writer)?.unbind();
+        Ok(Self { writer, leaf })
     }
 
-    fn column(&self, py: Python<'_>, positions: Positions, squeeze: bool) -> TrajectoryColumn {
+    fn writer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, TrajectoryWriter>> {
+        let writer = self.writer.bind(py).upgrade_as::<TrajectoryWriter>()?;
+        writer.ok_or_else(|| {
+            let text = "the writer of this history is gone; keep a reference to it";
+            errors::to_py(py, &Error::Closed(text.into()))
+        })
+    }
+
+    fn column(
+        &self,
+        writer: &Bound<'_, TrajectoryWriter>,
+        positions: Positions,
+        squeeze: bool,
+    ) -> TrajectoryColumn {
         TrajectoryColumn {
-            writer: self.writer.clone_ref(py),
+            writer: writer.clone().unbind(),
             leaf: self.leaf,
             positions,
             squeeze,
@@ -82,15 +97,15 @@ fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
 #[pymethods]
 impl ColumnHistory {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let writer = self.writer.borrow(py);
-        let shown = writer.inner(py)?.shown();
+        let writer = self.writer(py)?;
+        let shown = writer.borrow().inner(py)?.shown();
         Ok(usize::try_from(shown.end - shown.start).unwrap_or(usize::MAX))
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let py = index.py();
-        let writer = self.writer.borrow(py);
-        let shown = writer.inner(py)?.shown();
+        let writer = self.writer(py)?;
+        let shown = writer.borrow().inner(py)?.shown();
         let len = shown.end - shown.start;
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
@@ -108,14 +123,14 @@ impl ColumnHistory {
                 },
                 Err(_) => Positions::List((0..count).map(at).collect()),
             };
-            return Ok(self.column(py, positions, false));
+            return Ok(self.column(&writer, positions, false));
         }
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
                 .map(|index| position(index.extract()?, shown.start, len));
             return Ok(self.column(
-                py,
+                &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
                 false,
             ));
@@ -130,7 +145,7 @@ impl ColumnHistory {
         };
         let first = position(index, shown.start, len)?;
         Ok(self.column(
-            py,
+            &writer,
             Positions::Range {
                 first,
                 stride: 1,

@@ -79,7 +79,7 @@ impl Inserter {
         })?;
         let mut taken = Vec::new();
         let mut late = Vec::new();
-        let mut whys = String::new();
+        let mut whys = Vec::new();
         for ticket in &mut tickets {
             let table = Arc::clone(ticket.table());
             let name = format!("`{}`", table.options().name);
@@ -88,10 +88,7 @@ impl Inserter {
                 continue;
             }
             late.push(name);
-            if let Some(why) = table.info().inserting_blocked {
-                whys.push_str("; ");
-                whys.push_str(&why);
-            }
+            whys.extend(table.info().inserting_blocked.map(|why| format!("; {why}")));
         }
         if late.is_empty() {
             return Ok(key);
@@ -103,9 +100,10 @@ impl Inserter {
             format!("only {} has it", taken.join(", "))
         };
         let text = format!(
-            "{tables} {} did not take the item within {} s: {others}{whys}",
+            "{tables} {} did not take the item within {} s: {others}{}",
             late.join(", "),
-            timeout.seconds()
+            timeout.seconds(),
+            whys.concat()
         );
         Err(wrong(Error::DeadlineExceeded(text)))
     }

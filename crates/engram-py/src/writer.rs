@@ -18,7 +18,7 @@ use crate::store::Store;
 use crate::structure::Structure;
 
 /// Steps in, items out.
-#[pyclass(module = "engram._engram")]
+#[pyclass(module = "engram._engram", weakref)]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter {
     home: Home<Inner>,
@@ -192,10 +192,7 @@ impl TrajectoryWriter {
             return Err(errors::invalid(py, text));
         };
         let leaves = (0..structure.names.len())
-            .map(|leaf| {
-                let history = ColumnHistory::new(slf.clone().unbind(), leaf);
-                Ok(Bound::new(py, history)?.into_any())
-            })
+            .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf, leaf)?)?.into_any()))
             .collect::<PyResult<Vec<_>>>()?;
         structure.unflatten(py, leaves).map(Bound::unbind)
     }

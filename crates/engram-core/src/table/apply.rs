@@ -135,7 +135,7 @@ impl TableState {
     }
 
     /// Counts one sample; hides the item when it was the last one allowed.
-    pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) {
+    pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) -> &Item {
         let item = &mut self.contents.items[slot as usize];
         self.limiter.samples += 1;
         self.num_unique_samples += u64::from(item.times_sampled == 0);
@@ -145,6 +145,7 @@ impl TableState {
             item.leases |= HIDDEN;
             self.contents.hide(slot);
         }
+        &self.contents.items[slot as usize]
     }
 
     /// Ends one lease for good.
@@ -153,9 +154,9 @@ impl TableState {
         item.leases -= u32::from(item.open_leases() > 0);
     }
 
-    /// True when the item was sampled for the last time and nobody can give it back.
+    /// As [`Item::is_exhausted`].
     pub(super) fn is_exhausted(&self, slot: Slot) -> bool {
-        self.contents.items[slot as usize].leases == HIDDEN
+        self.contents.items[slot as usize].is_exhausted()
     }
 
     /// Ends one lease as if the sample had never been taken. The caller has undone the limiter's count.

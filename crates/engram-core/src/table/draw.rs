@@ -116,8 +116,8 @@ impl TableState {
         });
         draws.reserve(n);
         for pick in &picks {
-            self.count_sample(pick.slot, leased);
-            let item = &self.contents.items[pick.slot as usize];
+            let item = self.count_sample(pick.slot, leased);
+            let exhausted = item.is_exhausted();
             let Some(trajectory) = item.trajectory.clone() else {
                 continue;
             };
@@ -134,7 +134,7 @@ impl TableState {
                 table_size,
                 odds,
             });
-            if self.is_exhausted(pick.slot) {
+            if exhausted {
                 self.remove(pick.slot, Removal::Exhausted, trash);
             }
         }
