@@ -58,8 +58,9 @@ class Store:
         """Inserts one item, waiting until every table has it.
 
         Args:
-            data: A pytree of arrays, numbers and text. By default it is one step, whose columns come
-                back without a time axis: `[B, ...]`.
+            data: A pytree of arrays, numbers and text: dicts, lists, tuples, namedtuples, and node types
+                registered with optree in the namespace "engram", which come back as dicts. By default
+                it is one step, whose columns come back without a time axis: `[B, ...]`.
             priorities: For each table to insert into, the item's priority there. All share the data.
             timeout: Seconds to wait for the tables' rate limiters; None: for ever.
             time_axis: The leaves are `[T, ...]`, and come back as `[B, T, ...]`.

@@ -80,11 +80,13 @@ class _Writer:
 class TrajectoryWriter(_Writer):
     """Writes steps, and makes items of any slices of their history. From `Store.writer`.
 
-    with store.writer(history=2) as writer:
-        for step in episode:
-            writer.append(step)
-            if writer.episode_steps >= 2:
-                writer.create_item("replay", num_steps=2)
+    Leaving the block flushes and closes it:
+
+        with store.writer(history=2) as writer:
+            for step in episode:
+                writer.append(step)
+                if writer.episode_steps >= 2:
+                    writer.create_item("replay", num_steps=2)
     """
 
     def __init__(
@@ -189,10 +191,12 @@ class TrajectoryWriter(_Writer):
 class PatternWriter(_Writer):
     """Writes steps; patterns declared beforehand make the items. From `Store.pattern_writer`.
 
-    with store.pattern_writer([Pattern("replay", num_steps=2)]) as writer:
-        for step in episode:
-            writer.append(step)
-        writer.end_episode()
+    Leaving the block flushes and closes it:
+
+        with store.pattern_writer([Pattern("replay", num_steps=2)]) as writer:
+            for step in episode:
+                writer.append(step)
+            writer.end_episode()
     """
 
     def __init__(

@@ -57,6 +57,9 @@ def test_a_late_insert_says_where_the_item_is(open_store):
     assert drain(store, "q", 1) == drain(store, "r", 1) == [1]
 
 
+OBJECT = "column `x` holds a Python object of type object; only str, bytes and what NumPy gives a dtype are supported"
+
+
 @pytest.mark.parametrize(
     ("data", "options", "error", "text"),
     [
@@ -67,7 +70,7 @@ def test_a_late_insert_says_where_the_item_is(open_store):
             {"x": object()},
             {},
             SignatureError,
-            "column `x` holds a Python object of type object; only str, bytes and what NumPy gives a dtype are supported",
+            OBJECT,
         ),
         (
             {"x": np.zeros(3), "y": 1},

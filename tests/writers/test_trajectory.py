@@ -1,14 +1,15 @@
 """The trajectory writer: histories and their slices, partial steps, growth, refusals."""
 
 import gc
+import sys
 import warnings
-import weakref
 
 import numpy as np
 import pytest
 from support import raises
 
 from engram import ArraySpec, Table, selectors
+from engram._engram import flatten
 from engram.errors import (
     ClosedError,
     ExpiredStepError,
@@ -250,26 +251,20 @@ def test_a_column_that_never_had_a_value(store):
     ("first", "second", "names"),
     [
         ({"b": 1}, {"a": 2, "b": 3}, ["a", "b"]),
-        ({"b": 1}, {"a": {"c": 2}}, ["a", "b"]),
-        ([1], [2, 3], None),
-        ({"a": (1,)}, {"a": (2, 3), "z": [4]}, ["a", "z"]),
+        ({"b": 1}, {"a": {"c": 2}}, ["a/c", "b"]),
+        ([1], [2, 3], ["0", "1"]),
+        ({"a": (1,)}, {"a": (2, 3), "z": [4]}, ["a/0", "a/1", "z/0"]),
     ],
 )
 def test_the_structure_grows(store, first, second, names):
     with store.writer() as writer:
-        writer.append(first)
-        before = writer.history
-        writer.append(second)
-        after = writer.history
-        assert after is not before
-        assert names is None or list(after) == names
-        assert made(store, writer, second and {"all": after["b"][0] if names and "b" in after else _first(after)[0]})
-
-
-def _first(nest):
-    while isinstance(nest, dict | list | tuple):
-        nest = next(iter(nest.values() if isinstance(nest, dict) else nest))
-    return nest
+        for step in (first, second):
+            writer.append(step)
+        columns, found, _ = flatten(writer.history)
+        assert found == names
+        given = dict(zip(*flatten(second)[1::-1], strict=True))
+        for name, value in given.items():
+            assert made(store, writer, [columns[names.index(name)][-1]])[0].tolist() == [value]
 
 
 def test_structures_that_do_not_merge(store):
@@ -368,18 +363,16 @@ def test_dropping_a_writer_with_items_warns(store):
 
 
 def test_a_writer_is_freed_without_the_garbage_collector(store):
+    writer = store.writer()
+    count_up(writer, 1)
+    native = writer._native
+    assert len(writer.history["x"]) == 1
     gc.disable()
     try:
-        writer = store.writer()
-        count_up(writer, 1)
-        history = writer.history["x"]
-        alive = weakref.ref(writer._native)
         del writer
-        assert alive() is None
+        assert sys.getrefcount(native) == 2, "only this test still refers to it"
     finally:
         gc.enable()
-    with raises(ClosedError, "the writer of this history is gone; keep a reference to it"):
-        history[-1]
 
 
 @pytest.mark.parametrize(

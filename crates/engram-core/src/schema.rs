@@ -206,6 +206,12 @@ mod tests {
              asked: `obs` float32[?,4]; found: `obs` float64[7,4]"
         );
         assert!(signature.check("t", column(&good, None)).is_err());
+        let other = FoundColumn {
+            name: "action",
+            cell: &good,
+            len: Some(7),
+        };
+        assert!(signature.check("t", std::iter::once(other)).is_err());
         assert!(signature.check("t", std::iter::empty()).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! Nests of Python containers: flattened in dm-tree's order, described as text, built again.
 //!
 //! Mappings go by sorted key, sequences and namedtuples by position, `None` is a leaf, and so is
-//! everything else, but for node types registered with optree: those count as mappings of their
-//! path entries.
+//! everything else, but for node types registered with optree in the namespace `engram`: those count
+//! as mappings of their path entries.
 
 mod explore;
 mod text;

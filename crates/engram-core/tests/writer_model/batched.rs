@@ -68,7 +68,10 @@ impl Run {
         let (mut made, mut mixed) = (0, false);
         for (number, plan) in self.plans.iter().enumerate() {
             for (stream, ended) in self.streams.iter_mut().zip(&ended) {
-                match stream.try_plan(number, plan, *ended) {
+                // As any step first, and then as the last of its episode.
+                let tried = stream.try_plan(number, plan, false);
+                let last = || ended.then(|| stream.try_plan(number, plan, true)).flatten();
+                match tried.or_else(last) {
                     None => {}
                     Some(Err(())) => mixed = true,
                     Some(Ok(item)) => {

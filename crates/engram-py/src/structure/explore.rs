@@ -9,6 +9,9 @@ use super::text::remember_class;
 use super::{Leaves, Node, forget_parsed};
 use crate::errors;
 
+/// Where node types are registered with optree, which knows none without a namespace.
+const NAMESPACE: &str = "engram";
+
 /// A nest of more levels is taken for one that contains itself. The text of one level takes three
 /// of the 128 that a JSON reader allows.
 const DEEPEST: usize = 32;
@@ -154,6 +157,7 @@ pub(super) fn registered_children<'py>(
     })?;
     let options = PyDict::new(py);
     options.set_item("none_is_leaf", true)?;
+    options.set_item("namespace", NAMESPACE)?;
     let Ok(flat) = flatten.bind(py).call((tree,), Some(&options)) else {
         return Ok(None);
     };

@@ -258,7 +258,7 @@ mod tests {
         append(&mut recorder, 2);
         let signature = Signature {
             columns: Box::new([ColumnSpec {
-                name: "a".into(),
+                name: "before".into(),
                 dtype: DType::Uint8,
                 shape: smallvec![None, Some(3)],
             }]),
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(
             refused.unwrap_err().to_string(),
             "item does not match the signature of table `t`: it has 2 columns where 1 are asked; \
-             asked: `a` uint8[?,3]; found: `a` uint8[2,3], `b` int64[2]"
+             asked: `before` uint8[?,3]; found: `a` uint8[2,3], `b` int64[2]"
         );
         assert_eq!(recorder.pending_items(), 0);
         let layout = &item_layout();

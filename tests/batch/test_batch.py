@@ -1,0 +1,254 @@
+"""Batches: memory, facts, importance weights, ragged and padded columns."""
+
+import gc
+
+import numpy as np
+import pytest
+from support import fill, raises
+
+import engram
+from engram import Dataset, Table, rate_limiters, selectors
+from engram.errors import InvalidArgumentError, SignatureError
+
+
+def lengths_table(open_store, lengths, **columns):
+    """A queue of items whose column `x` has these lengths."""
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+    with store.writer() as writer:
+        for number, length in enumerate(lengths):
+            for step in range(length):
+                writer.append({"a": number, "b": np.full(2, step), "x": number * 10 + step, "z": str(step)})
+            history = writer.history
+            item = {"x": history["x"][:], **{name: history[name][index] for name, index in columns.items()}}
+            writer.create_item("t", trajectory=item)
+            writer.end_episode()
+    return store
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def root(array):
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+@pytest.mark.parametrize("through", ["sample", "dataset"])
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_arrays_own_their_memory(open_store, through, size):
+    store = open_store(Table("t", max_size=4))
+    for value in range(4):
+        store.insert({"x": np.full(size, value, np.float32), "y": value}, {"t": 1.0})
+    batch = store.sample("t", 8) if through == "sample" else next(iter(Dataset(store, "t", 8)))
+    x = batch.data["x"]
+    assert x.ctypes.data % 64 == 0
+    assert x.flags.c_contiguous
+    assert x.flags.writeable
+    assert type(root(x).base).__name__ == "Owner", "NumPy looks into the engine's own buffer"
+    before = x.copy()
+    for value in range(8):
+        store.insert({"x": np.full(size, 99, np.float32), "y": value}, {"t": 1.0})
+    store.sample("t", 8)
+    store.close()
+    del store
+    gc.collect()
+    np.testing.assert_array_equal(x, before)
+    x[:] = -1
+    assert (x == -1).all()
+
+
+def test_writing_to_a_batch_changes_no_other(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [np.arange(4)])
+    first = store.sample("t", 2).data["x"]
+    first[:] = 77
+    assert (store.sample("t", 2).data["x"] == np.arange(4)).all()
+
+
+def test_a_column_outlives_its_batch(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [np.arange(50_000)])
+    columns = [store.sample("t", 2).data["x"] for _ in range(5)]
+    gc.collect()
+    for column in columns:
+        assert (column == np.arange(50_000)).all()
+
+
+def test_data_written_is_copied(open_store):
+    store = open_store(Table("t"))
+    array = np.zeros(3)
+    fill(store, "t", [array])
+    array[:] = 1
+    assert (store.sample("t", 1).data["x"] == 0).all()
+
+
+# --- facts ---------------------------------------------------------------------------------------
+
+
+def test_info_arrays(open_store):
+    store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
+    keys = fill(store, "t", range(4), priority=lambda value: value + 1.0)
+    batch = store.sample("t", 50)
+    info = batch.info
+    dtypes = {
+        name: getattr(info, name).dtype for name in ("key", "probability", "priority", "times_sampled", "table_size")
+    }
+    assert dtypes == {
+        "key": np.uint64,
+        "probability": np.float64,
+        "priority": np.float64,
+        "times_sampled": np.int32,
+        "table_size": np.int64,
+    }
+    x = batch.data["x"]
+    assert info.key.tolist() == [keys[value] for value in x]
+    np.testing.assert_allclose(info.priority, x + 1.0)
+    np.testing.assert_allclose(info.probability, (x + 1.0) / 10)
+    assert (info.table_size == 4).all()
+    for value in range(4):
+        times = info.times_sampled[x == value]
+        assert times.tolist() == list(range(1, len(times) + 1))
+
+
+def test_info_is_made_when_asked_for_and_once(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [1])
+    info = store.sample("t", 3).info
+    assert info._made == {}
+    assert info.key is info.key
+    assert set(info._made) == {"key"}
+
+
+def test_len_and_repr(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [1])
+    batch = store.sample("t", 3)
+    assert (len(batch), repr(batch)) == (3, "Batch(3 items)")
+    assert batch.row_splits is batch.lengths is batch.mask is None
+
+
+# --- importance weights --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0, 2.0])
+@pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
+def test_importance_weights(open_store, exponent, beta):
+    priorities = np.array([0.5, 1.0, 2.0, 0.0, 4.0])
+    store = open_store(Table("t", sampler=selectors.Prioritized(exponent)))
+    fill(store, "t", range(5), priority=lambda value: float(priorities[value]))
+    batch = store.sample("t", 64)
+    mass = np.where(priorities > 0, priorities**exponent, 0.0)
+    n, p = (mass > 0).sum(), mass / mass.sum()
+    raw = (1 / (n * p[batch.data["x"]])) ** beta
+    largest = (1 / (n * p[mass > 0].min())) ** beta
+    for normalize, expected in ((None, raw), ("batch", raw / raw.max()), ("table", raw / largest)):
+        weights = batch.importance_weights(beta, normalize=normalize)
+        assert weights.dtype == np.float32
+        np.testing.assert_allclose(weights, expected, rtol=1e-5)
+    np.testing.assert_array_equal(batch.importance_weights(beta), batch.importance_weights(beta, normalize="batch"))
+
+
+def test_importance_weights_of_a_uniform_table_are_one(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", range(7))
+    batch = store.sample("t", 10)
+    for normalize in (None, "batch", "table"):
+        np.testing.assert_allclose(batch.importance_weights(0.7, normalize=normalize), 1.0)
+
+
+def test_importance_weights_where_all_priorities_are_zero(open_store):
+    store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
+    fill(store, "t", range(4), priority=lambda _: 0.0)
+    np.testing.assert_allclose(store.sample("t", 10).importance_weights(1.0), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("beta", "normalize", "text"),
+    [
+        (np.nan, None, "beta is NaN; it must be finite"),
+        (np.inf, None, "beta is inf; it must be finite"),
+        (1.0, "mean", 'normalize is "mean"; it must be "batch", "table" or None'),
+    ],
+)
+def test_bad_importance_weights(open_store, beta, normalize, text):
+    store = open_store(Table("t"))
+    fill(store, "t", [1])
+    with raises(InvalidArgumentError, text):
+        store.sample("t", 1).importance_weights(beta, normalize=normalize)
+
+
+# --- items of different lengths ------------------------------------------------------------------
+
+
+def test_ragged(open_store):
+    store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(-1, None))
+    batch = store.sample("t", 3)
+    assert batch.data["x"].tolist() == [0, 1, 10, 20, 21, 22]
+    assert batch.data["b"].shape == (6, 2)
+    assert batch.data["a"].tolist() == [0, 1, 2]
+    assert batch.data["z"].tolist() == [[b"1"], [b"0"], [b"2"]]
+    splits = batch.row_splits
+    assert (splits["a"], splits["z"], batch.lengths) == (None, None, None)
+    for name in ("b", "x"):
+        assert splits[name].dtype == np.int64
+        assert splits[name].tolist() == [0, 2, 3, 6]
+
+
+def test_padded(open_store):
+    store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(None))
+    batch = store.sample("t", 3, pad=True)
+    assert batch.data["x"].tolist() == [[0, 1, 0], [10, 0, 0], [20, 21, 22]]
+    assert batch.data["z"].tolist() == [[b"0", b"1", b""], [b"0", b"", b""], [b"0", b"1", b"2"]]
+    assert batch.data["b"].shape == (3, 3, 2)
+    assert (batch.row_splits, batch.lengths["a"], batch.mask["a"]) == (None, None, None)
+    for name in ("b", "x", "z"):
+        assert batch.lengths[name].dtype == np.int64
+        assert batch.lengths[name].tolist() == [2, 1, 3]
+        assert batch.mask[name].tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+
+
+def test_even_items_need_neither(open_store):
+    for pad in (False, True):
+        batch = lengths_table(open_store, [2, 2]).sample("t", 2, pad=pad)
+        assert batch.data["x"].shape == (2, 2)
+        assert batch.row_splits is batch.lengths is batch.mask is None
+
+
+def test_a_single_ragged_leaf(open_store):
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+    for length in (1, 2):
+        store.insert(np.arange(length), {"t": 1.0}, time_axis=True)
+    batch = store.sample("t", 2, pad=True)
+    assert batch.mask.tolist() == [[True, False], [True, True]]
+
+
+def test_items_that_do_not_go_side_by_side(open_store):
+    cases = [
+        (
+            {"x": np.zeros(2)},
+            {"x": np.zeros(3)},
+            "column `x` is float64[2] without time axis in one item and float64[3]",
+        ),
+        ({"x": 1}, {"x": 1.0}, "column `x` is int64[] without time axis in one item and float64[]"),
+        ({"x": 1}, {"y": 1}, "items of columns `x` and of columns `y` do not go into one batch"),
+        ({"x": 1}, [1], "items of columns `x` and of columns `0` do not go into one batch"),
+        ([1], (1,), "items of columns `0` nested in different ways do not go into one batch"),
+    ]
+    for first, second, text in cases:
+        store = open_store(
+            Table("t", sampler=selectors.Fifo(), max_times_sampled=1, rate_limiter=rate_limiters.MinSize(2))
+        )
+        for data in (first, second):
+            store.insert(data, {"t": 1.0})
+        with pytest.raises(SignatureError, match=r"sample them one by one$") as caught:
+            store.sample("t", 2, timeout=1)
+        assert str(caught.value).startswith(text)
+
+
+def test_one_by_one_they_do(open_store):
+    store = open_store(Table.queue("t", max_size=5))
+    for data in ({"x": 1}, [2.0]):
+        store.insert(data, {"t": 1.0})
+    first, second = engram.Dataset(store, "t", max_batches=2)
+    assert (first.data["x"].item(), second.data[0].item()) == (1, 2.0)

@@ -1,0 +1,130 @@
+"""Nests of every container come back as they were written."""
+
+from collections import OrderedDict, namedtuple
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import optree
+import pytest
+
+from engram import Pattern, Table
+from engram.errors import SignatureError
+
+
+class Timestep(NamedTuple):
+    observation: object
+    reward: object
+
+
+@optree.dataclasses.dataclass(namespace="engram")
+class Transition:
+    obs: object
+    action: object
+
+
+@optree.dataclasses.dataclass(namespace="somebody else's")
+class Elsewhere:
+    x: object
+
+
+def there_and_back(open_store, nest, way):
+    store = open_store(Table("t"))
+    if way == "insert":
+        store.insert(nest, {"t": 1.0})
+    else:
+        with store.writer() as writer:
+            writer.append(nest)
+            writer.create_item("t", num_steps=1)
+    return store.sample("t", 1).data
+
+
+NESTS = {
+    "leaf": 1,
+    "dict": {"b": 1, "a": 2, "c": {"z": 3, "y": 4}},
+    "int keys": {10: 1, 9: 2, -1: 3},
+    "list": [1, [2, 3]],
+    "tuple": (1, (2,), ((3,), 4)),
+    "namedtuple": Timestep({"x": 1}, 2),
+    "mixed": {"z": [1, (2, {"k": Timestep(3, [4])})], "a": 5},
+    "deep": {"a": {"a": {"a": {"a": {"a": [{"a": (1,)}]}}}}},
+    "slashes": {"a/b": 1, "a": {"b": 2}},
+    "odd names": {"": 1, "ü": 2, '"': 3, "\\": 4, " ": 5},
+}
+
+
+@pytest.mark.parametrize("way", ["insert", "writer"])
+@pytest.mark.parametrize("name", NESTS)
+def test_nests_come_back(open_store, name, way):
+    nest = NESTS[name]
+    found = there_and_back(open_store, nest, way)
+    plain = optree.tree_map(lambda array: array.item(), found, none_is_leaf=True)
+    assert plain == nest
+    assert optree.tree_structure(plain) == optree.tree_structure(nest)
+
+
+def test_containers_without_leaves(open_store):
+    nest = {"a": {}, "b": [], "c": (), "d": 1}
+    assert {**there_and_back(open_store, nest, "insert"), "d": 1} == nest
+    assert list(there_and_back(open_store, nest, "writer")) == ["d"], "a writer keeps columns, not containers"
+
+
+def test_the_same_namedtuple_class(open_store):
+    found = there_and_back(open_store, Timestep(1, 2), "insert")
+    assert type(found) is Timestep
+
+
+def test_a_namedtuple_defined_anew(open_store):
+    store = open_store(Table("t"))
+    for _ in range(2):
+        Point = namedtuple("Point", "x y")  # noqa: PYI024, as a notebook's cell that runs twice
+        store.insert(Point(1, 2), {"t": 1.0})
+        assert type(store.sample("t", 1).data) is Point
+
+
+@pytest.mark.parametrize("make", [OrderedDict, MappingProxyType])
+def test_other_mappings_come_back_as_dicts(open_store, make):
+    found = there_and_back(open_store, make({"b": 1, "a": 2}), "insert")
+    assert type(found) is dict
+    assert {name: array.item() for name, array in found.items()} == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("way", ["insert", "writer"])
+def test_registered_nodes_come_back_as_dicts(open_store, way):
+    found = there_and_back(open_store, [Transition({"x": 1}, 2), 3], way)
+    plain = optree.tree_map(lambda array: array.item(), found)
+    assert plain == [{"obs": {"x": 1}, "action": 2}, 3]
+
+
+def test_a_writer_takes_registered_nodes_step_after_step(open_store):
+    store = open_store(Table("t"))
+    with store.pattern_writer([Pattern("t", lambda s: s["obs"][-2:])]) as writer:
+        for value in range(3):
+            writer.append(Transition(value, 0))
+        with pytest.raises(SignatureError):
+            writer.append({"obs": 1, "action": 2})
+    assert store.info()["t"].size == 2
+
+
+def test_nodes_of_other_namespaces_are_no_containers(open_store):
+    with pytest.raises(SignatureError, match=r"^column `x` holds a Python object of type Elsewhere"):
+        open_store(Table("t")).insert({"x": Elsewhere(1)}, {"t": 1.0})
+
+
+def test_mappings_are_ordered_by_key_whatever_order_they_come_in(open_store):
+    store = open_store(Table("t"))
+    for value, names in enumerate(["ab", "ba", "ab"]):
+        store.insert({name: np.int64(value * 10 + ord(name)) for name in names}, {"t": 1.0})
+    data = store.sample("t", 20).data
+    assert (data["b"] - data["a"] == 1).all()
+
+
+def test_none_leaves_of_a_writer(open_store):
+    store = open_store(Table("t"))
+    with store.writer() as writer:
+        for value in range(4):
+            writer.append({"x": value, "y": {"z": None if value % 2 else value}})
+        history = writer.history
+        writer.create_item("t", trajectory={"x": history["x"][:], "y": {"z": history["y"]["z"][::2]}})
+    data = store.sample("t", 1).data
+    assert (data["x"].tolist(), data["y"]["z"].tolist()) == ([[0, 1, 2, 3]], [[0, 2]])

@@ -1,0 +1,303 @@
+"""Datasets: prefetching on lease, and how iteration ends."""
+
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from support import Caller, drain, fill, raises, until
+
+from engram import Dataset, Sample, Table, selectors
+from engram.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NeverServedError,
+    UnknownTableError,
+)
+
+
+def batches(dataset):
+    return [batch.data["x"].tolist() for batch in dataset]
+
+
+def prefetched(store, table, samples):
+    """Waits until the prefetching thread holds so many samples."""
+    until(lambda: store.info()[table].samples >= samples)
+    return store.info()[table].samples
+
+
+# --- delivery ------------------------------------------------------------------------------------
+
+
+def test_batches_in_order(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", range(10))
+    assert batches(Dataset(store, "q", 2, max_batches=5)) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    assert store.info()["q"].size == 0
+
+
+def test_a_dataset_may_be_iterated_again(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", range(4))
+    dataset = Dataset(store, "q", 1, max_batches=2)
+    assert [batches(dataset), batches(dataset)] == [[[0], [1]], [[2], [3]]]
+
+
+def test_single_items(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    store.insert({"x": np.arange(3), "y": 1}, {"q": 2.0}, time_axis=False)
+    store.insert({"x": np.arange(6).reshape(2, 3), "y": np.arange(2)}, {"q": 3.0}, time_axis=True)
+    first, second = Dataset(store, "q", max_batches=2)
+    assert isinstance(first, Sample)
+    assert (first.data["x"].shape, first.data["y"].shape) == ((3,), ())
+    assert (second.data["x"].shape, second.data["y"].shape) == ((2, 3), (2,))
+    assert [sample.info.priority.tolist() for sample in (first, second)] == [[2.0], [3.0]]
+    assert first.info.key.shape == (1,)
+
+
+def test_prefetch_goes_so_far_ahead(open_store):
+    store = open_store(Table.queue("q", max_size=50))
+    fill(store, "q", range(50))
+    iterator = iter(Dataset(store, "q", 2, prefetch=3))
+    next(iterator)
+    # One delivered, three ready, and one that waits for a place.
+    assert prefetched(store, "q", 8) <= 10
+    time.sleep(0.1)
+    assert store.info()["q"].samples <= 10
+    iterator.close()
+
+
+def test_asking_for_the_next_acknowledges_the_last(open_store):
+    store = open_store(Table.queue("q", max_size=6))
+    fill(store, "q", range(6))
+    iterator = iter(Dataset(store, "q", 2, prefetch=1))
+    next(iterator)
+    assert store.info()["q"].size == 6, "leased items stay until they are acknowledged"
+    next(iterator)
+    until(lambda: store.info()["q"].size == 4)
+    iterator.close()
+    assert (store.info()["q"].size, store.info()["q"].samples) == (2, 4)
+
+
+def test_items_of_uneven_length(open_store):
+    store = open_store(Table.queue("q", max_size=6))
+    for length in (1, 3, 1, 3):
+        store.insert({"x": np.arange(length)}, {"q": 1.0}, time_axis=True)
+    [ragged] = Dataset(store, "q", 2, max_batches=1)
+    assert ragged.row_splits["x"].tolist() == [0, 1, 4]
+    [padded] = Dataset(store, "q", 2, max_batches=1, pad=True)
+    assert padded.mask["x"].tolist() == [[True, False, False], [True, True, True]]
+
+
+# --- giving back ---------------------------------------------------------------------------------
+
+
+def leave_by_break(dataset):
+    for _ in dataset:
+        break
+
+
+def leave_by_error(dataset):
+    with pytest.raises(ZeroDivisionError):
+        for _ in dataset:
+            raise ZeroDivisionError
+
+
+def leave_by_close(dataset):
+    iterator = iter(dataset)
+    next(iterator)
+    dataset.close()
+    assert list(iterator) == []
+
+
+def leave_by_with(dataset):
+    with dataset:
+        iterator = iter(dataset)
+        next(iterator)
+    assert list(iterator) == []
+
+
+@pytest.mark.parametrize("leave", [leave_by_break, leave_by_error, leave_by_close, leave_by_with])
+def test_what_was_not_delivered_goes_back_to_its_place_in_the_queue(open_store, leave):
+    store = open_store(Table.queue("q", max_size=20))
+    fill(store, "q", range(20))
+    leave(Dataset(store, "q", 3, prefetch=4))
+    info = store.info()["q"]
+    assert (info.size, info.samples, info.leased_out) == (17, 3, 0)
+    assert drain(store, "q", 17) == list(range(3, 20))
+
+
+def test_heap_order_is_regained(open_store):
+    store = open_store(Table("t", sampler=selectors.MinHeap(), max_times_sampled=1))
+    fill(store, "t", [5, 3, 8, 1, 9, 2], priority=float)
+    iterator = iter(Dataset(store, "t", 1, prefetch=3))
+    assert next(iterator).data["x"].tolist() == [1]
+    prefetched(store, "t", 4)
+    iterator.close()
+    assert store.info()["t"].samples == 1
+    assert drain(store, "t", 5) == [2, 3, 5, 8, 9]
+
+
+def test_equal_priorities_regain_their_order(open_store):
+    store = open_store(Table("t", sampler=selectors.MaxHeap(), max_times_sampled=1))
+    fill(store, "t", range(6))
+    iterator = iter(Dataset(store, "t", 2, prefetch=1))
+    next(iterator)
+    prefetched(store, "t", 4)
+    iterator.close()
+    assert drain(store, "t", 4) == [2, 3, 4, 5]
+
+
+def test_times_sampled_are_undone(open_store):
+    store = open_store(Table("t", sampler=selectors.Fifo()))
+    fill(store, "t", [7])
+    iterator = iter(Dataset(store, "t", 1, prefetch=5))
+    next(iterator)
+    prefetched(store, "t", 6)
+    iterator.close()
+    assert store.info()["t"].samples == 1
+    assert store.sample("t", 1).info.times_sampled.tolist() == [2]
+
+
+def test_nothing_comes_back_after_delete_and_reset(open_store):
+    store = open_store(Table.queue("q", max_size=9))
+    keys = fill(store, "q", range(6))
+    iterator = iter(Dataset(store, "q", 1, prefetch=3))
+    next(iterator)
+    prefetched(store, "q", 4)
+    store.delete("q", keys[:2])
+    iterator.close()
+    assert drain(store, "q", 4) == [2, 3, 4, 5]
+
+    fill(store, "q", range(6))
+    iterator = iter(Dataset(store, "q", 1, prefetch=3))
+    next(iterator)
+    store.reset("q")
+    iterator.close()
+    assert (store.info()["q"].size, store.info()["q"].samples) == (0, 0)
+
+
+def test_inserts_wait_while_only_leased_items_are_left(open_store):
+    store = open_store(Table("t", max_size=2, sampler=selectors.Fifo(), max_times_sampled=1))
+    fill(store, "t", [1, 2])
+    iterator = iter(Dataset(store, "t", 2, prefetch=1))
+    next(iterator)
+    leased = "2 items are on their last lease"
+    blocked = f"`t`: sampling waits: all {leased}; `t`: inserting waits for room: 2 of {leased}"
+    assert store.info()["t"].blocked == blocked
+    caller = Caller(lambda: fill(store, "t", [3]))
+    until(lambda: store.info()["t"].waiting_inserts == 1)
+    iterator.close()
+    caller.result()
+    assert drain(store, "t", 1) == [3]
+
+
+# --- how it ends ---------------------------------------------------------------------------------
+
+
+def test_timeout_ends_iteration(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", range(5))
+    start = time.monotonic()
+    assert batches(Dataset(store, "q", 2, timeout=0.2)) == [[0, 1], [2, 3]]
+    assert 0.2 <= time.monotonic() - start < 2
+    assert drain(store, "q", 1) == [4]
+
+
+def test_max_batches_fetches_no_more(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", range(10))
+    assert len(batches(Dataset(store, "q", 2, max_batches=2, prefetch=9))) == 2
+    assert (store.info()["q"].samples, store.info()["q"].size) == (4, 6)
+
+
+@pytest.mark.parametrize(("end", "text"), [("close", "the store is closed"), ("drop", "table `q` was dropped")])
+def test_a_store_or_table_that_goes_ends_iteration(open_store, end, text):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", [1])
+    iterator = iter(Dataset(store, "q", 1))
+    next(iterator)
+    waiting = Caller(lambda: next(iterator))
+    until(lambda: store.info()["q"].waiting_samples == 1)
+    store.close() if end == "close" else store.drop_table("q")
+    with raises(ClosedError, text):
+        waiting.result()
+
+
+def test_close_from_another_thread_ends_a_waiting_reader(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    dataset = Dataset(store, "q", 1)
+    waiting = Caller(lambda: list(dataset))
+    until(lambda: store.info()["q"].waiting_samples == 1)
+    dataset.close()
+    assert waiting.result() == []
+    assert store.info()["q"].waiting_samples == 0
+
+
+def test_no_thread_stays_behind(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", range(10))
+    before = threading.active_count()
+    for _ in range(3):
+        leave_by_break(Dataset(store, "q", 1))
+    del store
+    assert threading.active_count() == before
+
+
+def test_several_readers_of_one_queue(open_store):
+    items, readers = 2000, 4
+    store = open_store(Table.queue("q", max_size=64))
+
+    def read():
+        return [x for batch in Dataset(store, "q", 5, prefetch=3, timeout=1.0) for x in batch.data["x"].tolist()]
+
+    callers = [Caller(read) for _ in range(readers)]
+    fill(store, "q", range(items))
+    seen = [x for caller in callers for x in caller.result(60)]
+    assert Counter(seen) == Counter(range(items))
+
+
+def test_readers_that_stop_lose_nothing(open_store):
+    items = 600
+    store = open_store(Table.queue("q", max_size=items))
+    fill(store, "q", range(items))
+    seen = []
+    while len(seen) < items:
+        for number, batch in enumerate(Dataset(store, "q", 3, prefetch=4)):
+            seen += batch.data["x"].tolist()
+            if number == 3 or len(seen) == items:
+                break
+    assert seen == list(range(items))
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
+        ({"batch_size": 2**24 + 1}, "`batch_size` must be at most 16777216; got 16777217"),
+        ({"batch_size": 1.5}, "`batch_size` must be an integer; got 1.5 (float)"),
+        ({"prefetch": 0}, "`prefetch` must be at least 1; got 0"),
+        ({"max_batches": 0}, "`max_batches` must be at least 1; got 0"),
+        ({"timeout": -1}, "`timeout` must be at least 0, or None to wait for ever; got -1"),
+        ({"timeout": "1"}, "`timeout` must be a number; got '1' (str)"),
+    ],
+)
+def test_bad_options(open_store, options, text):
+    store = open_store(Table("t"))
+    with raises(InvalidArgumentError, text):
+        Dataset(store, "t", **options)
+    with raises(InvalidArgumentError, "`store` must be an engram.Store; got 't' (str)"):
+        Dataset("t", store)
+
+
+def test_what_can_never_be_served(open_store):
+    store = open_store(Table.queue("q", max_size=2))
+    with raises(UnknownTableError, "no table `t`; known tables: `q`"):
+        next(iter(Dataset(store, "t")))
+    text = "3 samples from table `q` can never be had at once: it holds at most 2 items, each sampled at most 1 times"
+    with raises(NeverServedError, text):
+        next(iter(Dataset(store, "q", 3)))

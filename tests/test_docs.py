@@ -1,0 +1,85 @@
+"""What the documents show runs, and prints what they say."""
+
+import inspect
+import re
+import textwrap
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+from support import run_python
+
+import engram
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text):
+    """Python blocks of a page, each with the text block that follows at once: what it prints."""
+    found = list(BLOCK.finditer(text))
+    for block, after in zip_longest(found, found[1:]):
+        if block[1] in {"python", "py", "pycon"}:
+            assert block[1] == "python", "write ```python, which is run"
+            adjacent = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
+            yield block[2], after[2] if adjacent else None
+
+
+SHOWN = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_runs_from_top_to_bottom(page):
+    code, expected = [], []
+    for number, (block, output) in enumerate(blocks(page.read_text(encoding="utf-8"))):
+        mark = f"--- block {number}"
+        code.append(f"print({mark!r})\n{block}")
+        expected.append((mark, output))
+    printed = run_python("\n".join(code))
+    for mark, output in expected:
+        assert mark in printed
+        if output is not None:
+            assert f"{mark}\n{output}" in printed
+
+
+def test_the_readme_opens_with_a_program():
+    [(first, output), *_] = blocks((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(first.splitlines()) <= 9
+    assert output, "its output follows"
+
+
+# --- docstrings ----------------------------------------------------------------------------------
+
+PRELUDE = """
+import numpy as np
+import engram
+from engram import Dataset, Pattern, Table, patterns, rate_limiters, selectors
+from engram.patterns import column, end_of_episode, step_index, steps_since_applied
+store = engram.Store([engram.Table("replay")], seed=0)
+episode = [{"obs": np.zeros(4, np.float32), "action": n} for n in range(9)]
+learn = print
+"""
+
+EXAMPLES = {
+    "engram.selectors": engram.selectors.__doc__,
+    "engram.patterns": engram.patterns.__doc__,
+    "TrajectoryWriter": engram.TrajectoryWriter.__doc__,
+    "PatternWriter": engram.PatternWriter.__doc__,
+    "Dataset": engram.Dataset.__doc__,
+}
+
+
+def example(doc):
+    """The indented block of a docstring."""
+    lines = [line for line in inspect.cleandoc(doc).splitlines() if line.startswith("    ")]
+    assert lines, "the docstring has no example"
+    return textwrap.dedent("\n".join(lines))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_docstring_examples_run(name):
+    code = example(EXAMPLES[name])
+    if name == "Dataset":
+        code = f"store.insert(episode[0], {{'replay': 1.0}})\n{code}\n    break"
+    run_python(f"{PRELUDE}\n{code}")
