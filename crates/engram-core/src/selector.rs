@@ -57,6 +57,10 @@ impl SelectorKind {
                 "priority for table `{table}` is {priority}; a Prioritized selector takes finite values from 0"
             )));
         }
+        // Powers are slow, and hardly any priority comes near the limit.
+        if exponent.abs() <= 2.0 && (1e-140..1e140).contains(&priority) {
+            return Ok(());
+        }
         let weight = prioritized::weight(priority, exponent);
         if weight <= prioritized::MAX_WEIGHT {
             return Ok(());
@@ -155,6 +159,13 @@ impl Selector {
             Self::Order(_) | Self::Dense(_) => {}
             Self::Prioritized(prioritized) => prioritized.update(slot, rank.priority),
             Self::Heap(heap) => heap.update(slot, rank),
+        }
+    }
+
+    /// Reads what an update of these slots will need, so that the cache misses overlap.
+    pub fn touch(&self, slots: impl Iterator<Item = Slot>) {
+        if let Self::Prioritized(prioritized) = self {
+            prioritized.touch(slots);
         }
     }
 

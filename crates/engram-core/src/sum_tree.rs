@@ -111,24 +111,26 @@ impl SumTree {
     fn refresh(&mut self, depth: usize, index: usize) {
         let below = &self.levels[depth - 1];
         let sums = below.sums.group(index * FANOUT, FANOUT);
-        let mut lanes = [0.0; 4];
-        for part in sums.chunks_exact(4) {
-            for (lane, sum) in lanes.iter_mut().zip(part) {
-                *lane += sum;
+        let (mut lanes, mut least) = ([0.0; 4], [f64::INFINITY; 4]);
+        for part in sums.as_chunks::<4>().0 {
+            for lane in 0..4 {
+                lanes[lane] += part[lane];
+                if depth == 1 && part[lane] > 0.0 && part[lane] < least[lane] {
+                    least[lane] = part[lane];
+                }
             }
         }
         let sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
-        let min = if depth == 1 {
-            let positive = |w: &f64| if *w > 0.0 { *w } else { f64::INFINITY };
-            sums.iter().map(positive).fold(f64::INFINITY, f64::min)
-        } else {
-            below
-                .mins
-                .group(index * FANOUT, FANOUT)
-                .iter()
-                .copied()
-                .fold(f64::INFINITY, f64::min)
-        };
+        if depth > 1 {
+            for part in below.mins.group(index * FANOUT, FANOUT).as_chunks::<4>().0 {
+                for lane in 0..4 {
+                    if part[lane] < least[lane] {
+                        least[lane] = part[lane];
+                    }
+                }
+            }
+        }
+        let min = least[0].min(least[1]).min(least[2].min(least[3]));
         self.levels[depth].sums[index] = sum;
         self.levels[depth].mins[index] = min;
     }

@@ -347,6 +347,13 @@ impl TableState {
                 .map(|slot| (slot, key, priority))
         });
         found.extend(slots);
+        let items = found
+            .iter()
+            .map(|(slot, _, _)| self.contents.items[*slot as usize].touched);
+        std::hint::black_box(items.fold(0, u64::wrapping_add));
+        self.contents
+            .sampler
+            .touch(found.iter().map(|(slot, _, _)| *slot));
         let matched = found.len();
         for (slot, key, priority) in found.drain(..) {
             self.record(&TableOp::SetPriority { key, priority });
