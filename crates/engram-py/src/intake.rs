@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::errors;
 use crate::leaf::Leaf;
+use crate::quick::Quick;
 use crate::structure::{Structure, merge, prune};
 
 /// What the steps of one writer look like, as far as they have been seen.
@@ -20,6 +21,7 @@ pub(crate) struct Intake {
     columns: Vec<Option<usize>>,
     /// The two as they were before the step in progress changed them.
     before: Option<Shape>,
+    quick: Option<Quick>,
 }
 
 /// A structure, and the recorder's columns of its leaves.
@@ -68,6 +70,9 @@ impl Intake {
             }
             None => false,
         };
+        if fits && self.write_quickly(recorder, &values, py)? {
+            return Ok(());
+        }
         if !fits {
             self.before = Some((self.structure.clone(), self.columns.clone()));
             values = self.grow(step, whole)?;
@@ -116,6 +121,26 @@ impl Intake {
             }
         }
         Ok(())
+    }
+
+    fn write_quickly(
+        &mut self,
+        recorder: &mut Recorder,
+        values: &[Bound<'_, PyAny>],
+        py: Python<'_>,
+    ) -> PyResult<bool> {
+        let quick = match self
+            .quick
+            .take()
+            .filter(|quick| quick.is_for(recorder.schema()))
+        {
+            Some(quick) => quick,
+            None => Quick::new(py, recorder.schema())?,
+        };
+        Ok(self
+            .quick
+            .insert(quick)
+            .write(recorder, values, &self.columns))
     }
 
     /// Keeps what was written, or nothing of it if `outcome` is an error.

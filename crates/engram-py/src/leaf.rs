@@ -10,7 +10,7 @@ use crate::dtypes;
 use crate::errors;
 
 /// Leaves from this size on are copied without the GIL.
-const LARGE: usize = 256 << 10;
+pub(crate) const LARGE: usize = 256 << 10;
 
 /// A leaf, looked at.
 #[derive(Debug)]
