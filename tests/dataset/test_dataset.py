@@ -93,28 +93,32 @@ def test_items_of_uneven_length(open_store):
 # --- giving back ---------------------------------------------------------------------------------
 
 
-def leave_by_break(dataset):
+def leave_by_break(dataset, fetched):
     for _ in dataset:
+        fetched()
         break
 
 
-def leave_by_error(dataset):
+def leave_by_error(dataset, fetched):
     with pytest.raises(ZeroDivisionError):
         for _ in dataset:
+            fetched()
             raise ZeroDivisionError
 
 
-def leave_by_close(dataset):
+def leave_by_close(dataset, fetched):
     iterator = iter(dataset)
     next(iterator)
+    fetched()
     dataset.close()
     assert list(iterator) == []
 
 
-def leave_by_with(dataset):
+def leave_by_with(dataset, fetched):
     with dataset:
         iterator = iter(dataset)
         next(iterator)
+        fetched()
     assert list(iterator) == []
 
 
@@ -122,7 +126,7 @@ def leave_by_with(dataset):
 def test_what_was_not_delivered_goes_back_to_its_place_in_the_queue(open_store, leave):
     store = open_store(Table.queue("q", max_size=20))
     fill(store, "q", range(20))
-    leave(Dataset(store, "q", 3, prefetch=4))
+    leave(Dataset(store, "q", 3, prefetch=4), lambda: prefetched(store, "q", 15))
     info = store.info()["q"]
     assert (info.size, info.samples, info.leased_out) == (17, 3, 0)
     assert drain(store, "q", 17) == list(range(3, 20))
@@ -240,7 +244,7 @@ def test_no_thread_stays_behind(open_store):
     fill(store, "q", range(10))
     before = threading.active_count()
     for _ in range(3):
-        leave_by_break(Dataset(store, "q", 1))
+        leave_by_break(Dataset(store, "q", 1), lambda: None)
     del store
     assert threading.active_count() == before
 
