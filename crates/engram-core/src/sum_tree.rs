@@ -23,6 +23,8 @@ pub struct SumTree {
     /// Parents of leaves that changed since the sums were last right: neighbours share theirs, so
     /// settling many changes at once costs a fraction of settling each.
     stale: Vec<usize>,
+    /// Leaves before this one exist on every level.
+    reached: usize,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl Default for SumTree {
             levels: vec![Level::new(), Level::new()],
             non_zero: 0,
             stale: Vec::new(),
+            reached: 0,
         };
         tree.reach(0);
         tree
@@ -56,6 +59,10 @@ impl Default for SumTree {
 impl SumTree {
     /// Makes `at` a valid leaf; new leaves weigh 0.
     pub fn reach(&mut self, at: usize) {
+        if at < self.reached {
+            return;
+        }
+        self.reached = at + 1;
         let mut index = at;
         for depth in 0.. {
             if depth == self.levels.len() {
