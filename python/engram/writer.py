@@ -62,10 +62,12 @@ class _Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What just failed for want of a table would only fail, or wait, again.
-        if not isinstance(error, EngramError | KeyboardInterrupt):
-            with suppress(ForkedError):  # the parent closes what it opened
-                self.close()
+        if error is None:
+            self.close()
+            return
+        # Something failed: what can go at once goes, but nobody waits, and nothing hides the error.
+        with suppress(EngramError):
+            self.close(timeout=0)
 
     def __del__(self) -> None:
         try:
@@ -292,7 +294,7 @@ class BatchedWriter(_Writer):
             SignatureError: The steps look unlike those before; nothing is kept.
             BackpressureError: Too many items wait for their tables, for the writer's timeout.
         """
-        ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_)
+        ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
         if ends is not None and ends.ndim != 1:
             raise InvalidArgumentError(f"`episode_ends` must have the shape [N]; got {ends.shape}")
         self._native.append_batch(steps, ends)

@@ -381,6 +381,11 @@ impl TableState {
         self.clear(trash);
     }
 
+    /// Frees everything, unrecorded: for a table that nobody will ask again.
+    pub fn discard(&mut self, trash: &mut Trash) {
+        self.clear(trash);
+    }
+
     /// Changes the limiter's bounds; its counts stay.
     ///
     /// # Errors

@@ -27,10 +27,11 @@ impl Outbox {
     /// # Errors
     /// [`engram_core::Error::UnknownTable`], [`engram_core::Error::Closed`].
     pub fn table_number(&mut self, engine: &Engine, name: &str) -> Result<u32> {
+        // A table that was dropped may have a successor of the same name.
         let known = self
             .tables
             .iter()
-            .position(|table| table.options().name == name);
+            .position(|table| table.options().name == name && !table.is_closed());
         let number = if let Some(number) = known {
             number
         } else {
@@ -105,6 +106,25 @@ impl Outbox {
         why.map_or_else(String::new, |why| format!("; {why}"))
     }
 
+    /// Takes note of what is in behind a ticket that waits: one blocked table does not hold up
+    /// what goes to others.
+    fn settle_behind(&mut self, context: &mut Context<'_>) -> Result<()> {
+        let mut outcome = Ok(());
+        let in_flight = &mut self.in_flight;
+        self.tickets
+            .retain_mut(|(count, ticket)| match Pin::new(ticket).poll(context) {
+                Poll::Pending => true,
+                Poll::Ready(ended) => {
+                    *in_flight -= *count;
+                    if outcome.is_ok() {
+                        outcome = ended;
+                    }
+                    false
+                }
+            });
+        outcome
+    }
+
     /// Makes the future wait until at most `allowed` items are in flight.
     pub fn wait_for(&mut self, allowed: usize) -> &mut Self {
         self.allowed = allowed;
@@ -122,7 +142,12 @@ impl Future for Outbox {
                 break;
             };
             match Pin::new(ticket).poll(context) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    this.settle_behind(context)?;
+                    if this.in_flight > this.allowed {
+                        return Poll::Pending;
+                    }
+                }
                 Poll::Ready(outcome) => {
                     this.in_flight -= *count;
                     this.tickets.pop_front();

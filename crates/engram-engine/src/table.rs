@@ -249,14 +249,21 @@ impl Table {
         })
     }
 
-    /// Ends every waiting call with `reason`, and every later one.
+    /// Ends every waiting call with `reason`, and every later one; frees what the table holds.
     pub fn close(&self, reason: Error) {
         self.change(|shared, aside, _| {
             shared.closed.get_or_insert(reason);
             let wakers = shared.inserts.values_mut().map(|wait| &mut wait.waker);
             let wakers = wakers.chain(shared.samples.values_mut().map(|wait| &mut wait.waker));
             aside.wakers.extend(wakers.filter_map(Option::take));
+            shared.state.discard(&mut aside.trash);
         });
+    }
+
+    /// True once nobody may wait here any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.lock().closed.is_some()
     }
 
     /// Sizes, rates, and why calls wait.

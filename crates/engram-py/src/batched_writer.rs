@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::writer::{BatchColumn, BatchedRecorder};
+use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
 use engram_core::{CellSpec, Layout, Schema, Shape};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -32,6 +32,8 @@ struct Inner {
     begun: Option<(Structure, BatchedRecorder)>,
     sender: Sender,
     compile: Py<PyAny>,
+    /// The compiled patterns, to hold against signatures again when cells change their shape.
+    patterns: Vec<Pattern>,
 }
 
 /// What one environment's part of a leaf looks like.
@@ -82,6 +84,7 @@ impl Inner {
         for pattern in &patterns {
             check(py, pattern, &self.sender, &schema)?;
         }
+        self.patterns.clone_from(&patterns);
         let base = self.sender.engine.fresh_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
@@ -121,7 +124,15 @@ impl Inner {
         } else if let Some((_, recorder)) = &mut self.begun
             && *recorder.schema().cells != *cells
         {
-            recorder.reshape(cells.into()).map_err(wrong)?;
+            let layout = Arc::clone(&recorder.schema().layout);
+            let schema = Schema {
+                layout,
+                cells: cells.into(),
+            };
+            for pattern in &self.patterns {
+                check(py, pattern, &self.sender, &schema)?;
+            }
+            recorder.reshape(schema.cells).map_err(wrong)?;
         }
         let Some((_, recorder)) = &mut self.begun else {
             return Ok(());
@@ -179,6 +190,7 @@ impl BatchedWriter {
             begun: None,
             sender: Sender::new(engine, max_in_flight_items, timeout),
             compile,
+            patterns: Vec::new(),
         };
         Ok(Self {
             home: Home::new("writer", inner),
@@ -194,15 +206,20 @@ impl BatchedWriter {
         &mut self,
         py: Python<'_>,
         steps: &Bound<'_, PyAny>,
-        episode_ends: Option<PyReadonlyArray1<'_, bool>>,
+        episode_ends: Option<PyReadonlyArray1<'_, u8>>,
     ) -> PyResult<()> {
         let inner = self.home.get_mut(py)?;
         inner.sender.make_room(py)?;
-        let ends = episode_ends
-            .as_ref()
-            .map(|ends| ends.as_slice())
-            .transpose()?;
-        inner.append(steps, ends)
+        let ends = match &episode_ends {
+            Some(ends) => Some(
+                ends.as_slice()?
+                    .iter()
+                    .map(|end| *end != 0)
+                    .collect::<Vec<_>>(),
+            ),
+            None => None,
+        };
+        inner.append(steps, ends.as_deref())
     }
 
     fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {

@@ -41,6 +41,12 @@ pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
     new(py, "ForkedError", text)
 }
 
+/// An `EngramError`: somebody uses a writer from two places at once.
+pub(crate) fn in_use(py: Python<'_>) -> PyErr {
+    let text = "this writer is in the middle of another call; a writer belongs to one thread";
+    new(py, "EngramError", text.into())
+}
+
 fn new(py: Python<'_>, class: &str, text: String) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || py.import("engram.errors").map(Bound::unbind));

@@ -25,6 +25,8 @@ struct Known {
     structure: Structure,
     schema: Arc<Schema>,
     time_axis: bool,
+    /// Whose dtypes plain numbers took.
+    asked: Option<Arc<Signature>>,
 }
 
 impl Inserter {
@@ -45,7 +47,7 @@ impl Inserter {
         let asked = priorities
             .iter()
             .find_map(|(name, _)| engine.table(name).ok()?.options().signature.clone());
-        let (known, leaves) = self.look(data, time_axis, asked.as_deref())?;
+        let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
         let steps = steps(py, &known, &leaves)?;
         let wrong = |error: Error| errors::to_py(py, &error);
         let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
@@ -54,7 +56,7 @@ impl Inserter {
         }
         let deadline = timeout.deadline();
         let key = engine.fresh_number() >> 1;
-        let mut tickets = enter(py, || {
+        let tickets = enter(py, || {
             let item = seal(engine, builder, key, steps, !time_axis)?;
             let tables = priorities
                 .iter()
@@ -80,15 +82,21 @@ impl Inserter {
         let mut taken = Vec::new();
         let mut late = Vec::new();
         let mut whys = Vec::new();
-        for ticket in &mut tickets {
+        for mut ticket in tickets {
             let table = Arc::clone(ticket.table());
             let name = format!("`{}`", table.options().name);
-            if wait_for(py, ticket, deadline)?.is_some() {
+            if wait_for(py, &mut ticket, deadline)?.is_some() {
+                taken.push(name);
+                continue;
+            }
+            let (withdrawn, info) = py.detach(|| (ticket.withdraw(), table.info()));
+            if withdrawn == 0 {
+                // It went in between the last look and the withdrawal.
                 taken.push(name);
                 continue;
             }
             late.push(name);
-            whys.extend(table.info().inserting_blocked.map(|why| format!("; {why}")));
+            whys.extend(info.inserting_blocked.map(|why| format!("; {why}")));
         }
         if late.is_empty() {
             return Ok(key);
@@ -112,14 +120,17 @@ impl Inserter {
         &self,
         data: &Bound<'py, PyAny>,
         time_axis: bool,
-        asked: Option<&Signature>,
+        asked: Option<&Arc<Signature>>,
     ) -> PyResult<(Arc<Known>, Vec<Leaf<'py>>)> {
         let last = self
             .last
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if let Some(known) = last.filter(|known| known.time_axis == time_axis) {
+        let same_table =
+            |known: &Arc<Known>| known.asked.as_ref().map(Arc::as_ptr) == asked.map(Arc::as_ptr);
+        if let Some(known) = last.filter(|known| known.time_axis == time_axis && same_table(known))
+        {
             let mut values = Vec::with_capacity(known.schema.cells.len());
             if known.structure.flatten(data, &mut values)? {
                 let leaves = look_at(&values, &known.structure.names)?;
@@ -176,6 +187,7 @@ impl Inserter {
             structure,
             schema: Arc::new(Schema { layout, cells }),
             time_axis,
+            asked: asked.cloned(),
         });
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
         Ok((known, leaves))

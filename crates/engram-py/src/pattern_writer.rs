@@ -1,6 +1,9 @@
 //! The pattern writer, as `engram.PatternWriter` sees it.
 
-use engram_core::writer::{PatternSet, Recorder};
+use std::sync::Arc;
+
+use engram_core::Schema;
+use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
 use crate::door::{Home, Timeout};
@@ -28,6 +31,11 @@ struct Inner {
     compile: Py<PyAny>,
     /// They were compiled for the columns that there are.
     compiled: bool,
+    /// The columns that were last held against the tables' signatures.
+    checked: Option<Arc<Schema>>,
+    options: WriterOptions,
+    /// How many patterns there are.
+    declared: usize,
 }
 
 impl Inner {
@@ -54,6 +62,37 @@ impl Inner {
             self.patterns.set(number, pattern, self.recorder.schema());
         }
         self.compiled = true;
+        self.checked = Some(Arc::clone(self.recorder.schema()));
+        Ok(())
+    }
+
+    /// Holds the patterns against their tables' signatures again when cells changed their shape.
+    fn check_again(&mut self, py: Python<'_>) -> PyResult<()> {
+        let schema = self.recorder.schema();
+        if !self.compiled
+            || self
+                .checked
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, schema))
+        {
+            return Ok(());
+        }
+        for number in 0..self.declared {
+            if let Some(pattern) = self.patterns.get(number) {
+                check(py, pattern, &self.sender, schema)?;
+            }
+        }
+        self.checked = Some(Arc::clone(schema));
+        Ok(())
+    }
+
+    fn begin_anew(&mut self, py: Python<'_>) -> PyResult<()> {
+        let recorder = Recorder::new(self.options.clone(), self.sender.engine.fresh_number());
+        self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
+        self.intake = Intake::default();
+        self.patterns = PatternSet::new(self.declared);
+        self.compiled = false;
+        self.checked = None;
         Ok(())
     }
 
@@ -85,7 +124,7 @@ impl PatternWriter {
         let engine = store.engine(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let options = options(1, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options, engine.fresh_number())
+        let recorder = Recorder::new(options.clone(), engine.fresh_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let inner = Inner {
             recorder,
@@ -94,6 +133,9 @@ impl PatternWriter {
             patterns: PatternSet::new(patterns),
             compile,
             compiled: false,
+            checked: None,
+            options,
+            declared: patterns,
         };
         Ok(Self {
             home: Home::new("writer", inner),
@@ -125,24 +167,34 @@ impl PatternWriter {
         }
         let ready = match wrote {
             Ok(()) if !inner.compiled && !partial_step => inner.compile(py),
+            Ok(()) => inner.check_again(py),
             other => other,
         };
-        inner
+        let finished = inner
             .intake
-            .finish(&mut inner.recorder, partial_step, &appended, py, ready)?;
+            .finish(&mut inner.recorder, partial_step, &appended, py, ready);
+        if let Err(error) = finished {
+            // A writer that never took a step is as good as new: its next one decides.
+            if inner.recorder.referable().is_empty() && inner.recorder.pending_items() == 0 {
+                inner.begin_anew(py)?;
+            }
+            return Err(error);
+        }
         inner.apply(py, false)
     }
 
     fn end_episode(&mut self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
         let timeout = Timeout::new(py, timeout)?;
         let inner = self.home.get_mut(py)?;
-        inner.apply(py, true)?;
-        inner
-            .recorder
-            .end_episode(clear)
-            .map_err(|error| errors::to_py(py, &error))?;
-        inner.send(py)?;
-        inner.sender.wait(py, timeout)
+        // The episode ends whatever becomes of its last items.
+        let applied = inner.apply(py, true);
+        let ended = inner.recorder.end_episode(clear);
+        let sent = inner.send(py);
+        let waited = inner.sender.wait(py, timeout);
+        applied?;
+        ended.map_err(|error| errors::to_py(py, &error))?;
+        sent?;
+        waited
     }
 
     fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {

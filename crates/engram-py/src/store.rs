@@ -134,14 +134,23 @@ impl Store {
         let engine = self.engine(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let deadline = timeout.deadline();
-        let mut ticket = enter(py, || engine.table(table)?.sample(n, false))?;
+        // Where sampling uses items up, they go back should the batch not come about.
+        let mut ticket = enter(py, || {
+            let table = engine.table(table)?;
+            let leased = table.options().max_times_sampled > 0;
+            table.sample(n, leased)
+        })?;
         let sample = match wait_for(py, &mut ticket, deadline)? {
             Some(sample) => sample,
             None => end_early(py, engine, ticket, n, timeout, partial)?,
         };
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
-        Batch::new(py, columns, &sample.draws, false)
+        let batch = Batch::new(py, columns, &sample.draws, false)?;
+        if let Some(lease) = sample.lease {
+            py.detach(|| lease.acknowledge());
+        }
+        Ok(batch)
     }
 
     #[expect(
@@ -182,9 +191,10 @@ impl Store {
         priorities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<usize> {
         let engine = self.engine(py)?;
-        let (keys, priorities) = (keys.as_slice()?, priorities.as_slice()?);
+        // Copies: other threads may write to the arrays once the GIL is gone.
+        let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         enter(py, || {
-            engine.table(table)?.update_priorities(keys, priorities)
+            engine.table(table)?.update_priorities(&keys, &priorities)
         })
     }
 
@@ -209,8 +219,8 @@ impl Store {
         keys: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<usize> {
         let engine = self.engine(py)?;
-        let keys = keys.as_slice()?;
-        enter(py, || engine.table(table)?.delete(keys))
+        let keys = keys.as_slice()?.to_vec();
+        enter(py, || engine.table(table)?.delete(&keys))
     }
 
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {

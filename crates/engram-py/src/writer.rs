@@ -186,7 +186,7 @@ impl TrajectoryWriter {
     /// A nest of column histories. They refer to the writer, so it must not keep them itself.
     fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
-        let this = slf.borrow();
+        let this = slf.try_borrow().map_err(|_| errors::in_use(py))?;
         let Some(structure) = this.inner(py)?.intake.structure() else {
             let text = "the writer has no history before its first append".into();
             return Err(errors::invalid(py, text));
@@ -212,7 +212,7 @@ impl TrajectoryWriter {
         num_steps: Option<i64>,
     ) -> PyResult<u64> {
         let py = slf.py();
-        let mut this = slf.borrow_mut();
+        let mut this = slf.try_borrow_mut().map_err(|_| errors::in_use(py))?;
         let inner = this.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         let wrong = |error| errors::to_py(py, &error);
