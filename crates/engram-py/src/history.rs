@@ -197,7 +197,7 @@ impl TrajectoryColumn {
 
     #[getter]
     fn shape(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let writer = self.writer.borrow(py);
+        let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
         let (_, cell) = self.cell(py, writer.inner(py)?)?;
         let time = (!self.squeeze).then(|| self.positions.len());
         Ok(time.into_iter().chain(cell.shape.iter().copied()).collect())
@@ -205,7 +205,7 @@ impl TrajectoryColumn {
 
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let writer = self.writer.borrow(py);
+        let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
         let (_, cell) = self.cell(py, writer.inner(py)?)?;
         Ok(dtypes::to_numpy(py, cell.dtype)?.into_any())
     }
@@ -213,7 +213,7 @@ impl TrajectoryColumn {
     /// The values, as an array of their own.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shape = self.shape(py)?;
-        let writer = self.writer.borrow(py);
+        let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
         let inner = writer.inner(py)?;
         let (column, cell) = self.cell(py, inner)?;
         let mut bytes = Vec::new();
