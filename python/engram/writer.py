@@ -63,7 +63,9 @@ class _Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self.close()
+            # In a forked child, finishing is the parent's business.
+            with suppress(ForkedError):
+                self.close()
             return
         # Something failed: what can go at once goes, but nobody waits, and nothing hides the error.
         with suppress(EngramError):
