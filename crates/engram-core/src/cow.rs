@@ -1,14 +1,18 @@
 //! A growing array in pages that a snapshot may share: one page is copied at the first write to it.
 
 use std::ops::{Index, IndexMut};
-use std::sync::Arc;
+use std::sync::Arc as Token;
+
+use triomphe::Arc;
 
 /// Entries per page. Copying one clones what its entries refer to, cold memory as a rule, so it
 /// is small: a draw of 256 from 5 M items right after a snapshot copies some 256 pages.
-pub const COW_PAGE: usize = 64;
+pub const COW_PAGE: usize = 16;
 
 /// Pages that one step of a snapshot shares.
-const PAGES_PER_STEP: usize = 1024;
+const PAGES_PER_STEP: usize = 2048;
+
+type Page<T> = Arc<[T; COW_PAGE]>;
 
 /// A growing array whose snapshots share pages: a write after a snapshot copies one page.
 ///
@@ -16,28 +20,36 @@ const PAGES_PER_STEP: usize = 1024;
 /// comes, the first write to it shares it with the snapshot beforehand.
 #[derive(Debug)]
 pub struct CowPages<T> {
+    /// Grows by doubling: 8 bytes per page, which large allocations move without copying.
     pages: Vec<Page<T>>,
     fill: T,
-    /// Pages that the next write to them has to copy, or to take back.
-    shared: usize,
+    /// Held by every snapshot, too.
+    token: Token<()>,
     taking: Option<Taking<T>>,
 }
 
-/// Pages that no snapshot holds are written without touching a reference count.
-#[derive(Debug)]
-enum Page<T> {
-    Own(Box<[T]>),
-    Shared(Arc<Box<[T]>>),
-}
-
-/// The pages of a snapshot; those beyond the end stay unset.
-pub type Taken<T> = Vec<Option<Arc<Box<[T]>>>>;
+/// Memory for the pages of a snapshot.
+pub type Room<T> = Vec<Option<Page<T>>>;
 
 /// A snapshot under way: pages before `next`, and written ones, are in it.
 #[derive(Debug)]
 struct Taking<T> {
-    taken: Taken<T>,
+    frozen: Frozen<T>,
     next: usize,
+}
+
+/// The entries of one moment.
+#[derive(Clone, Debug)]
+pub struct Frozen<T> {
+    pages: Room<T>,
+    _token: Token<()>,
+}
+
+impl<T> Frozen<T> {
+    /// All entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.pages.iter().flatten().flat_map(|page| page.iter())
+    }
 }
 
 impl<T: Clone> CowPages<T> {
@@ -47,7 +59,7 @@ impl<T: Clone> CowPages<T> {
         Self {
             pages: Vec::new(),
             fill,
-            shared: 0,
+            token: Token::default(),
             taking: None,
         }
     }
@@ -55,15 +67,15 @@ impl<T: Clone> CowPages<T> {
     /// Makes `at` a valid index.
     pub fn reach(&mut self, at: usize) {
         while self.pages.len() * COW_PAGE <= at {
-            let page = vec![self.fill.clone(); COW_PAGE];
-            self.pages.push(Page::Own(page.into_boxed_slice()));
+            let page = std::array::from_fn(|_| self.fill.clone());
+            self.pages.push(Arc::new(page));
         }
     }
 
-    /// True while writes may copy pages.
+    /// True while a snapshot is under way or alive: writes may copy pages.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.shared > 0 || self.taking.is_some()
+        Token::strong_count(&self.token) > 1
     }
 
     /// How many pages there are: the room that a snapshot needs.
@@ -75,32 +87,31 @@ impl<T: Clone> CowPages<T> {
     /// Begins a snapshot of what the array holds now. One that is under way is given up.
     ///
     /// `room` should have an unset entry for each page, so that nothing large is done here.
-    pub fn begin_snapshot(&mut self, mut room: Taken<T>) {
+    pub fn begin_snapshot(&mut self, mut room: Room<T>) {
         room.resize(self.pages.len(), None);
-        self.taking = Some(Taking {
-            taken: room,
-            next: 0,
-        });
+        let frozen = Frozen {
+            pages: room,
+            _token: Token::clone(&self.token),
+        };
+        self.taking = Some(Taking { frozen, next: 0 });
     }
 
     /// Shares some more pages; the snapshot once it has all of them.
-    pub fn continue_snapshot(&mut self) -> Option<Taken<T>> {
+    pub fn continue_snapshot(&mut self) -> Option<Frozen<T>> {
         let taking = self.taking.as_mut()?;
-        let end = taking.taken.len().min(taking.next + PAGES_PER_STEP);
+        let taken = &mut taking.frozen.pages;
+        let end = taken.len().min(taking.next + PAGES_PER_STEP);
         for (page, taken) in self.pages[taking.next..end]
-            .iter_mut()
-            .zip(&mut taking.taken[taking.next..end])
+            .iter()
+            .zip(&mut taken[taking.next..end])
         {
-            if taken.is_none() {
-                self.shared += usize::from(matches!(page, Page::Own(_)));
-                *taken = Some(page.share());
-            }
+            taken.get_or_insert_with(|| Arc::clone(page));
         }
         taking.next = end;
-        if end < taking.taken.len() {
+        if end < taken.len() {
             return None;
         }
-        self.taking.take().map(|taking| taking.taken)
+        self.taking.take().map(|taking| taking.frozen)
     }
 
     /// True while a snapshot is under way.
@@ -112,39 +123,10 @@ impl<T: Clone> CowPages<T> {
     /// Puts a page that is about to be written into the snapshot under way.
     #[cold]
     fn share_before_write(&mut self, page: usize) {
-        let taken = self
-            .taking
-            .as_mut()
-            .and_then(|taking| taking.taken.get_mut(page));
-        if let Some(taken) = taken.filter(|taken| taken.is_none()) {
-            let page = &mut self.pages[page];
-            self.shared += usize::from(matches!(page, Page::Own(_)));
-            *taken = Some(page.share());
-        }
-    }
-}
-
-impl<T: Clone> Page<T> {
-    fn share(&mut self) -> Arc<Box<[T]>> {
-        if let Self::Own(entries) = self {
-            *self = Self::Shared(Arc::new(std::mem::take(entries)));
-        }
-        match self {
-            Self::Shared(entries) => Arc::clone(entries),
-            Self::Own(_) => unreachable!("it was just shared"),
-        }
-    }
-
-    /// The page as our own again: taken back where the snapshots are gone, else copied.
-    #[cold]
-    fn own(&mut self) -> &mut [T] {
-        if let Self::Shared(entries) = self {
-            let entries = std::mem::take(entries);
-            *self = Self::Own(Arc::unwrap_or_clone(entries));
-        }
-        match self {
-            Self::Own(entries) => entries,
-            Self::Shared(_) => unreachable!("it was just made our own"),
+        if let Some(taking) = &mut self.taking
+            && let Some(taken) = taking.frozen.pages.get_mut(page)
+        {
+            taken.get_or_insert_with(|| Arc::clone(&self.pages[page]));
         }
     }
 }
@@ -153,11 +135,7 @@ impl<T> Index<usize> for CowPages<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
-        let (page, entry) = (at / COW_PAGE, at % COW_PAGE);
-        match &self.pages[page] {
-            Page::Own(entries) => &entries[entry],
-            Page::Shared(entries) => &entries[entry],
-        }
+        &self.pages[at / COW_PAGE][at % COW_PAGE]
     }
 }
 
@@ -167,13 +145,7 @@ impl<T: Clone> IndexMut<usize> for CowPages<T> {
         if self.taking.is_some() {
             self.share_before_write(page);
         }
-        match &mut self.pages[page] {
-            Page::Own(entries) => &mut entries[entry],
-            shared @ Page::Shared(_) => {
-                self.shared -= 1;
-                &mut shared.own()[entry]
-            }
-        }
+        &mut Arc::make_mut(&mut self.pages[page])[entry]
     }
 }
 
@@ -181,11 +153,11 @@ impl<T: Clone> IndexMut<usize> for CowPages<T> {
 mod tests {
     use super::*;
 
-    fn snapshot(live: &mut CowPages<u32>) -> Vec<Arc<Box<[u32]>>> {
+    fn snapshot(live: &mut CowPages<u32>) -> Frozen<u32> {
         live.begin_snapshot(Vec::new());
         loop {
-            if let Some(taken) = live.continue_snapshot() {
-                return taken.into_iter().flatten().collect();
+            if let Some(frozen) = live.continue_snapshot() {
+                return frozen;
             }
         }
     }
@@ -195,22 +167,20 @@ mod tests {
         let mut live = CowPages::new(0_u32);
         live.reach(2 * COW_PAGE);
         live[5] = 1;
+        assert!(!live.is_shared());
         let seen = snapshot(&mut live);
         live[5] = 2;
         live[2 * COW_PAGE] = 3;
-        assert_eq!((seen[0][5], seen[2][0]), (1, 0));
+        let entries: Vec<u32> = seen.iter().copied().collect();
+        assert_eq!((entries[5], entries[2 * COW_PAGE]), (1, 0));
         assert_eq!((live[5], live[2 * COW_PAGE]), (2, 3));
-        let address = seen[1].as_ptr();
-        drop(seen);
-        live[COW_PAGE] = 4;
-        // One was taken back, one copied and one is new to its snapshot.
-        assert!(!live.is_shared());
-        let again = snapshot(&mut live);
+        // Once it is gone, its pages are the array's own again, wherever they were written.
         assert!(live.is_shared());
-        assert_eq!(
-            (again[1].as_ptr(), again[1][0], again[0][5]),
-            (address, 4, 2)
-        );
+        let address = &raw const live[COW_PAGE];
+        drop((seen, entries));
+        assert!(!live.is_shared());
+        live[COW_PAGE] = 4;
+        assert_eq!(&raw const live[COW_PAGE], address);
     }
 
     #[test]
@@ -226,12 +196,8 @@ mod tests {
         live[0] = 3;
         live.reach(last + COW_PAGE);
         live[last + COW_PAGE] = 4;
-        let seen = live.continue_snapshot().unwrap();
-        let value = |at: usize| seen[at / COW_PAGE].as_ref().unwrap()[at % COW_PAGE];
-        assert_eq!(
-            (value(0), value(last), seen.len()),
-            (0, 1, PAGES_PER_STEP + 2)
-        );
+        let seen: Vec<u32> = live.continue_snapshot().unwrap().iter().copied().collect();
+        assert_eq!((seen[0], seen[last], seen.len()), (0, 1, last + COW_PAGE));
         assert_eq!((live[0], live[last], live[last + COW_PAGE]), (3, 2, 4));
         assert!(!live.is_taking());
     }

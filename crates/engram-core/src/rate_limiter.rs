@@ -125,8 +125,8 @@ impl RateLimiter {
     /// May `n` items be inserted now?
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        let ahead = (self.inserts + n) as f64 * self.limits.samples_per_insert;
-        self.size() + n <= self.limits.min_size
+        let ahead = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
+        self.size().saturating_add(n) <= self.limits.min_size
             || ahead - self.samples as f64 <= self.limits.max_diff
     }
 

@@ -32,8 +32,8 @@ pub const ITEM_OVERHEAD: u64 = 128;
 /// Items that one hold of a lock may change.
 const PER_HOLD: usize = 1024;
 
-/// The same while each may copy a page, because of a snapshot: some 25 us each.
-const PER_HOLD_COPYING: usize = 128;
+/// The same while each may copy a page, because of a snapshot: some 5 us each.
+const PER_HOLD_COPYING: usize = 256;
 
 /// Items that one call evicts at most; the rest is left to the next.
 const EVICTIONS_PER_CALL: usize = 256;

@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod engine;
+mod fair;
 pub mod info;
 pub mod lease;
 pub mod outbox;

@@ -8,16 +8,17 @@ mod tickets;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 
 use engram_core::table::{SnapshotRoom, SnapshotStep};
 use engram_core::{
     Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions, TableState, Trash,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
+use crate::fair::Fair;
 use crate::info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, SampleTicket};
 use serve::{Aside, InsertWait, SampleWait, Shared};
@@ -30,6 +31,9 @@ const FINISH: usize = 1024;
 /// find a younger item where an older one belongs.
 const GIVE_BACK: usize = 8192;
 
+/// Holds that one thread spends on others' calls before it wakes one of them to go on itself.
+const ROUNDS: usize = 4;
+
 /// Draws whose place is made before the table is locked.
 const PREPARED: usize = 1 << 20;
 
@@ -39,7 +43,7 @@ pub struct Table {
     options: Arc<TableOptions>,
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
-    shared: Mutex<Shared>,
+    shared: Fair<Shared>,
     snapshots: Mutex<()>,
 }
 
@@ -55,7 +59,7 @@ impl Table {
     ) -> Result<Self> {
         let options = Arc::new(options);
         let state = TableState::new(Arc::clone(&options), Arc::clone(&sink))?;
-        let shared = Mutex::new(Shared {
+        let shared = Fair::new(Shared {
             state,
             inserts: BTreeMap::new(),
             samples: BTreeMap::new(),
@@ -88,16 +92,19 @@ impl Table {
             shared.serve(&mut aside, now);
             result
         };
-        loop {
+        for round in 0.. {
             aside.wakers.drain(..).for_each(Waker::wake);
             aside.trash = Trash::default();
             aside.draws.clear();
             if !aside.drains {
-                return result;
+                break;
             }
             let (mut shared, now) = self.lock(&mut aside);
-            shared.serve(&mut aside, now);
+            if round < ROUNDS || !shared.hand_over(&mut aside) {
+                shared.serve(&mut aside, now);
+            }
         }
+        result
     }
 
     /// Locks the table, without the items that have expired by now.
@@ -109,7 +116,7 @@ impl Table {
                 return (shared, now);
             }
             // Many expire at once: others get their turn, and what is gone is freed.
-            MutexGuard::unlock_fair(shared);
+            drop(shared);
             aside.trash = Trash::default();
         }
     }
@@ -321,9 +328,7 @@ impl Table {
             let room = SnapshotRoom::new(pages);
             self.shared.lock().state.begin_snapshot(room);
             loop {
-                let mut shared = self.shared.lock();
-                let step = shared.state.continue_snapshot();
-                MutexGuard::unlock_fair(shared);
+                let step = self.shared.lock().state.continue_snapshot();
                 match step {
                     SnapshotStep::More => {}
                     SnapshotStep::Done(snapshot) => return snapshot,
@@ -336,13 +341,13 @@ impl Table {
     /// May `n` samples be taken now, as far as the limiter goes?
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
-        self.shared.lock().state.limiter().can_sample(n)
+        self.change(|shared, _, _| shared.state.limiter().can_sample(n))
     }
 
     /// May `n` items be inserted now, as far as the limiter goes?
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        self.shared.lock().state.limiter().can_insert(n)
+        self.change(|shared, _, _| shared.state.limiter().can_insert(n))
     }
 
     pub(crate) fn acknowledge(&self, handles: &[Handle]) {

@@ -1,6 +1,6 @@
 //! A table's items at one moment, taken in steps so that nobody waits long.
 
-use crate::cow::Taken;
+use crate::cow::{Frozen, Room};
 use crate::item::Item;
 use crate::rate_limiter::RateLimiter;
 use crate::table::TableState;
@@ -9,14 +9,14 @@ use crate::trajectory::Trajectory;
 /// The items of a table at one moment, however it changes afterwards.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    pages: Taken<Item>,
+    entries: Frozen<Item>,
     /// Limits and counters.
     pub limiter: RateLimiter,
 }
 
 /// Memory for a snapshot's page pointers.
 #[derive(Debug)]
-pub struct SnapshotRoom(Taken<Item>);
+pub struct SnapshotRoom(Room<Item>);
 
 impl SnapshotRoom {
     /// Room for so many pages, and some more: the table may grow before the snapshot is begun.
@@ -55,19 +55,15 @@ pub struct SnapshotItem<'a> {
 impl Snapshot {
     /// Its items, in no particular order.
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
-        self.pages
-            .iter()
-            .flatten()
-            .flat_map(|page| page.iter())
-            .filter_map(|item| {
-                item.trajectory.as_ref().map(|trajectory| SnapshotItem {
-                    key: item.key,
-                    priority: item.priority,
-                    seq: item.seq,
-                    times_sampled: item.times_sampled,
-                    trajectory,
-                })
+        self.entries.iter().filter_map(|item| {
+            item.trajectory.as_ref().map(|trajectory| SnapshotItem {
+                key: item.key,
+                priority: item.priority,
+                seq: item.seq,
+                times_sampled: item.times_sampled,
+                trajectory,
             })
+        })
     }
 }
 
@@ -89,14 +85,14 @@ impl TableState {
         if !self.contents.items.is_taking() {
             return SnapshotStep::Lost;
         }
-        let Some(pages) = self.contents.items.continue_snapshot() else {
+        let Some(entries) = self.contents.items.continue_snapshot() else {
             return SnapshotStep::More;
         };
         let limiter = self
             .snapshot_limiter
             .take()
             .unwrap_or_else(|| self.limiter.clone());
-        SnapshotStep::Done(Snapshot { pages, limiter })
+        SnapshotStep::Done(Snapshot { entries, limiter })
     }
 
     /// The items of this moment, in one go: for tables that nobody waits for.

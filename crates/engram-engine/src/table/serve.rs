@@ -82,6 +82,23 @@ impl Shared {
         }
     }
 
+    /// Lets a thread that waits here serve the rest, itself first; false when none does.
+    pub(super) fn hand_over(&mut self, aside: &mut Aside) -> bool {
+        let sample = self.first_unserved_sample();
+        let insert = self.inserts.values_mut().next();
+        let waker = insert.and_then(|wait| wait.waker.take()).or_else(|| {
+            let wait = self.samples.get_mut(&sample?)?;
+            wait.waker.take()
+        });
+        let Some(waker) = waker else {
+            return false;
+        };
+        aside.wakers.push(waker);
+        self.draining = false;
+        aside.drains = false;
+        true
+    }
+
     /// Serves waiting calls in order: an insert, then samples, in turn until nothing moves. True
     /// when it stopped before that.
     fn serve_some(&mut self, aside: &mut Aside, now: u64) -> bool {

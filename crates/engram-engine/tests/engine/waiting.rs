@@ -67,6 +67,19 @@ fn large_requests_are_served_in_bounded_steps() {
 }
 
 #[test]
+fn nobody_serves_another_for_long() {
+    let table = table(fifo("t"));
+    let bell = Arc::<Bell>::default();
+    let mut sample = table.sample(100_000, true).unwrap();
+    assert!(poll(&mut sample, &bell).is_pending());
+    // One item makes all of them possible: the waiting caller is woken to see to the rest itself.
+    put(&table, items(0..1));
+    assert_eq!(bell.rings(), 1);
+    assert!(table.info().stats.limiter.samples < 100_000);
+    assert_eq!(served(sample).unwrap().draws.len(), 100_000);
+}
+
+#[test]
 fn at_the_deadline_everything_goes_back() {
     let table = table(queue("replay", 256));
     put(&table, items(0..37));
