@@ -1,0 +1,10 @@
+//! Compiles the protocol; no `protoc` needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto/engram.proto");
+    let files = protox::compile(["proto/engram.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .compile_fds(files)?;
+    Ok(())
+}

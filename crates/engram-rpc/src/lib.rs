@@ -1,0 +1,18 @@
+//! The store over the network: what `docs/protocol.md` describes, both ends of it.
+
+pub mod wire;
+
+/// The messages, as generated from `proto/engram.proto`.
+#[expect(
+    missing_docs,
+    clippy::pedantic,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "generated; the protocol file explains them"
+)]
+pub mod pb {
+    tonic::include_proto!("engram.v1");
+}
+
+/// The version of the protocol that this crate speaks.
+pub const PROTOCOL: u32 = 1;

@@ -1,0 +1,13 @@
+//! Between messages and what the engine calls the same things.
+//!
+//! Whatever comes from a peer is checked here: decoding gives an error, never a panic, and
+//! allocates in proportion to the bytes that came.
+
+mod numbers;
+mod options;
+
+pub use numbers::{f64s, i64s, join, u32s, u64s};
+pub use options::{
+    cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,
+    limits_out, options_in, options_out,
+};

@@ -1,0 +1,63 @@
+//! Arrays of numbers as little-endian bytes.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use engram_core::{Error, Result};
+
+/// A number of fixed size.
+pub trait Number: Copy {
+    /// Its bytes.
+    const SIZE: usize;
+    /// Appends it.
+    fn put(self, out: &mut BytesMut);
+}
+
+macro_rules! number {
+    ($($type:ty, $put:ident, $name:ident);+) => {$(
+        impl Number for $type {
+            const SIZE: usize = size_of::<$type>();
+            fn put(self, out: &mut BytesMut) {
+                out.$put(self);
+            }
+        }
+
+        /// The numbers in a field.
+        ///
+        /// # Errors
+        /// [`Error::InvalidArgument`] when its bytes do not divide evenly.
+        pub fn $name(field: &str, bytes: &[u8]) -> Result<Vec<$type>> {
+            let (numbers, rest) = bytes.as_chunks::<{ size_of::<$type>() }>();
+            if rest.is_empty() {
+                return Ok(numbers.iter().map(|bytes| <$type>::from_le_bytes(*bytes)).collect());
+            }
+            Err(Error::InvalidArgument(format!(
+                "field `{field}` has {} bytes; they must come in groups of {}",
+                bytes.len(),
+                size_of::<$type>()
+            )))
+        }
+    )+};
+}
+
+number!(u64, put_u64_le, u64s; u32, put_u32_le, u32s; i64, put_i64_le, i64s; f64, put_f64_le, f64s);
+
+/// Numbers end to end.
+pub fn join<N: Number>(numbers: impl ExactSizeIterator<Item = N>) -> Bytes {
+    let mut out = BytesMut::with_capacity(numbers.len() * N::SIZE);
+    numbers.for_each(|number| number.put(&mut out));
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_round_trip() {
+        let bytes = join([1.5, -2.0].into_iter());
+        assert_eq!(f64s("x", &bytes), Ok(vec![1.5, -2.0]));
+        assert_eq!(
+            u64s("keys_le", &bytes[1..]).unwrap_err().to_string(),
+            "field `keys_le` has 15 bytes; they must come in groups of 8"
+        );
+    }
+}

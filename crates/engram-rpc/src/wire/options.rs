@@ -1,0 +1,329 @@
+//! Options, errors and numbers of tables.
+
+use std::sync::Arc;
+
+use engram_core::rate_limiter::RateLimiter;
+use engram_core::table::TableStats;
+use engram_core::{
+    CellSpec, ColumnSpec, DType, Error, Layout, RateLimits, Result, SelectorKind, Signature,
+    TableOptions,
+};
+use engram_engine::TableInfo;
+
+use crate::pb;
+use crate::pb::error::Code;
+use crate::pb::selector::Kind;
+
+/// Most axes that an array may have.
+const MAX_AXES: usize = 64;
+
+/// An error as a message.
+#[must_use]
+pub fn error_out(error: &Error) -> pb::Error {
+    let code = match error {
+        Error::UnknownTable { .. } => Code::UnknownTable,
+        Error::Signature(_) => Code::Signature,
+        Error::Priority(_) => Code::Priority,
+        Error::InvalidArgument(_) => Code::InvalidArgument,
+        Error::DeadlineExceeded(_) => Code::DeadlineExceeded,
+        Error::NeverServed(_) => Code::NeverServed,
+        Error::Closed(_) => Code::Closed,
+        Error::ExpiredStep(_) => Code::ExpiredStep,
+        Error::Backpressure(_) => Code::Backpressure,
+        Error::Payload(_) => Code::Payload,
+        _ => Code::Unknown,
+    };
+    let (table, known) = match error {
+        Error::UnknownTable { name, known } => (name.clone(), known.clone()),
+        _ => Default::default(),
+    };
+    pb::Error {
+        code: code.into(),
+        text: error.to_string(),
+        table,
+        known,
+    }
+}
+
+/// The error that a message stands for.
+#[must_use]
+pub fn error_in(error: pb::Error) -> Error {
+    let code = error.code();
+    let pb::Error {
+        text, table, known, ..
+    } = error;
+    match code {
+        Code::UnknownTable => Error::UnknownTable { name: table, known },
+        Code::Signature => Error::Signature(text),
+        Code::Priority => Error::Priority(text),
+        Code::InvalidArgument => Error::InvalidArgument(text),
+        Code::DeadlineExceeded => Error::DeadlineExceeded(text),
+        Code::NeverServed => Error::NeverServed(text),
+        Code::Closed => Error::Closed(text),
+        Code::ExpiredStep => Error::ExpiredStep(text),
+        Code::Backpressure => Error::Backpressure(text),
+        Code::Unknown | Code::Payload | Code::OutOfMemory => Error::Payload(text),
+    }
+}
+
+/// Names and nesting as a message.
+#[must_use]
+pub fn layout_out(layout: &Layout) -> pb::Layout {
+    pb::Layout {
+        names: layout.names.iter().map(ToString::to_string).collect(),
+        structure: layout.structure.to_string(),
+    }
+}
+
+/// The names and nesting that a message stands for.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when it is missing.
+pub fn layout_in(layout: Option<pb::Layout>) -> Result<Layout> {
+    let layout = layout.ok_or_else(|| missing("layout"))?;
+    Ok(Layout {
+        names: layout.names.into_iter().map(Into::into).collect(),
+        structure: layout.structure.into(),
+    })
+}
+
+/// A cell as a message.
+#[must_use]
+pub fn cell_out(cell: &CellSpec) -> pb::Cell {
+    pb::Cell {
+        dtype: cell.dtype.name().into(),
+        shape: cell.shape.iter().map(|size| *size as u64).collect(),
+    }
+}
+
+/// The cell that a message stands for.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an unknown dtype or a shape that no memory holds.
+pub fn cell_in(cell: &pb::Cell) -> Result<CellSpec> {
+    let dtype = dtype_in(&cell.dtype)?;
+    let too_large = || {
+        Error::InvalidArgument(format!(
+            "cell shape {:?} is too large; at most {MAX_AXES} axes and 2^47 elements are allowed",
+            cell.shape
+        ))
+    };
+    let elements = (cell.shape.iter()).try_fold(1_u64, |all, size| all.checked_mul(*size));
+    if cell.shape.len() > MAX_AXES || elements.is_none_or(|elements| elements > 1 << 47) {
+        return Err(too_large());
+    }
+    // A zero beside a huge size: the product is small, the size still is not.
+    let shape = cell.shape.iter().map(|size| {
+        let size = (*size <= 1 << 47).then_some(*size);
+        size.and_then(|size| usize::try_from(size).ok())
+    });
+    let shape = shape.collect::<Option<_>>().ok_or_else(too_large)?;
+    Ok(CellSpec { dtype, shape })
+}
+
+fn dtype_in(name: &str) -> Result<DType> {
+    DType::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+        Error::InvalidArgument(format!(
+            "unknown dtype `{name}`; known are {}",
+            known.join(", ")
+        ))
+    })
+}
+
+/// Limits as a message.
+#[must_use]
+pub fn limits_out(limits: &RateLimits) -> pb::Limits {
+    pb::Limits {
+        kind: limits.kind.clone(),
+        samples_per_insert: limits.samples_per_insert,
+        min_size: limits.min_size,
+        min_diff: limits.min_diff,
+        max_diff: limits.max_diff,
+    }
+}
+
+/// The limits that a message stands for.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] when it is missing.
+pub fn limits_in(limits: Option<pb::Limits>) -> Result<RateLimits> {
+    let limits = limits.ok_or_else(|| missing("limits"))?;
+    Ok(RateLimits {
+        kind: limits.kind,
+        samples_per_insert: limits.samples_per_insert,
+        min_size: limits.min_size,
+        min_diff: limits.min_diff,
+        max_diff: limits.max_diff,
+    })
+}
+
+fn selector_out(selector: SelectorKind) -> pb::Selector {
+    let (kind, exponent) = match selector {
+        SelectorKind::Fifo => (Kind::Fifo, 0.0),
+        SelectorKind::Lifo => (Kind::Lifo, 0.0),
+        SelectorKind::Uniform => (Kind::Uniform, 0.0),
+        SelectorKind::MinHeap => (Kind::MinHeap, 0.0),
+        SelectorKind::MaxHeap => (Kind::MaxHeap, 0.0),
+        SelectorKind::Prioritized { exponent } => (Kind::Prioritized, exponent),
+    };
+    pb::Selector {
+        kind: kind.into(),
+        exponent,
+    }
+}
+
+fn selector_in(selector: Option<pb::Selector>) -> Result<SelectorKind> {
+    let selector = selector.ok_or_else(|| missing("selector"))?;
+    let kind = Kind::try_from(selector.kind).map_err(|_| {
+        Error::InvalidArgument(format!(
+            "unknown selector kind {}; this protocol has 0 to 5",
+            selector.kind
+        ))
+    })?;
+    Ok(match kind {
+        Kind::Fifo => SelectorKind::Fifo,
+        Kind::Lifo => SelectorKind::Lifo,
+        Kind::Uniform => SelectorKind::Uniform,
+        Kind::MinHeap => SelectorKind::MinHeap,
+        Kind::MaxHeap => SelectorKind::MaxHeap,
+        Kind::Prioritized => SelectorKind::Prioritized {
+            exponent: selector.exponent,
+        },
+    })
+}
+
+/// Options as a message, without the seed: that is the table's own.
+#[must_use]
+pub fn options_out(options: &TableOptions) -> pb::TableOptions {
+    pb::TableOptions {
+        name: options.name.clone(),
+        max_size: options.max_size,
+        max_bytes: options.max_bytes,
+        max_times_sampled: options.max_times_sampled,
+        ttl: options.ttl,
+        sampler: Some(selector_out(options.sampler)),
+        remover: Some(selector_out(options.remover)),
+        limits: Some(limits_out(&options.limits)),
+        signature: options.signature.as_deref().map(signature_out),
+        seed: None,
+    }
+}
+
+fn signature_out(signature: &Signature) -> pb::Signature {
+    let columns = signature.columns.iter().map(|column| pb::ColumnSpec {
+        name: column.name.to_string(),
+        dtype: column.dtype.name().into(),
+        shape: (column.shape.iter())
+            .map(|size| size.and_then(|size| i64::try_from(size).ok()).unwrap_or(-1))
+            .collect(),
+    });
+    pb::Signature {
+        columns: columns.collect(),
+        structure: signature.structure.to_string(),
+    }
+}
+
+/// The options that a message stands for; `seed` where it brings none.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for what is missing or unknown. Whether a table can be made of them, the engine says.
+pub fn options_in(options: pb::TableOptions, seed: u64) -> Result<TableOptions> {
+    let signature = options.signature.map(signature_in).transpose()?;
+    Ok(TableOptions {
+        name: options.name,
+        max_size: options.max_size,
+        max_bytes: options.max_bytes,
+        max_times_sampled: options.max_times_sampled,
+        ttl: options.ttl,
+        sampler: selector_in(options.sampler)?,
+        remover: selector_in(options.remover)?,
+        limits: limits_in(options.limits)?,
+        signature: signature.map(Arc::new),
+        seed: options.seed.unwrap_or(seed),
+    })
+}
+
+fn signature_in(signature: pb::Signature) -> Result<Signature> {
+    let columns = signature.columns.into_iter().map(|column| {
+        Ok(ColumnSpec {
+            dtype: dtype_in(&column.dtype)?,
+            name: column.name.into(),
+            shape: (column.shape.iter())
+                .map(|size| usize::try_from(*size).ok())
+                .collect(),
+        })
+    });
+    Ok(Signature {
+        columns: columns.collect::<Result<_>>()?,
+        structure: signature.structure.into(),
+    })
+}
+
+/// Numbers of a table as a message.
+#[must_use]
+pub fn info_out(options: &TableOptions, info: &TableInfo) -> pb::TableInfo {
+    let stats = &info.stats;
+    let options = TableOptions {
+        limits: stats.limiter.limits.clone(),
+        ..options.clone()
+    };
+    pb::TableInfo {
+        options: Some(options_out(&options)),
+        size: stats.size,
+        hidden: stats.hidden,
+        bytes: stats.bytes,
+        num_episodes: stats.num_episodes,
+        num_deleted_episodes: stats.num_deleted_episodes,
+        num_unique_samples: stats.num_unique_samples,
+        inserts: stats.limiter.inserts,
+        samples: stats.limiter.samples,
+        deletes: stats.limiter.deletes,
+        inserts_per_s: info.inserts_per_s,
+        samples_per_s: info.samples_per_s,
+        waiting_inserts: info.waiting_inserts as u64,
+        waiting_samples: info.waiting_samples as u64,
+        inserting_blocked: info.inserting_blocked.clone(),
+        sampling_blocked: info.sampling_blocked.clone(),
+    }
+}
+
+/// The numbers that a message stands for.
+///
+/// # Errors
+/// As [`options_in`].
+pub fn info_in(info: pb::TableInfo) -> Result<TableInfo> {
+    let options = options_in(info.options.ok_or_else(|| missing("options"))?, 0)?;
+    let mut limiter = RateLimiter::new(options.limits);
+    limiter.inserts = info.inserts;
+    limiter.samples = info.samples;
+    limiter.deletes = info.deletes;
+    Ok(TableInfo {
+        name: options.name,
+        max_size: options.max_size,
+        max_bytes: options.max_bytes,
+        max_times_sampled: options.max_times_sampled,
+        ttl: options.ttl,
+        sampler: options.sampler,
+        remover: options.remover,
+        stats: TableStats {
+            size: info.size,
+            hidden: info.hidden,
+            bytes: info.bytes,
+            num_episodes: info.num_episodes,
+            num_deleted_episodes: info.num_deleted_episodes,
+            num_unique_samples: info.num_unique_samples,
+            limiter,
+        },
+        inserts_per_s: info.inserts_per_s,
+        samples_per_s: info.samples_per_s,
+        waiting_inserts: usize::try_from(info.waiting_inserts).unwrap_or(usize::MAX),
+        waiting_samples: usize::try_from(info.waiting_samples).unwrap_or(usize::MAX),
+        inserting_blocked: info.inserting_blocked,
+        sampling_blocked: info.sampling_blocked,
+    })
+}
+
+fn missing(field: &str) -> Error {
+    Error::InvalidArgument(format!("field `{field}` is missing; it is required"))
+}
