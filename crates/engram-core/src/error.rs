@@ -39,6 +39,12 @@ pub enum Error {
     /// The writer is at its bound of unconfirmed items and was told not to wait.
     #[error("{0}")]
     Backpressure(String),
+    /// The server cannot be reached, or has been gone for too long.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The server is there and does not let this client in: its token, certificate or version.
+    #[error("{0}")]
+    Handshake(String),
     /// Stored bytes could not be read back.
     #[error("{0}")]
     Payload(String),

@@ -34,5 +34,7 @@ pub use payload::Payload;
 pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
 pub use selector::{Odds, SelectorKind};
-pub use table::{Admission, Draw, Handle, Snapshot, TableOptions, TableState, TableStats, Trash};
+pub use table::{
+    Admission, Draw, Fact, Handle, Snapshot, TableOptions, TableState, TableStats, Trash,
+};
 pub use trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};

@@ -22,7 +22,7 @@ use crate::pages::Pages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
-pub use draw::{Draw, Handle};
+pub use draw::{Draw, Fact, Handle};
 pub use options::TableOptions;
 pub use snapshot::{Snapshot, SnapshotItem, SnapshotRoom, SnapshotStep};
 

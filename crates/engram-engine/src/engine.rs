@@ -76,8 +76,10 @@ impl Engine {
     /// A number to make keys from, given out once. Numbers of one engine lie far apart.
     #[must_use]
     pub fn fresh_number(&self) -> u64 {
-        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-        SplitMix64::seed_from_u64(self.entropy.wrapping_add(number)).next_u64()
+        spread(
+            self.entropy,
+            self.next_number.fetch_add(1, Ordering::Relaxed),
+        )
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
@@ -89,10 +91,7 @@ impl Engine {
     /// Why a table may look emptier than its writers think, in words.
     #[must_use]
     pub fn unsent(&self) -> Option<String> {
-        let unsent = self.unsent.load(Ordering::Relaxed);
-        (unsent > 0).then(|| {
-            format!("writers hold {unsent} more in unfinished chunks, which `flush` would finish")
-        })
+        unsent_text(self.unsent.load(Ordering::Relaxed))
     }
 
     /// Adds a table.
@@ -177,6 +176,20 @@ impl Engine {
             known,
         }
     }
+}
+
+/// The `number`-th of the numbers that derive from `entropy`.
+#[must_use]
+pub fn spread(entropy: u64, number: u64) -> u64 {
+    SplitMix64::seed_from_u64(entropy.wrapping_add(number)).next_u64()
+}
+
+/// What to say of items in unfinished chunks.
+#[must_use]
+pub fn unsent_text(items: u64) -> Option<String> {
+    (items > 0).then(|| {
+        format!("writers hold {items} more in unfinished chunks, which `flush` would finish")
+    })
 }
 
 fn closed() -> Error {

@@ -14,7 +14,7 @@ pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
-pub use engine::Engine;
+pub use engine::{Engine, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;

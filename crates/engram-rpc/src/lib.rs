@@ -1,5 +1,6 @@
 //! The store over the network: what `docs/protocol.md` describes, both ends of it.
 
+pub mod client;
 pub mod wire;
 
 /// The messages, as generated from `proto/engram.proto`.
@@ -16,3 +17,12 @@ pub mod pb {
 
 /// The version of the protocol that this crate speaks.
 pub const PROTOCOL: u32 = 1;
+
+/// Largest message that either side reads.
+pub const MAX_MESSAGE: usize = 4 << 20;
+
+/// Payload bytes that a sender puts into one message.
+pub const PART: usize = 1 << 20;
+
+/// HTTP/2 window of a stream and of a connection.
+pub const WINDOW: u32 = 16 << 20;

@@ -3,11 +3,20 @@
 //! Whatever comes from a peer is checked here: decoding gives an error, never a panic, and
 //! allocates in proportion to the bytes that came.
 
+mod batch_in;
+mod insert_out;
 mod numbers;
 mod options;
+
+pub use batch_in::{Arrived, Arriving};
+pub use insert_out::{Parcel, Told};
 
 pub use numbers::{f64s, i64s, join, u32s, u64s};
 pub use options::{
     cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,
     limits_out, options_in, options_out,
 };
+
+/// How an extent's bytes are written.
+pub(crate) const RAW: u32 = 0;
+pub(crate) const LZ4: u32 = 1;

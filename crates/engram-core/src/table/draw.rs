@@ -30,6 +30,38 @@ pub struct Draw {
     pub odds: Odds,
 }
 
+/// What is known about a sampled item, without the item.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fact {
+    /// Its key.
+    pub key: u64,
+    /// With what probability it was drawn.
+    pub probability: f64,
+    /// Its priority when drawn.
+    pub priority: f64,
+    /// How often it has been sampled, this time included.
+    pub times_sampled: u32,
+    /// Items in the table when it was drawn.
+    pub table_size: u64,
+    /// What else could have been drawn.
+    pub odds: Odds,
+}
+
+impl Draw {
+    /// What is known about the item.
+    #[must_use]
+    pub fn fact(&self) -> Fact {
+        Fact {
+            key: self.key,
+            probability: self.probability,
+            priority: self.priority,
+            times_sampled: self.times_sampled,
+            table_size: self.table_size,
+            odds: self.odds,
+        }
+    }
+}
+
 /// An item at one moment: void once the item is gone, also when its slot holds another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {

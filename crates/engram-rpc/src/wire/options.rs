@@ -31,6 +31,8 @@ pub fn error_out(error: &Error) -> pb::Error {
         Error::ExpiredStep(_) => Code::ExpiredStep,
         Error::Backpressure(_) => Code::Backpressure,
         Error::Payload(_) => Code::Payload,
+        Error::Unavailable(_) => Code::Unavailable,
+        Error::Handshake(_) => Code::Handshake,
         _ => Code::Unknown,
     };
     let (table, known) = match error {
@@ -62,6 +64,8 @@ pub fn error_in(error: pb::Error) -> Error {
         Code::Closed => Error::Closed(text),
         Code::ExpiredStep => Error::ExpiredStep(text),
         Code::Backpressure => Error::Backpressure(text),
+        Code::Unavailable => Error::Unavailable(text),
+        Code::Handshake => Error::Handshake(text),
         Code::Unknown | Code::Payload | Code::OutOfMemory => Error::Payload(text),
     }
 }

@@ -1,0 +1,353 @@
+//! The client: the same calls as the engine's, answered by a server.
+
+mod change;
+mod connect;
+mod insert;
+mod outbox;
+mod reply;
+mod sample;
+mod stream;
+mod talk;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engram_core::pool::Pool;
+use engram_core::{Error, RateLimits, Result, TableOptions};
+use engram_engine::{Patience, StreamOptions, TableInfo, Waited, wait};
+use rand::rand_core::Rng;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{Mutex, oneshot};
+use tokio::time::Instant;
+
+use crate::pb;
+use crate::pb::manage_reply::Reply as Answer;
+use crate::pb::manage_request::Call;
+use crate::wire::{error_in, info_in, join, limits_out, options_in, options_out};
+use change::Changes;
+use connect::{Api, Connector};
+use sample::Asks;
+
+pub use connect::{ClientOptions, ClientTls};
+pub use outbox::RemoteOutbox;
+pub use reply::Reply;
+pub use sample::{Ask, AskTicket, Delivered, RemoteLease};
+pub use stream::{RemoteNext, RemoteStream};
+
+/// Threads that all clients of a process share.
+const THREADS: usize = 2;
+
+/// A server's tables. Every call returns at once, with a future that any thread may wait for.
+#[derive(Debug)]
+pub struct Client {
+    runtime: &'static Runtime,
+    connector: Arc<Connector>,
+    /// For what is asked once in a while; made anew when it broke.
+    api: Arc<Mutex<Option<Api>>>,
+    changes: Changes,
+    asks: Asks,
+    pool: Arc<Pool>,
+    entropy: u64,
+    next_number: AtomicU64,
+    unsent: AtomicU64,
+}
+
+/// The threads of this process's clients. A forked child gets its own: threads do not fork.
+fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: parking_lot::Mutex<Option<(u32, &'static Runtime)>> =
+        parking_lot::Mutex::new(None);
+    let mut runtime = RUNTIME.lock();
+    let here = std::process::id();
+    if let Some((process, runtime)) = *runtime
+        && process == here
+    {
+        return Ok(runtime);
+    }
+    let made = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("engram-client")
+        .enable_all()
+        .build();
+    let made =
+        made.map_err(|error| Error::Unavailable(format!("no threads for a client: {error}")))?;
+    let made: &'static Runtime = Box::leak(Box::new(made));
+    *runtime = Some((here, made));
+    Ok(made)
+}
+
+impl Client {
+    /// A client of the server at an address. Connects when it has something to say.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for impossible options.
+    pub fn new(options: ClientOptions) -> Result<Self> {
+        let runtime = runtime()?;
+        // The transport wants to be made where it will run.
+        let _inside = runtime.enter();
+        let connector = Arc::new(Connector::new(options)?);
+        let pool = Arc::<Pool>::default();
+        let (asks, _) = Asks::open(runtime.handle(), &connector, &pool);
+        Ok(Self {
+            runtime,
+            api: Arc::default(),
+            changes: Changes::open(runtime.handle(), &connector),
+            asks,
+            pool,
+            entropy: rand::rng().next_u64(),
+            next_number: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+            connector,
+        })
+    }
+
+    /// The server's address, as it was given.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        self.connector.address()
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.runtime.handle()
+    }
+
+    pub(crate) fn connector(&self) -> &Arc<Connector> {
+        &self.connector
+    }
+
+    /// A number to make keys from, given out once.
+    #[must_use]
+    pub fn fresh_number(&self) -> u64 {
+        engram_engine::spread(
+            self.entropy,
+            self.next_number.fetch_add(1, Ordering::Relaxed),
+        )
+    }
+
+    /// Items for this server's tables.
+    #[must_use]
+    pub fn outbox(self: &Arc<Self>) -> RemoteOutbox {
+        RemoteOutbox::new(self)
+    }
+
+    /// A batch.
+    #[must_use]
+    pub fn sample(&self, ask: Ask) -> AskTicket {
+        self.asks.ask(ask)
+    }
+
+    /// Batches, fetched ahead over a connection of their own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for impossible options.
+    pub fn stream(&self, table: String, options: StreamOptions) -> Result<RemoteStream> {
+        let asks = Asks::open(self.runtime(), &self.connector, &self.pool);
+        RemoteStream::new(asks, table, options)
+    }
+
+    /// Sets priorities; yields how many of the keys were there.
+    #[must_use]
+    pub fn update_priorities(&self, table: &str, keys: &[u64], priorities: &[f64]) -> Reply<u64> {
+        let priorities = join(priorities.iter().copied());
+        self.change(
+            table,
+            keys,
+            pb::change_request::Change::PrioritiesLe(priorities),
+        )
+    }
+
+    /// Deletes items; yields how many of the keys were there.
+    #[must_use]
+    pub fn delete(&self, table: &str, keys: &[u64]) -> Reply<u64> {
+        self.change(
+            table,
+            keys,
+            pb::change_request::Change::Delete(pb::Nothing {}),
+        )
+    }
+
+    fn change(&self, table: &str, keys: &[u64], change: pb::change_request::Change) -> Reply<u64> {
+        self.changes.ask(pb::ChangeRequest {
+            id: 0,
+            table: table.into(),
+            keys_le: join(keys.iter().copied()),
+            change: Some(change),
+        })
+    }
+
+    /// Names of all tables.
+    #[must_use]
+    pub fn tables(&self) -> Reply<Vec<String>> {
+        self.manage(Call::Tables(pb::Nothing {}), |answer| match answer {
+            Answer::Tables(names) => Some(Ok(names.names)),
+            _ => None,
+        })
+    }
+
+    /// What a table was made with, but for its seed.
+    #[must_use]
+    pub fn describe(&self, table: &str) -> Reply<Arc<TableOptions>> {
+        self.manage(Call::Describe(table.into()), |answer| match answer {
+            Answer::Options(options) => Some(options_in(options, 0).map(Arc::new)),
+            _ => None,
+        })
+    }
+
+    /// Adds a table.
+    #[must_use]
+    pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> Reply<()> {
+        let options = pb::TableOptions {
+            seed,
+            ..options_out(options)
+        };
+        self.manage(Call::Create(options), done)
+    }
+
+    /// Removes a table; calls that wait for it end with an error.
+    #[must_use]
+    pub fn drop_table(&self, table: &str) -> Reply<()> {
+        self.manage(Call::Drop(table.into()), done)
+    }
+
+    /// Changes a rate limiter.
+    #[must_use]
+    pub fn set_limits(&self, table: &str, limits: &RateLimits) -> Reply<()> {
+        let limits = Some(limits_out(limits));
+        let table = table.into();
+        self.manage(Call::SetLimits(pb::SetLimits { table, limits }), done)
+    }
+
+    /// Empties a table.
+    #[must_use]
+    pub fn reset(&self, table: &str) -> Reply<()> {
+        self.manage(Call::Reset(table.into()), done)
+    }
+
+    /// Numbers of all tables.
+    #[must_use]
+    pub fn infos(&self) -> Reply<Vec<TableInfo>> {
+        self.manage(Call::Info(pb::Nothing {}), |answer| match answer {
+            Answer::Info(infos) => Some(infos.tables.into_iter().map(info_in).collect()),
+            _ => None,
+        })
+    }
+
+    /// May `n` samples be taken now, as far as the limiter goes?
+    #[must_use]
+    pub fn can_sample(&self, table: &str, n: u64) -> Reply<bool> {
+        let table = table.into();
+        self.manage(Call::MaySample(pb::May { table, n }), may)
+    }
+
+    /// May `n` items be inserted now, as far as the limiter goes?
+    #[must_use]
+    pub fn can_insert(&self, table: &str, n: u64) -> Reply<bool> {
+        let table = table.into();
+        self.manage(Call::MayInsert(pb::May { table, n }), may)
+    }
+
+    /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
+    pub fn tell_unsent(&self, before: u64, now: u64) {
+        self.unsent
+            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// Why a table may look emptier than this client's writers think, in words.
+    #[must_use]
+    pub fn unsent(&self) -> Option<String> {
+        engram_engine::unsent_text(self.unsent.load(Ordering::Relaxed))
+    }
+
+    fn manage<T: Send + 'static>(
+        &self,
+        call: Call,
+        read: fn(Answer) -> Option<Result<T>>,
+    ) -> Reply<T> {
+        let (sender, receiver) = oneshot::channel();
+        let (connector, api) = (Arc::clone(&self.connector), Arc::clone(&self.api));
+        self.runtime.spawn(async move {
+            let outcome = match exchange(&connector, &api, call).await {
+                Ok(Answer::Error(error)) => Err(error_in(error)),
+                Ok(answer) => read(answer).unwrap_or_else(|| {
+                    Err(Error::Payload("the server answered something else".into()))
+                }),
+                Err(error) => Err(error),
+            };
+            let _ = sender.send(outcome);
+        });
+        Reply::new(receiver)
+    }
+}
+
+/// Waits without an end of its own: every call ends by itself.
+pub(crate) fn wait_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    let mut patience = Patience {
+        deadline: None,
+        interrupted: &mut || false,
+    };
+    loop {
+        if let Waited::Served(output) = wait(&mut future, &mut patience) {
+            return output;
+        }
+    }
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "as the others that read answers"
+)]
+fn done(answer: Answer) -> Option<Result<()>> {
+    matches!(answer, Answer::Done(_)).then_some(Ok(()))
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "as the others that read answers"
+)]
+fn may(answer: Answer) -> Option<Result<bool>> {
+    match answer {
+        Answer::May(may) => Some(Ok(may)),
+        _ => None,
+    }
+}
+
+/// Whether asking twice does what asking once does.
+fn is_repeatable(call: &Call) -> bool {
+    !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
+}
+
+async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -> Result<Answer> {
+    let since = Instant::now();
+    loop {
+        let mut used = {
+            let mut api = api.lock().await;
+            match &*api {
+                Some(api) => api.clone(),
+                None => api.insert(connector.connect(since).await?).clone(),
+            }
+        };
+        let request = pb::ManageRequest {
+            call: Some(call.clone()),
+        };
+        let status = match used.manage(request).await {
+            Ok(reply) => {
+                let reply = reply.into_inner().reply;
+                return reply.ok_or_else(|| Error::Payload("the server answered nothing".into()));
+            }
+            Err(status) => status,
+        };
+        *api.lock().await = None;
+        if let Some(error) = connector.refused(&status) {
+            return Err(error);
+        }
+        if !is_repeatable(&call) {
+            return Err(Error::Unavailable(format!(
+                "the server at {} went away during this call, which may or may not have been done: {}",
+                connector.address(),
+                status.message()
+            )));
+        }
+        if since.elapsed() > connector.reconnect_timeout() {
+            return Err(connector.gone(status.message()));
+        }
+    }
+}

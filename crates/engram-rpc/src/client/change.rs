@@ -1,0 +1,105 @@
+//! Priority updates and deletions, many under way at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engram_core::{Error, Result};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::connect::{Api, Connector};
+use super::reply::Reply;
+use super::talk::{Talk, run};
+use crate::pb;
+use crate::pb::change_reply::Reply as Answer;
+use crate::wire::error_in;
+
+/// The changes of one client.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+type Command = (pb::ChangeRequest, oneshot::Sender<Result<u64>>);
+
+impl Changes {
+    pub(crate) fn open(runtime: &Handle, connector: &Arc<Connector>) -> Self {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        runtime.spawn(run(Arc::clone(connector), Underway::default(), receiver));
+        Self { commands }
+    }
+
+    /// Asks for a change; yields how many of its keys were there.
+    pub(crate) fn ask(&self, request: pb::ChangeRequest) -> Reply<u64> {
+        let (sender, receiver) = oneshot::channel();
+        // Where nobody receives, the reply says so.
+        let _ = self.commands.send((request, sender));
+        Reply::new(receiver)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Underway {
+    next_id: u64,
+    /// Ids below this have been said on this connection.
+    said: u64,
+    waiting: BTreeMap<u64, Command>,
+}
+
+impl Talk for Underway {
+    type Command = Command;
+    type Out = pb::ChangeRequest;
+    type In = pb::ChangeReply;
+
+    async fn open(
+        mut api: Api,
+        out: ReceiverStream<pb::ChangeRequest>,
+    ) -> Result<Streaming<pb::ChangeReply>, Status> {
+        Ok(api.change(out).await?.into_inner())
+    }
+
+    fn command(&mut self, (mut request, reply): Command) {
+        request.id = self.next_id;
+        self.next_id += 1;
+        self.waiting.insert(request.id, (request, reply));
+    }
+
+    fn connected(&mut self) {
+        self.said = 0;
+    }
+
+    fn next_out(&mut self) -> Option<pb::ChangeRequest> {
+        let (id, (request, _)) = self.waiting.range(self.said..).next()?;
+        self.said = id + 1;
+        Some(request.clone())
+    }
+
+    fn has_out(&self) -> bool {
+        self.waiting.range(self.said..).next().is_some()
+    }
+
+    fn heard(&mut self, message: pb::ChangeReply) -> Result<(), Error> {
+        if let Some((_, reply)) = self.waiting.remove(&message.id) {
+            let outcome = match message.reply {
+                Some(Answer::Matched(matched)) => Ok(matched),
+                Some(Answer::Error(error)) => Err(error_in(error)),
+                None => Err(Error::Payload("an empty reply to a change".into())),
+            };
+            // Nobody may be waiting for it any more.
+            let _ = reply.send(outcome);
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    fn fail(&mut self, error: &Error) {
+        for (_, reply) in std::mem::take(&mut self.waiting).into_values() {
+            let _ = reply.send(Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Reaching a server, and reaching it again.
+
+use std::time::Duration;
+
+use engram_core::{Error, Result};
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Status};
+
+use crate::pb;
+use crate::pb::engram_client::EngramClient;
+use crate::{MAX_MESSAGE, PROTOCOL, WINDOW};
+
+/// How to reach a server.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// `host:port`, or `unix:PATH`.
+    pub address: String,
+    /// What the server asks for, if it does.
+    pub token: Option<String>,
+    /// Encrypt, and check who the server is.
+    pub tls: Option<ClientTls>,
+    /// How long a server may be gone before calls fail.
+    pub reconnect_timeout: Duration,
+}
+
+/// What a client needs for TLS; all of it PEM.
+#[derive(Clone, Debug, Default)]
+pub struct ClientTls {
+    /// Who may have signed the server's certificate.
+    pub ca: Vec<u8>,
+    /// Our own certificate and key, where the server asks for one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in the server's certificate, where it is not the host's.
+    pub domain: Option<String>,
+}
+
+/// The generated client, with our token on every call.
+pub(crate) type Api = EngramClient<InterceptedService<Channel, Bearer>>;
+
+/// Puts the token on a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request
+                .metadata_mut()
+                .insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Makes connections to one server.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    endpoint: Endpoint,
+    bearer: Bearer,
+    options: ClientOptions,
+}
+
+/// First pause between two attempts; doubled after each, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
+
+/// What is left of a deadline for an answer that is on its way.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl Connector {
+    /// Checks the options; connects nowhere.
+    pub(crate) fn new(options: ClientOptions) -> Result<Self> {
+        let invalid = |what: String| Error::InvalidArgument(what);
+        let address = &options.address;
+        let bad = |why: &str| {
+            invalid(format!(
+                "address is `{address}`: {why}; give `host:port`, or `unix:` and a path"
+            ))
+        };
+        let uri = match address.strip_prefix("unix:") {
+            Some("") => return Err(bad("it has no path")),
+            Some(path) => format!("unix:{path}"),
+            None => {
+                let (host, port) = address.rsplit_once(':').ok_or_else(|| bad("no port"))?;
+                if host.is_empty() || port.parse::<u16>().is_err() {
+                    return Err(bad("it has no host, or no port number"));
+                }
+                let scheme = if options.tls.is_some() {
+                    "https"
+                } else {
+                    "http"
+                };
+                format!("{scheme}://{address}")
+            }
+        };
+        let endpoint = Endpoint::from_shared(uri).map_err(|error| bad(&error.to_string()))?;
+        let mut endpoint = endpoint
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_frame_size(1 << 20)
+            .http2_keep_alive_interval(Duration::from_secs(2))
+            .keep_alive_timeout(Duration::from_secs(3))
+            .keep_alive_while_idle(true);
+        if let Some(tls) = &options.tls {
+            let mut config =
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.ca.clone()));
+            if let Some((certificate, key)) = &tls.identity {
+                config = config.identity(Identity::from_pem(certificate, key));
+            }
+            if let Some(domain) = &tls.domain {
+                config = config.domain_name(domain.clone());
+            }
+            endpoint = endpoint.tls_config(config).map_err(|error| {
+                invalid(format!("TLS options are unusable: {}", causes(&error)))
+            })?;
+        }
+        let bearer = match &options.token {
+            None => Bearer(None),
+            Some(token) => {
+                let value = format!("Bearer {token}").parse();
+                let mut value: MetadataValue<Ascii> = value.map_err(|_| {
+                    invalid("the token has characters other than visible ASCII".into())
+                })?;
+                value.set_sensitive(true);
+                Bearer(Some(value))
+            }
+        };
+        Ok(Self {
+            endpoint,
+            bearer,
+            options,
+        })
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.options.address
+    }
+
+    pub(crate) fn reconnect_timeout(&self) -> Duration {
+        self.options.reconnect_timeout
+    }
+
+    /// Connects, trying again and again from now on for as long as a server may be gone.
+    pub(crate) async fn connect(&self, since: Instant) -> Result<Api> {
+        let until = since + self.options.reconnect_timeout;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let problem = match timeout_at(until + GRACE, self.attempt()).await {
+                Ok(Ok(api)) => return Ok(api),
+                Ok(Err(Attempt::Final(error))) => return Err(error),
+                Ok(Err(Attempt::Again(why))) => why,
+                Err(_) => "it did not answer".into(),
+            };
+            if Instant::now() + pause > until {
+                return Err(self.gone(&problem));
+            }
+            sleep(pause).await;
+            pause = LONGEST_PAUSE.min(pause * 2);
+        }
+    }
+
+    /// The error for a server that has been gone for too long.
+    pub(crate) fn gone(&self, why: &str) -> Error {
+        Error::Unavailable(format!(
+            "the server at {} cannot be reached, for {} s (reconnect_timeout): {why}",
+            self.options.address,
+            self.options.reconnect_timeout.as_secs_f64()
+        ))
+    }
+
+    async fn attempt(&self) -> Result<Api, Attempt> {
+        let channel = self.endpoint.connect().await.map_err(|error| {
+            let why = causes(&error);
+            if self.options.tls.is_some() && is_about_trust(&why) {
+                return Attempt::Final(Error::Handshake(format!(
+                    "the server at {} and this client do not agree on TLS: {why}",
+                    self.options.address
+                )));
+            }
+            Attempt::Again(why)
+        })?;
+        let mut api = EngramClient::with_interceptor(channel, self.bearer.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
+        let hello = pb::HelloRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        match api.hello(hello).await {
+            Ok(_) => Ok(api),
+            Err(status) => Err(self
+                .refused(&status)
+                .map_or_else(|| Attempt::Again(status.message().into()), Attempt::Final)),
+        }
+    }
+
+    /// The error for a status that trying again would not change.
+    pub(crate) fn refused(&self, status: &Status) -> Option<Error> {
+        let address = &self.options.address;
+        let message = status.message();
+        match status.code() {
+            Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => Some(
+                Error::Handshake(format!("the server at {address} refuses: {message}")),
+            ),
+            Code::Unimplemented => Some(Error::Handshake(format!(
+                "what listens at {address} is not a server of this kind: {message}"
+            ))),
+            Code::InvalidArgument | Code::ResourceExhausted | Code::OutOfRange => Some(
+                Error::InvalidArgument(format!("the server at {address} refuses: {message}")),
+            ),
+            _ => None,
+        }
+    }
+}
+
+enum Attempt {
+    /// No use trying again.
+    Final(Error),
+    Again(String),
+}
+
+/// An error's whole chain: the outermost says little.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn is_about_trust(why: &str) -> bool {
+    let why = why.to_lowercase();
+    [
+        "certificate",
+        "tls",
+        "alert",
+        "handshake",
+        "invaliddata",
+        "corrupt message",
+    ]
+    .iter()
+    .any(|word| why.contains(word))
+}

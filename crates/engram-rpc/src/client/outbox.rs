@@ -1,0 +1,200 @@
+//! The writer's end of a conversation about items: as [`engram_engine::Outbox`], for a server.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use engram_core::{NewItem, Result, TableOptions};
+use engram_engine::{Patience, Waited, wait};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::insert::{Command, Progress, Sending};
+use super::talk::run;
+use super::{Client, wait_on};
+
+/// How long an explanation is worth waiting for.
+const EXPLAIN: Duration = Duration::from_millis(500);
+
+/// How long a writer that goes waits for what it has said to arrive.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Items sent and not yet settled. As a future: ready when at most [`RemoteOutbox::wait_for`] of
+/// them are left.
+#[derive(Debug)]
+pub struct RemoteOutbox {
+    client: Arc<Client>,
+    commands: Option<mpsc::UnboundedSender<Command>>,
+    task: Option<JoinHandle<()>>,
+    progress: Arc<Progress>,
+    tables: Vec<Arc<TableOptions>>,
+    allowed: usize,
+}
+
+impl RemoteOutbox {
+    pub(crate) fn new(client: &Arc<Client>) -> Self {
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let progress = Arc::<Progress>::default();
+        let sending = Sending::new(client.fresh_number(), Arc::clone(&progress));
+        let connector = Arc::clone(client.connector());
+        let task = client.runtime().spawn(run(connector, sending, receiver));
+        Self {
+            client: Arc::clone(client),
+            commands: Some(commands),
+            task: Some(task),
+            progress,
+            tables: Vec::new(),
+            allowed: 0,
+        }
+    }
+
+    fn tell(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            // The conversation ends after us.
+            let _ = commands.send(command);
+        }
+    }
+
+    /// The number that stands for a table in what is sent.
+    ///
+    /// # Errors
+    /// [`engram_core::Error::UnknownTable`], or what keeps us from asking.
+    pub fn table_number(&mut self, name: &str) -> Result<u32> {
+        let known = self.tables.iter().enumerate().find(|(number, table)| {
+            table.name == name && !u32::try_from(*number).is_ok_and(|at| self.progress.is_lost(at))
+        });
+        if let Some((number, _)) = known {
+            return Ok(u32::try_from(number).unwrap_or(u32::MAX));
+        }
+        let options = wait_on(self.client.describe(name))?;
+        if let Some(lost) = self.tables.iter().position(|table| table.name == name) {
+            // Numbers go on where they were: the session is the same.
+            self.tables[lost] = options;
+            self.progress.found(lost);
+            return Ok(u32::try_from(lost).unwrap_or(u32::MAX));
+        }
+        self.tables.push(options);
+        self.progress.add_table();
+        self.tell(Command::Table(name.into()));
+        Ok(u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    /// The options of the table behind a number that [`RemoteOutbox::table_number`] gave.
+    #[must_use]
+    pub fn options(&self, number: u32) -> &Arc<TableOptions> {
+        &self.tables[number as usize]
+    }
+
+    /// Items sent and not yet settled.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.progress.in_flight()
+    }
+
+    /// Sends items to their tables, in order.
+    ///
+    /// # Errors
+    /// What a table says of them, these or earlier ones; items for other tables are sent all the same.
+    pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
+        let mut outcome = Ok(());
+        let mut items = items.peekable();
+        while let Some((number, first)) = items.next() {
+            let mut batch = vec![first];
+            while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
+                batch.push(item);
+            }
+            let options = &self.tables[number as usize];
+            match batch.iter().try_for_each(|item| options.check_item(item)) {
+                Ok(()) => {
+                    self.progress.count_sent(number, batch.len() as u64);
+                    self.tell(Command::Items(number, batch));
+                }
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+        }
+        outcome.and(self.settle())
+    }
+
+    /// Takes note of what was refused meanwhile.
+    ///
+    /// # Errors
+    /// Why it was.
+    pub fn settle(&mut self) -> Result<()> {
+        self.progress.take_error().map_or(Ok(()), Err)
+    }
+
+    /// Why the oldest item waits, for the error that ends a wait.
+    #[must_use]
+    pub fn why_waiting(&self) -> String {
+        let Some(table) = self.progress.waits_for() else {
+            return String::new();
+        };
+        let name = &self.tables[table as usize].name;
+        let mut infos = self.client.infos();
+        let mut patience = Patience {
+            deadline: Some(Instant::now() + EXPLAIN),
+            interrupted: &mut || false,
+        };
+        let why = match wait(&mut infos, &mut patience) {
+            Waited::Served(Ok(infos)) => infos
+                .into_iter()
+                .find(|info| info.name == *name)
+                .and_then(|info| info.inserting_blocked),
+            Waited::Served(Err(error)) => Some(error.to_string()),
+            _ => None,
+        };
+        why.map_or_else(String::new, |why| format!("; {why}"))
+    }
+
+    /// Makes the future wait until at most `allowed` items are in flight.
+    pub fn wait_for(&mut self, allowed: usize) -> &mut Self {
+        self.allowed = allowed;
+        self.tell(Command::Wake);
+        self
+    }
+}
+
+impl Future for RemoteOutbox {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let this = self.get_mut();
+        this.progress.waker.register(context.waker());
+        if let Some(error) = this.progress.take_error() {
+            return Poll::Ready(Err(error));
+        }
+        if this.progress.in_flight() <= this.allowed {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+}
+
+impl RemoteOutbox {
+    /// Withdraws what is not settled. Afterwards [`RemoteOutbox::in_flight`] is final.
+    pub fn finish(&mut self) {
+        self.commands = None;
+        if let Some(mut task) = self.task.take() {
+            let mut patience = Patience {
+                deadline: Some(Instant::now() + FAREWELL),
+                interrupted: &mut || false,
+            };
+            if !matches!(wait(&mut task, &mut patience), Waited::Served(_)) {
+                task.abort();
+            }
+        }
+    }
+
+    /// Items for one table that are sent and not settled.
+    #[must_use]
+    pub fn in_flight_to(&self, table: u32) -> u64 {
+        self.progress.in_flight_to(table)
+    }
+}
+
+impl Drop for RemoteOutbox {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

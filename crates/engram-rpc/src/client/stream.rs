@@ -1,0 +1,136 @@
+//! Prefetching from a server: a few asks ahead, each on lease.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use engram_core::gather::Uneven;
+use engram_core::{Error, Result};
+use engram_engine::{Patience, StreamOptions, Waited, wait};
+
+use tokio::task::JoinHandle;
+
+use super::sample::{Ask, AskTicket, Asks, Delivered, RemoteLease};
+use crate::wire::Arrived;
+
+/// How long closing waits for the server's last word.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What a reader gets.
+#[derive(Debug)]
+pub enum RemoteNext {
+    /// A batch.
+    Batch(Arrived),
+    /// All batches were read, or none came in time.
+    End,
+    /// The reader was asked to stop waiting.
+    Interrupted,
+}
+
+/// A reader's end of a sample stream of its own.
+///
+/// Asking for the next batch acknowledges the one before. Ending the stream acknowledges what was
+/// handed over and gives back the rest.
+#[derive(Debug)]
+pub struct RemoteStream {
+    asks: Option<Asks>,
+    /// Ends once the server knows what was used and what was not.
+    task: Option<JoinHandle<()>>,
+    table: String,
+    options: StreamOptions,
+    asked: u64,
+    ahead: VecDeque<AskTicket>,
+    delivered: Option<RemoteLease>,
+}
+
+impl RemoteStream {
+    pub(crate) fn new(
+        (asks, task): (Asks, JoinHandle<()>),
+        table: String,
+        options: StreamOptions,
+    ) -> Result<Self> {
+        if options.batch_size == 0 || options.prefetch == 0 {
+            return Err(Error::InvalidArgument(format!(
+                "batch_size is {} and prefetch is {}; both must be at least 1",
+                options.batch_size, options.prefetch
+            )));
+        }
+        let mut stream = Self {
+            asks: Some(asks),
+            task: Some(task),
+            table,
+            options,
+            asked: 0,
+            ahead: VecDeque::new(),
+            delivered: None,
+        };
+        stream.ask_ahead();
+        Ok(stream)
+    }
+
+    fn ask_ahead(&mut self) {
+        let Some(asks) = &self.asks else { return };
+        let StreamOptions {
+            batch_size,
+            prefetch,
+            max_batches,
+            uneven,
+        } = self.options;
+        while self.ahead.len() < prefetch && max_batches.is_none_or(|max| self.asked < max) {
+            self.ahead.push_back(asks.ask(Ask {
+                table: self.table.clone(),
+                n: u32::try_from(batch_size).unwrap_or(u32::MAX),
+                timeout: None,
+                partial: false,
+                pad: uneven == Uneven::Pad,
+                leased: true,
+            }));
+            self.asked += 1;
+        }
+    }
+
+    /// The next batch; acknowledges the one before.
+    ///
+    /// # Errors
+    /// What ended the asks: the table was dropped, the server is gone.
+    pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<RemoteNext> {
+        if let Some(lease) = self.delivered.take() {
+            lease.acknowledge();
+        }
+        let Some(ticket) = self.ahead.front_mut() else {
+            return Ok(RemoteNext::End);
+        };
+        match wait(ticket, patience) {
+            Waited::Served(outcome) => {
+                self.ahead.pop_front();
+                let Delivered { batch, lease } = outcome?;
+                self.delivered = Some(lease);
+                self.ask_ahead();
+                Ok(RemoteNext::Batch(batch))
+            }
+            Waited::Late => Ok(RemoteNext::End),
+            Waited::Interrupted => Ok(RemoteNext::Interrupted),
+        }
+    }
+
+    /// Stops prefetching; what was not handed over goes back. Waits until the server knows.
+    pub fn close(&mut self) {
+        if let Some(lease) = self.delivered.take() {
+            lease.acknowledge();
+        }
+        self.ahead.clear();
+        self.asks = None;
+        if let Some(mut task) = self.task.take() {
+            let mut patience = Patience {
+                deadline: Some(Instant::now() + FAREWELL),
+                interrupted: &mut || false,
+            };
+            let _ = wait(&mut task, &mut patience);
+        }
+    }
+}
+
+impl Drop for RemoteStream {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

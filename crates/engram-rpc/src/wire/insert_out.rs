@@ -1,0 +1,295 @@
+//! Chunks and items on their way to a server: everything is said once per connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use engram_core::codec::Codec;
+use engram_core::{
+    Chunk, NewItem, Payload, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
+};
+
+use super::{cell_out, join, layout_out};
+use crate::pb::{self, items::Form};
+use crate::{PART, wire};
+
+/// Shapes and schemas that are remembered; beyond, all are said anew.
+const REMEMBERED: usize = 4096;
+
+/// What the server at the other end has been told.
+#[derive(Debug, Default)]
+pub struct Told {
+    chunks: HashMap<usize, (u32, Weak<Chunk>)>,
+    /// Look for chunks that nobody refers to once there are so many.
+    sweep_at: usize,
+    schemas: HashMap<usize, (u32, Arc<Schema>)>,
+    shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
+    next: u32,
+}
+
+/// Requests being filled, ready ones in front.
+#[derive(Debug, Default)]
+pub struct Parcel {
+    ready: VecDeque<pb::InsertRequest>,
+    open: pb::InsertRequest,
+    /// Bytes of the open request, about.
+    bytes: usize,
+    priorities: BytesMut,
+    keys: BytesMut,
+    chunks: BytesMut,
+    offsets: BytesMut,
+    /// The number that would continue the last run of items.
+    run: Option<u64>,
+}
+
+impl Parcel {
+    /// True when the open request should be sent before more goes in.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.bytes >= PART
+    }
+
+    /// All requests, the open one last.
+    pub fn take(&mut self) -> VecDeque<pb::InsertRequest> {
+        self.end_request();
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Adds an item, and before it what it is made of where the server has not been told.
+    ///
+    /// # Errors
+    /// [`engram_core::Error::Payload`] where a chunk cannot be read.
+    pub fn add(&mut self, told: &mut Told, table: &str, number: u64, item: &NewItem) -> Result<()> {
+        // Chunks come before items within a request: all of an item's must be in before it.
+        for chunk in item.trajectory.chunks() {
+            self.tell_chunk(told, chunk)?;
+        }
+        let form = match &item.trajectory {
+            Trajectory::Rows { len, squeeze, .. } => Form::Rows(pb::Rows {
+                len: *len,
+                squeeze: *squeeze,
+            }),
+            Trajectory::Window { shape, .. } => Form::Shape(self.tell_shape(told, shape)),
+            Trajectory::Spans(spans) => Form::Spans(pb::Spans {
+                layout: Some(layout_out(&spans.layout)),
+                chunks: spans.chunks.iter().map(|chunk| told.id_of(chunk)).collect(),
+                columns: columns_out(&spans.columns, spans.slices.len()),
+                slices: slices_out(&spans.slices),
+            }),
+        };
+        let continues = self.run == Some(number)
+            && !matches!(form, Form::Spans(_))
+            && (self.open.items.last())
+                .is_some_and(|run| run.table == table && run.form.as_ref() == Some(&form));
+        if !continues {
+            self.end_run();
+            self.bytes += 48 + table.len();
+            self.open.items.push(pb::Items {
+                table: table.into(),
+                first: number,
+                form: Some(form),
+                ..pb::Items::default()
+            });
+        }
+        self.run = Some(number + 1);
+        self.keys.put_u64_le(item.key);
+        self.priorities.put_f64_le(item.priority);
+        if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
+            &item.trajectory
+        {
+            self.chunks.put_u32_le(told.id_of(chunk));
+            self.offsets.put_u32_le(*offset);
+        }
+        self.bytes += 24;
+        Ok(())
+    }
+
+    /// Says which chunks will not be referred to any more.
+    pub fn release(&mut self, told: &mut Told) {
+        if told.chunks.len() < told.sweep_at.max(64) {
+            return;
+        }
+        let released = &mut self.open.released;
+        told.chunks.retain(|_, (id, chunk)| {
+            let alive = chunk.strong_count() > 0;
+            if !alive {
+                released.push(*id);
+            }
+            alive
+        });
+        self.bytes += released.len() * 5;
+        told.sweep_at = told.chunks.len() * 2;
+    }
+
+    fn tell_chunk(&mut self, told: &mut Told, chunk: &Arc<Chunk>) -> Result<()> {
+        if told.knows(chunk) {
+            return Ok(());
+        }
+        let schema = self.tell_schema(told, chunk.schema());
+        let id = told.number();
+        told.chunks
+            .insert(address(chunk), (id, Arc::downgrade(chunk)));
+        let origin = chunk.origin();
+        let mut payload = payload_of(chunk)?;
+        let rest = payload.split_off(payload.len().min(PART));
+        self.bytes += payload.len() + 64 + 16 * chunk.extents().len();
+        self.open.chunks.push(pb::Chunk {
+            id,
+            schema,
+            key: origin.key,
+            episodes_le: join(origin.episodes.iter().copied()),
+            first_step: origin.first_step,
+            steps: origin.steps,
+            extents: chunk.extents().iter().map(extent_out).collect(),
+            bytes: (payload.len() + rest.len()) as u64,
+            payload,
+        });
+        self.add_parts(rest);
+        Ok(())
+    }
+
+    /// Sends the rest of the last chunk in requests of its own.
+    fn add_parts(&mut self, mut rest: Bytes) {
+        while !rest.is_empty() {
+            self.end_request();
+            self.open.part = rest.split_to(rest.len().min(PART));
+            self.bytes = self.open.part.len();
+        }
+        if self.is_full() {
+            self.end_request();
+        }
+    }
+
+    fn tell_schema(&mut self, told: &mut Told, schema: &Arc<Schema>) -> u32 {
+        if let Some((id, _)) = told.schemas.get(&address(schema)) {
+            return *id;
+        }
+        if told.schemas.len() >= REMEMBERED {
+            told.schemas.clear();
+        }
+        let id = told.number();
+        told.schemas
+            .insert(address(schema), (id, Arc::clone(schema)));
+        self.bytes += 32 * schema.cells.len() + schema.layout.structure.len();
+        self.open.schemas.push(pb::Schema {
+            id,
+            layout: Some(layout_out(&schema.layout)),
+            cells: schema.cells.iter().map(cell_out).collect(),
+        });
+        id
+    }
+
+    fn tell_shape(&mut self, told: &mut Told, shape: &Arc<WindowShape>) -> u32 {
+        if let Some((id, _)) = told.shapes.get(&address(shape)) {
+            return *id;
+        }
+        if told.shapes.len() >= REMEMBERED {
+            told.shapes.clear();
+        }
+        let id = told.number();
+        told.shapes.insert(address(shape), (id, Arc::clone(shape)));
+        self.bytes += 32 * shape.slices.len() + shape.layout.structure.len();
+        self.open.shapes.push(pb::Shape {
+            id,
+            layout: Some(layout_out(&shape.layout)),
+            columns: columns_out(&shape.columns, shape.slices.len()),
+            slices: slices_out(&shape.slices),
+        });
+        id
+    }
+
+    /// Puts the run's arrays into its message.
+    fn end_run(&mut self) {
+        if self.run.take().is_some()
+            && let Some(items) = self.open.items.last_mut()
+        {
+            items.keys_le = self.keys.split().freeze();
+            items.priorities_le = self.priorities.split().freeze();
+            items.chunks_le = self.chunks.split().freeze();
+            items.offsets_le = self.offsets.split().freeze();
+        }
+    }
+
+    fn end_request(&mut self) {
+        self.end_run();
+        self.bytes = 0;
+        let request = std::mem::take(&mut self.open);
+        if request != pb::InsertRequest::default() {
+            self.ready.push_back(request);
+        }
+    }
+}
+
+impl Told {
+    fn number(&mut self) -> u32 {
+        self.next = self.next.wrapping_add(1);
+        self.next
+    }
+
+    fn knows(&self, chunk: &Arc<Chunk>) -> bool {
+        // The weak reference keeps the address from being used again.
+        self.chunks.contains_key(&address(chunk))
+    }
+
+    fn id_of(&self, chunk: &Arc<Chunk>) -> u32 {
+        self.chunks.get(&address(chunk)).map_or(0, |(id, _)| *id)
+    }
+}
+
+fn address<T>(shared: &Arc<T>) -> usize {
+    Arc::as_ptr(shared).addr()
+}
+
+fn extent_out(extent: &engram_core::chunk::Extent) -> pb::Extent {
+    pb::Extent {
+        stored: extent.stored,
+        rows: extent.rows,
+        codec: match extent.codec {
+            Codec::Raw => wire::RAW,
+            Codec::Lz4 => wire::LZ4,
+        },
+    }
+}
+
+fn slices_out(slices: &[Slice]) -> Vec<pb::Slice> {
+    let slices = slices.iter().map(|slice| pb::Slice {
+        chunk: slice.chunk,
+        column: slice.column,
+        offset: slice.offset,
+        len: slice.len,
+    });
+    slices.collect()
+}
+
+fn columns_out(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> {
+    let ends = columns
+        .iter()
+        .skip(1)
+        .map(|column| column.first_slice as usize);
+    let ends = ends.chain([slices]);
+    let columns = columns
+        .iter()
+        .zip(ends)
+        .map(|(column, end)| pb::SpanColumn {
+            slices: u32::try_from(end).unwrap_or(u32::MAX) - column.first_slice,
+            squeeze: column.squeeze,
+        });
+    columns.collect()
+}
+
+/// A chunk's bytes, without a copy where they are in memory.
+fn payload_of(chunk: &Arc<Chunk>) -> Result<Bytes> {
+    struct Held(Arc<Chunk>);
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            match self.0.payload() {
+                Payload::Heap(bytes) => bytes,
+                _ => &[],
+            }
+        }
+    }
+    Ok(match chunk.payload() {
+        Payload::Heap(_) => Bytes::from_owner(Held(Arc::clone(chunk))),
+        other => Bytes::copy_from_slice(&other.pin()?),
+    })
+}
