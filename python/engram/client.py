@@ -1,0 +1,58 @@
+"""The client: the tables of a server, used as if they were here."""
+
+from os import PathLike
+
+from engram import _checks, _engram
+from engram.errors import InvalidArgumentError
+from engram.server import _read
+from engram.store import AnyStore
+
+__all__ = ["Client"]
+
+
+class Client(AnyStore):
+    """The tables of a `Server`, in whatever process or machine that is.
+
+    It has every method of `Store`, with the same promises. What differs is what a network adds: a server
+    may go away. Calls then wait up to `reconnect_timeout` seconds for it to come back; writers go on where they
+    were, nothing is doubled, and an error names what was not acknowledged. Unlike a store, a client may be
+    used in a forked child.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        ca: str | PathLike[str] | None = None,
+        certificate: str | PathLike[str] | None = None,
+        key: str | PathLike[str] | None = None,
+        server_name: str | None = None,
+        reconnect_timeout: float = 5.0,
+    ) -> None:
+        """Makes a client; it connects when it is first used.
+
+        Args:
+            address: `host:port` of the server.
+            token: What the server asks for.
+            ca: PEM file with who signed the server's certificate; turns TLS on.
+            certificate: PEM file with our own certificate, where the server asks for one; together with `key`.
+            key: PEM file with its private key.
+            server_name: Name in the server's certificate; None: the host of `address`.
+            reconnect_timeout: Seconds that a server may be gone before calls fail.
+
+        Raises:
+            InvalidArgumentError: The address has no port, or a file is unreadable.
+        """
+        if (certificate is None) != (key is None):
+            raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
+        if ca is None and (certificate is not None or server_name is not None):
+            raise InvalidArgumentError("`certificate` and `server_name` need TLS: give a `ca`, too")
+        timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
+        identity = None if certificate is None or key is None else (_read(certificate), _read(key))
+        tls = None if ca is None else (_read(ca), identity, server_name)
+        self.address = address
+        self._native = _engram.Store.connect(address, token, tls, timeout)
+
+    def __repr__(self) -> str:
+        return f"Client({self.address})"
