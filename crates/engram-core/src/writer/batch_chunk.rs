@@ -11,6 +11,7 @@ use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
+use crate::shared_bytes::SharedBytes;
 
 /// How a batch of environments shares chunks.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +195,7 @@ impl OpenBatch {
 }
 
 /// Writes cell `n` of `cells` to place `step` of the `n`-th `length` places of `room`.
-fn scatter(room: &mut [u8], cells: &[u8], size: usize, length: usize, step: usize) {
+fn scatter(room: &mut [u8], cells: SharedBytes<'_>, size: usize, length: usize, step: usize) {
     match size {
         0 => {}
         1 => scatter_sized::<1>(room, cells, length, step),
@@ -204,18 +205,23 @@ fn scatter(room: &mut [u8], cells: &[u8], size: usize, length: usize, step: usiz
         16 => scatter_sized::<16>(room, cells, length, step),
         _ => {
             let places = room.chunks_exact_mut(size * length);
-            for (place, cell) in places.zip(cells.chunks_exact(size)) {
-                place[step * size..][..size].copy_from_slice(cell);
+            for (place, cell) in places.zip(cells.pieces(size)) {
+                cell.copy_to(&mut place[step * size..][..size]);
             }
         }
     }
 }
 
 /// A copy of known size is one move, not a call.
-fn scatter_sized<const N: usize>(room: &mut [u8], cells: &[u8], length: usize, step: usize) {
+fn scatter_sized<const N: usize>(
+    room: &mut [u8],
+    cells: SharedBytes<'_>,
+    length: usize,
+    step: usize,
+) {
     let places = room.as_chunks_mut::<N>().0[step..].iter_mut();
-    for (place, cell) in places.step_by(length).zip(cells.as_chunks::<N>().0) {
-        *place = *cell;
+    for (place, cell) in places.step_by(length).zip(cells.arrays::<N>()) {
+        *place = cell;
     }
 }
 
@@ -242,7 +248,13 @@ mod tests {
             let mut expected = vec![Vec::new(); envs];
             for step in 0..3_u8 {
                 let cells: Vec<u8> = (0..3).flat_map(|env| vec![10 * env + step; size]).collect();
-                scatter(&mut room, &cells, size, length, step.into());
+                scatter(
+                    &mut room,
+                    cells.as_slice().into(),
+                    size,
+                    length,
+                    step.into(),
+                );
                 for (env, cell) in (0..envs).zip(cells.chunks(size.max(1))) {
                     expected[env].extend_from_slice(cell);
                 }

@@ -326,7 +326,7 @@ mod tests {
         );
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
-        let good = [BatchColumn::Cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        let good = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
         let mut text = |columns: &[BatchColumn<'_>], ends: Option<&[bool]>| {
             recorder
                 .append_batch(columns, ends)
@@ -338,7 +338,7 @@ mod tests {
             "batch has 1 columns; its steps have 2"
         );
         assert_eq!(
-            text(&[BatchColumn::Cells(&[0; 5]), good[1]], None),
+            text(&[BatchColumn::cells(&[0; 5]), good[1]], None),
             "column `x` of the batch has 5 bytes; 2 environments have 4"
         );
         assert_eq!(
@@ -346,7 +346,7 @@ mod tests {
             "column `s` of the batch has 1 cells; 2 environments have 2"
         );
         assert_eq!(
-            text(&[good[0], BatchColumn::Cells(&[])], None),
+            text(&[good[0], BatchColumn::cells(&[])], None),
             "column `s` of the batch has 0 string cells; 2 environments have 2"
         );
         assert_eq!(
@@ -367,7 +367,7 @@ mod tests {
     fn chunks_name_the_episodes_of_their_steps() {
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
-        let batch = [BatchColumn::Cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
         for step in 0..6 {
             let ends = [step == 1 || step == 3, false];
             recorder.append_batch(&batch, Some(&ends)).unwrap();
