@@ -39,6 +39,10 @@ impl AlignedBytes {
     /// A buffer of `len` zero bytes; `None` when the system does not give so many.
     #[must_use]
     pub fn zeroed(len: usize) -> Option<Self> {
+        #[cfg(test)]
+        if failing::strikes() {
+            return None;
+        }
         let layout = Self::layout(len)?;
         // SAFETY: the layout's size is at least 1.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
@@ -74,6 +78,25 @@ impl Drop for AlignedBytes {
 impl fmt::Debug for AlignedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AlignedBytes({} bytes)", self.len)
+    }
+}
+
+/// Lets an allocation of this thread fail.
+#[cfg(test)]
+pub(crate) mod failing {
+    use std::cell::Cell;
+
+    thread_local!(static IN: Cell<Option<usize>> = const { Cell::new(None) });
+
+    /// The allocation after the next `n` fails.
+    pub(crate) fn after(n: usize) {
+        IN.set(Some(n));
+    }
+
+    pub(super) fn strikes() -> bool {
+        let left = IN.get();
+        IN.set(left.and_then(|n| n.checked_sub(1)));
+        left == Some(0)
     }
 }
 

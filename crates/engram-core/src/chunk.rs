@@ -163,6 +163,14 @@ pub struct ChunkBuilder {
     strings: Box<[StringColumn]>,
 }
 
+/// A chunk's bytes.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    extents: SmallVec<[Extent; 4]>,
+    /// `None` where the builder's buffer is the payload as it is.
+    payload: Option<AlignedBytes>,
+}
+
 #[derive(Clone, Debug, Default)]
 struct StringColumn {
     ends: Vec<u32>,
@@ -316,12 +324,35 @@ impl ChunkBuilder {
         Ok(())
     }
 
+    /// Takes back what [`commit`](Self::commit) did last to a column: its cell is staged again.
+    pub(crate) fn uncommit(&mut self, column: usize) {
+        if let Some(strings) = self.strings.get_mut(column) {
+            strings.ends.pop();
+        }
+        self.rows[column] -= 1;
+    }
+
+    /// Forgets the cells of a string column.
+    pub(crate) fn clear_strings(&mut self, column: usize) {
+        self.strings[column] = StringColumn::default();
+        self.rows[column] = 0;
+    }
+
     /// Turns the committed rows into a chunk.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the stored bytes would exceed [`MAX_CHUNK_BYTES`],
     /// [`Error::OutOfMemory`].
     pub fn seal(self, origin: Origin, compressor: &mut Compressor) -> Result<Chunk> {
+        let packed = self.pack(compressor)?;
+        Ok(self.finish(packed, origin))
+    }
+
+    /// Does all of sealing that may fail, and leaves the builder as it is.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<Packed> {
         let columns = self.schema.cells.len();
         let packed: SmallVec<[Option<Vec<u8>>; 4]> = (0..columns)
             .map(|column| match self.schema.cells[column].dtype {
@@ -351,7 +382,7 @@ impl ChunkBuilder {
             offset += aligned(stored);
         }
         let payload = if as_is {
-            self.buffer
+            None
         } else {
             let mut buffer = allocate(offset, self.capacity)?;
             for (column, packed) in packed.iter().enumerate() {
@@ -359,15 +390,20 @@ impl ChunkBuilder {
                 let extent: &Extent = &extents[column];
                 buffer[extent.offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            buffer
+            Some(buffer)
         };
-        Ok(Chunk {
+        Ok(Packed { extents, payload })
+    }
+
+    /// The chunk of what was packed; nothing was written since.
+    pub(crate) fn finish(self, packed: Packed, origin: Origin) -> Chunk {
+        Chunk {
             origin,
             schema: self.schema,
-            extents,
-            payload: Payload::Heap(payload),
+            extents: packed.extents,
+            payload: Payload::Heap(packed.payload.unwrap_or(self.buffer)),
             holders: Holders::default(),
-        })
+        }
     }
 
     /// The committed bytes of a fixed-size column.
