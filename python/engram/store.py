@@ -167,6 +167,7 @@ class Store:
             DeadlineExceededError: The text says how many came, and what was waited for.
             NeverServedError: No waiting would help: the table can never hold so many.
             SignatureError: The items' columns do not go side by side.
+            OutOfMemoryError: The batch needs more memory than there is.
             UnknownTableError, ClosedError: As their descriptions say.
         """
         return Batch(

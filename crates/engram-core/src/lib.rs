@@ -18,6 +18,7 @@ pub mod pool;
 pub mod rate_limiter;
 pub mod schema;
 pub mod selector;
+pub mod shared_bytes;
 pub mod sum_tree;
 pub mod table;
 pub mod trajectory;
@@ -37,4 +38,5 @@ pub use selector::{Odds, SelectorKind};
 pub use table::{
     Admission, Draw, Fact, Handle, Snapshot, TableOptions, TableState, TableStats, Trash,
 };
+pub use shared_bytes::SharedBytes;
 pub use trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};

@@ -17,6 +17,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::Closed(_) => "ClosedError",
         Error::ExpiredStep(_) => "ExpiredStepError",
         Error::Backpressure(_) => "BackpressureError",
+        Error::OutOfMemory(_) => "OutOfMemoryError",
         _ => "EngramError",
     };
     new(py, class, error.to_string())

@@ -178,7 +178,9 @@ fn column_in(
     if cells.and_then(|cells| cells.checked_mul(cell.bytes())) != Some(len) {
         return Err(contradiction("cells and bytes of a column differ"));
     }
-    Ok((cell, time, Buffer::Fixed(pool.take(len))))
+    let buffer = pool.take(len);
+    let buffer = buffer.ok_or_else(|| Error::out_of_memory("a batch from the server", Some(len)))?;
+    Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
 fn facts_in(batch: &pb::Batch) -> Result<Vec<Fact>> {

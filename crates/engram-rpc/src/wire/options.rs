@@ -31,6 +31,7 @@ pub fn error_out(error: &Error) -> pb::Error {
         Error::ExpiredStep(_) => Code::ExpiredStep,
         Error::Backpressure(_) => Code::Backpressure,
         Error::Payload(_) => Code::Payload,
+        Error::OutOfMemory(_) => Code::OutOfMemory,
         Error::Unavailable(_) => Code::Unavailable,
         Error::Handshake(_) => Code::Handshake,
         _ => Code::Unknown,
@@ -66,7 +67,8 @@ pub fn error_in(error: pb::Error) -> Error {
         Code::Backpressure => Error::Backpressure(text),
         Code::Unavailable => Error::Unavailable(text),
         Code::Handshake => Error::Handshake(text),
-        Code::Unknown | Code::Payload | Code::OutOfMemory => Error::Payload(text),
+        Code::OutOfMemory => Error::OutOfMemory(text),
+        Code::Unknown | Code::Payload => Error::Payload(text),
     }
 }
 
