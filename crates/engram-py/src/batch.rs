@@ -1,7 +1,7 @@
 //! What sampling returns: arrays over the engine's own buffers, facts about the items on demand.
 
 use engram_core::gather::{Column, Columns, Data, Time};
-use engram_core::{Draw, Odds};
+use engram_core::{Fact, Odds};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -9,17 +9,6 @@ use pyo3::types::PyList;
 use crate::arrays;
 use crate::errors;
 use crate::structure::Structure;
-
-/// Facts about one sampled item; what it is made of is in the columns already.
-#[derive(Clone, Copy, Debug)]
-struct Fact {
-    key: u64,
-    probability: f64,
-    priority: f64,
-    times_sampled: u32,
-    table_size: u64,
-    odds: Odds,
-}
 
 /// A batch: `data`, and one array per fact, made when asked for.
 #[pyclass(frozen, module = "engram._engram")]
@@ -36,11 +25,11 @@ impl Batch {
     pub(crate) fn new(
         py: Python<'_>,
         columns: Columns,
-        draws: &[Draw],
+        facts: Vec<Fact>,
         single: bool,
     ) -> PyResult<Self> {
         let structure = Structure::parse(py, &columns.layout.structure)?;
-        let items = draws.len();
+        let items = facts.len();
         let mut arrays = Vec::with_capacity(columns.columns.len());
         let mut splits = Vec::new();
         let mut lengths = Vec::new();
@@ -77,17 +66,6 @@ impl Batch {
                 .unflatten(py, leaves)
                 .map(|nest| Some(nest.unbind()))
         };
-        let facts = draws
-            .iter()
-            .map(|draw| Fact {
-                key: draw.key,
-                probability: draw.probability,
-                priority: draw.priority,
-                times_sampled: draw.times_sampled,
-                table_size: draw.table_size,
-                odds: draw.odds,
-            })
-            .collect();
         Ok(Self {
             row_splits: nest(splits)?,
             lengths: nest(lengths)?,

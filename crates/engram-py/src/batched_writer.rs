@@ -85,7 +85,7 @@ impl Inner {
             check(py, pattern, &self.sender, &schema)?;
         }
         self.patterns.clone_from(&patterns);
-        let base = self.sender.engine.fresh_number();
+        let base = self.sender.fresh_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
         self.begun = Some((structure, recorder.map_err(wrong)?));
@@ -187,13 +187,13 @@ impl BatchedWriter {
         timeout: Option<f64>,
         compression: &str,
     ) -> PyResult<Self> {
-        let engine = store.engine(py)?;
+        let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let inner = Inner {
             options: options(1, chunk_length, compression, py)?,
             num_envs,
             begun: None,
-            sender: Sender::new(engine, max_in_flight_items, timeout),
+            sender: Sender::new(&tables, max_in_flight_items, timeout),
             compile,
             patterns: Vec::new(),
         };
@@ -255,6 +255,6 @@ impl BatchedWriter {
             .begun
             .as_ref()
             .map_or(0, |(_, recorder)| recorder.pending_items());
-        Ok(recorded + inner.sender.outbox.items_left())
+        Ok(recorded + inner.sender.items_left(py))
     }
 }

@@ -55,6 +55,11 @@ impl From<LimiterConfig> for RateLimits {
 }
 
 impl TableConfig<'_> {
+    /// Its own seed.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
     /// The same for the engine; `default_seed` where the table has none of its own.
     pub(crate) fn into_options(self, py: Python<'_>, default_seed: u64) -> PyResult<TableOptions> {
         let ttl = match self.ttl {

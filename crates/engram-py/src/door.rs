@@ -18,6 +18,11 @@ pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How often this process's line has forked since the module was loaded.
+pub(crate) fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// A value that must not be used, nor dropped, in a forked child: its locks may be held for ever
 /// by threads that do not exist there.
 #[derive(Debug)]
@@ -31,7 +36,7 @@ impl<T: Send> Home<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self {
             value: Some(value),
-            forks: FORKS.load(Ordering::Relaxed),
+            forks: forks(),
             what,
         }
     }
@@ -59,7 +64,7 @@ impl<T: Send> Home<T> {
     }
 
     fn is_home(&self) -> bool {
-        self.forks == FORKS.load(Ordering::Relaxed)
+        self.forks == forks()
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
@@ -110,6 +115,11 @@ impl Timeout {
             )),
             _ => Ok(Self { seconds }),
         }
+    }
+
+    /// The time it leaves; `None` when it never ends.
+    pub(crate) fn duration(self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.seconds?).ok()
     }
 
     /// Seconds, infinite for none.

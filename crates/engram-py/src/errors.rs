@@ -17,6 +17,8 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::Closed(_) => "ClosedError",
         Error::ExpiredStep(_) => "ExpiredStepError",
         Error::Backpressure(_) => "BackpressureError",
+        Error::Unavailable(_) => "UnavailableError",
+        Error::Handshake(_) => "HandshakeError",
         Error::OutOfMemory(_) => "OutOfMemoryError",
         _ => "EngramError",
     };

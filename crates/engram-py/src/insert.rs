@@ -1,6 +1,7 @@
 //! `Store.insert`: a whole item in one call.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
@@ -13,6 +14,7 @@ use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
 use crate::leaf::Leaf;
 use crate::structure::Structure;
+use crate::tables::{Link, Tables};
 
 /// Remembers what the last item looked like: usually the next one looks the same.
 #[derive(Debug, Default)]
@@ -33,7 +35,7 @@ impl Inserter {
     /// Inserts one item into several tables, all sharing its data; returns its key.
     pub(crate) fn insert(
         &self,
-        engine: &Arc<Engine>,
+        tables: &Tables,
         data: &Bound<'_, PyAny>,
         priorities: &[(String, f64)],
         timeout: Timeout,
@@ -44,9 +46,11 @@ impl Inserter {
             let text = "no table to insert into; priorities must name at least one table";
             return Err(errors::invalid(py, text.into()));
         }
-        let asked = priorities
+        let options = priorities
             .iter()
-            .find_map(|(name, _)| engine.table(name).ok()?.options().signature.clone());
+            .map(|(name, _)| tables.options(py, name))
+            .collect::<PyResult<Vec<_>>>()?;
+        let asked = options.iter().find_map(|table| table.signature.clone());
         let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
         let steps = steps(py, &known, &leaves)?;
         let wrong = |error: Error| errors::to_py(py, &error);
@@ -55,63 +59,50 @@ impl Inserter {
             fill(py, &known, leaf, &mut builder, column, steps)?;
         }
         let deadline = timeout.deadline();
-        let key = engine.fresh_number() >> 1;
-        let tickets = enter(py, || {
-            let item = seal(engine, builder, key, steps, !time_axis)?;
-            let tables = priorities
-                .iter()
-                .map(|(name, priority)| Ok((engine.table(name)?, *priority)));
-            let tables = tables.collect::<Result<Vec<_>>>()?;
-            let items: Vec<NewItem> = tables
-                .iter()
-                .map(|(_, priority)| NewItem {
-                    priority: *priority,
-                    ..item.clone()
-                })
-                .collect();
+        let key = tables.fresh_number() >> 1;
+        let items = enter(py, || {
+            let item = seal(tables, builder, key, steps, !time_axis)?;
+            let items = priorities.iter().map(|(_, priority)| NewItem {
+                priority: *priority,
+                ..item.clone()
+            });
+            let items: Vec<NewItem> = items.collect();
             // All or nothing: a table that refuses the item is found before any takes it.
-            for ((table, _), item) in tables.iter().zip(&items) {
-                table.options().check_item(item)?;
+            for (table, item) in options.iter().zip(&items) {
+                table.check_item(item)?;
             }
-            tables
-                .iter()
-                .zip(items)
-                .map(|((table, _), item)| table.insert(vec![item]))
-                .collect::<Result<Vec<_>>>()
+            Ok(items)
         })?;
-        let mut taken = Vec::new();
-        let mut late = Vec::new();
-        let mut whys = Vec::new();
-        for mut ticket in tickets {
-            let table = Arc::clone(ticket.table());
-            let name = format!("`{}`", table.options().name);
-            if wait_for(py, &mut ticket, deadline)?.is_some() {
-                taken.push(name);
-                continue;
-            }
-            let (withdrawn, info) = py.detach(|| (ticket.withdraw(), table.info()));
-            if withdrawn == 0 {
-                // It went in between the last look and the withdrawal.
-                taken.push(name);
-                continue;
-            }
-            late.push(name);
-            whys.extend(info.inserting_blocked.map(|why| format!("; {why}")));
-        }
+        let names: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
+        let taken = match tables {
+            Tables::Here(engine) => put_here(py, engine, &names, items, deadline)?,
+            Tables::There(link) => put_there(py, link, &names, items, deadline)?,
+        };
+        let named = |wanted: bool| {
+            let names = names.iter().zip(&taken).filter(|(_, taken)| **taken == wanted);
+            names.map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>()
+        };
+        let late = named(false);
         if late.is_empty() {
             return Ok(key);
         }
-        let tables = if late.len() == 1 { "table" } else { "tables" };
-        let others = if taken.is_empty() {
+        let infos = tables.infos(py)?;
+        let whys = names.iter().zip(&taken).filter(|(_, taken)| !**taken).filter_map(|(name, _)| {
+            let info = infos.iter().find(|info| info.name == *name)?;
+            info.inserting_blocked.as_ref().map(|why| format!("; {why}"))
+        });
+        let noun = if late.len() == 1 { "table" } else { "tables" };
+        let others = named(true);
+        let others = if others.is_empty() {
             "no table has it".to_string()
         } else {
-            format!("only {} has it", taken.join(", "))
+            format!("only {} has it", others.join(", "))
         };
         let text = format!(
-            "{tables} {} did not take the item within {} s: {others}{}",
+            "{noun} {} did not take the item within {} s: {others}{}",
             late.join(", "),
             timeout.seconds(),
-            whys.concat()
+            whys.collect::<String>()
         );
         Err(wrong(Error::DeadlineExceeded(text)))
     }
@@ -212,6 +203,55 @@ fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     Some(CellSpec { dtype, shape })
 }
 
+/// Inserts an item into each table; says which have it at the deadline.
+fn put_here(
+    py: Python<'_>,
+    engine: &Engine,
+    names: &[&str],
+    items: Vec<NewItem>,
+    deadline: Option<Instant>,
+) -> PyResult<Vec<bool>> {
+    let tickets = enter(py, || {
+        let tables = names.iter().map(|name| engine.table(name));
+        let tables = tables.collect::<Result<Vec<_>>>()?;
+        let tickets = tables.iter().zip(items);
+        tickets
+            .map(|(table, item)| table.insert(vec![item]))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    let mut taken = Vec::with_capacity(names.len());
+    for mut ticket in tickets {
+        let served = wait_for(py, &mut ticket, deadline)?.is_some();
+        // It may have gone in between the last look and the withdrawal.
+        taken.push(served || py.detach(|| ticket.withdraw()) == 0);
+    }
+    Ok(taken)
+}
+
+/// The same for a server's tables.
+fn put_there(
+    py: Python<'_>,
+    link: &Link,
+    names: &[&str],
+    items: Vec<NewItem>,
+    deadline: Option<Instant>,
+) -> PyResult<Vec<bool>> {
+    let mut outbox = link.outbox();
+    let numbers = enter(py, || {
+        let numbers = names.iter().map(|name| outbox.table_number(name));
+        let numbers = numbers.collect::<Result<Vec<_>>>()?;
+        outbox.send(numbers.iter().copied().zip(items))?;
+        Ok(numbers)
+    })?;
+    if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
+        link.put_back(outbox);
+        return Ok(vec![true; names.len()]);
+    }
+    py.detach(|| outbox.finish());
+    let taken = numbers.iter().map(|number| outbox.in_flight_to(*number) == 0);
+    Ok(taken.collect())
+}
+
 /// How many steps the item has.
 fn steps(py: Python<'_>, known: &Known, leaves: &[Leaf<'_>]) -> PyResult<usize> {
     if leaves.is_empty() {
@@ -268,15 +308,15 @@ fn fill(
 }
 
 fn seal(
-    engine: &Engine,
+    tables: &Tables,
     builder: ChunkBuilder,
     key: u64,
     steps: usize,
     squeeze: bool,
 ) -> Result<NewItem> {
     let origin = Origin {
-        key: engine.fresh_number(),
-        episodes: [engine.fresh_number()].into_iter().collect(),
+        key: tables.fresh_number(),
+        episodes: [tables.fresh_number()].into_iter().collect(),
         first_step: 0,
         steps: u32::try_from(steps).unwrap_or(u32::MAX),
     };

@@ -18,6 +18,7 @@ mod sender;
 mod store;
 mod stream;
 mod structure;
+mod tables;
 mod writer;
 
 use pyo3::prelude::*;

@@ -87,7 +87,7 @@ impl Inner {
     }
 
     fn begin_anew(&mut self, py: Python<'_>) -> PyResult<()> {
-        let recorder = Recorder::new(self.options.clone(), self.sender.engine.fresh_number());
+        let recorder = Recorder::new(self.options.clone(), self.sender.fresh_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
         self.intake = Intake::default();
         self.patterns = PatternSet::new(self.declared);
@@ -121,15 +121,15 @@ impl PatternWriter {
         timeout: Option<f64>,
         compression: &str,
     ) -> PyResult<Self> {
-        let engine = store.engine(py)?;
+        let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let options = options(1, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options.clone(), engine.fresh_number())
+        let recorder = Recorder::new(options.clone(), tables.fresh_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let inner = Inner {
             recorder,
             intake: Intake::default(),
-            sender: Sender::new(engine, max_in_flight_items, timeout),
+            sender: Sender::new(&tables, max_in_flight_items, timeout),
             patterns: PatternSet::new(patterns),
             compile,
             compiled: false,
@@ -225,6 +225,6 @@ impl PatternWriter {
     #[getter]
     fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
         let inner = self.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.outbox.items_left())
+        Ok(inner.recorder.pending_items() + inner.sender.items_left(py))
     }
 }

@@ -32,13 +32,9 @@ impl PatternConfig {
         column: impl Fn(usize) -> Option<usize>,
     ) -> PyResult<Option<Pattern>> {
         let wrong = |error| errors::to_py(py, &error);
-        let number = sender
-            .outbox
-            .table_number(&sender.engine, &self.table)
-            .map_err(wrong)?;
-        let table = Arc::clone(sender.outbox.table(number));
-        table
-            .options()
+        let number = sender.table_number(py, &self.table)?;
+        sender
+            .options(number)
             .check_priority(self.priority)
             .map_err(wrong)?;
         let columns = self
@@ -100,7 +96,7 @@ pub(crate) fn check(
     sender: &Sender,
     schema: &engram_core::Schema,
 ) -> PyResult<()> {
-    let options = sender.outbox.table(pattern.table()).options();
+    let options = sender.options(pattern.table());
     let Some(signature) = &options.signature else {
         return Ok(());
     };

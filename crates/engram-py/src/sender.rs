@@ -3,36 +3,116 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engram_core::{Error, NewItem};
+use engram_core::pool::Pool;
+use engram_core::{Error, NewItem, TableOptions};
 use engram_engine::{Engine, Outbox};
+use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
-use crate::door::{Timeout, wait_for};
+use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
+use crate::tables::Tables;
 
 /// Items on their way, and how many of them there may be.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) outbox: Outbox,
+    tables: Tables,
+    way: Way,
     max_in_flight: usize,
     timeout: Timeout,
     pub(crate) closed: bool,
-    /// Items in unfinished chunks, as the engine was told last.
+    /// Items in unfinished chunks, as was told last.
     unsent: u64,
 }
 
+/// How items get to their tables.
+#[derive(Debug)]
+enum Way {
+    Here(Arc<Engine>, Outbox),
+    There(RemoteOutbox),
+}
+
 impl Sender {
-    pub(crate) fn new(engine: &Arc<Engine>, max_in_flight: usize, timeout: Timeout) -> Self {
-        let outbox = Outbox::default();
+    pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
+        let way = match tables {
+            Tables::Here(engine) => Way::Here(Arc::clone(engine), Outbox::default()),
+            Tables::There(link) => Way::There(link.client.outbox()),
+        };
         Self {
-            engine: Arc::clone(engine),
-            outbox,
+            tables: tables.clone(),
+            way,
             max_in_flight,
             timeout,
             closed: false,
             unsent: 0,
         }
+    }
+
+    /// A number to make keys from, given out once.
+    pub(crate) fn fresh_number(&self) -> u64 {
+        self.tables.fresh_number()
+    }
+
+    /// Buffers that a writer's own history is gathered into.
+    pub(crate) fn pool(&self) -> &Arc<Pool> {
+        match &self.tables {
+            Tables::Here(engine) => engine.pool(),
+            Tables::There(link) => link.client.pool(),
+        }
+    }
+
+    /// The number that stands for a table in what is sent.
+    pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
+        match &mut self.way {
+            Way::Here(engine, outbox) => outbox
+                .table_number(engine, name)
+                .map_err(|error| errors::to_py(py, &error)),
+            Way::There(outbox) => enter(py, || outbox.table_number(name)),
+        }
+    }
+
+    /// The options of the table behind a number that [`Sender::table_number`] gave.
+    pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
+        match &self.way {
+            Way::Here(_, outbox) => outbox.table(number).options(),
+            Way::There(outbox) => outbox.options(number),
+        }
+    }
+
+    /// Items sent that no table has yet.
+    pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
+        py.detach(|| match &self.way {
+            Way::Here(_, outbox) => outbox.items_left(),
+            Way::There(outbox) => outbox.in_flight(),
+        })
+    }
+
+    fn in_flight(&self) -> usize {
+        match &self.way {
+            Way::Here(_, outbox) => outbox.in_flight(),
+            Way::There(outbox) => outbox.in_flight(),
+        }
+    }
+
+    fn why_waiting(&self, py: Python<'_>) -> String {
+        py.detach(|| match &self.way {
+            Way::Here(_, outbox) => outbox.why_waiting(),
+            Way::There(outbox) => outbox.why_waiting(),
+        })
+    }
+
+    /// Waits until at most `allowed` items are in flight; false at the deadline.
+    fn wait_until(
+        &mut self,
+        py: Python<'_>,
+        allowed: usize,
+        deadline: Option<Instant>,
+    ) -> PyResult<bool> {
+        let done = match &mut self.way {
+            Way::Here(_, outbox) => wait_for(py, outbox.wait_for(allowed), deadline)?,
+            Way::There(outbox) => wait_for(py, outbox.wait_for(allowed), deadline)?,
+        };
+        Ok(done.is_some())
     }
 
     /// Called before anything is written: at the bound it waits, or refuses.
@@ -43,19 +123,18 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        if self.outbox.in_flight() <= self.max_in_flight {
+        if self.in_flight() <= self.max_in_flight {
             return Ok(());
         }
-        let deadline = self.timeout.deadline();
-        if wait_for(py, self.outbox.wait_for(self.max_in_flight), deadline)?.is_some() {
+        if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
             return Ok(());
         }
         let text = format!(
             "{} items of this writer wait for their tables, {} are allowed, and none was taken within {} s{}",
-            self.outbox.in_flight(),
+            self.in_flight(),
             self.max_in_flight,
             self.timeout.seconds(),
-            self.outbox.why_waiting()
+            self.why_waiting(py)
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
@@ -69,28 +148,29 @@ impl Sender {
     ) -> PyResult<()> {
         let unsent = unsent as u64;
         if unsent != self.unsent {
-            self.engine.tell_unsent(self.unsent, unsent);
+            self.tables.tell_unsent(self.unsent, unsent);
             self.unsent = unsent;
         }
         if ready.len() == 0 {
             return Ok(());
         }
-        let outbox = &mut self.outbox;
-        py.detach(|| outbox.send(ready))
-            .map_err(|error| errors::to_py(py, &error))
+        let way = &mut self.way;
+        enter(py, || match way {
+            Way::Here(_, outbox) => outbox.send(ready),
+            Way::There(outbox) => outbox.send(ready),
+        })
     }
 
     /// Waits until the tables have everything that was sent.
     pub(crate) fn wait(&mut self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
-        let deadline: Option<Instant> = timeout.deadline();
-        if wait_for(py, self.outbox.wait_for(0), deadline)?.is_some() {
+        if self.wait_until(py, 0, timeout.deadline())? {
             return Ok(());
         }
         let text = format!(
             "{} items wait for their tables after {} s; they stay queued{}",
-            self.outbox.items_left(),
+            self.items_left(py),
             timeout.seconds(),
-            self.outbox.why_waiting()
+            self.why_waiting(py)
         );
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
     }
@@ -98,6 +178,6 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.engine.tell_unsent(self.unsent, 0);
+        self.tables.tell_unsent(self.unsent, 0);
     }
 }

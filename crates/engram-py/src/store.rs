@@ -8,10 +8,12 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use engram_core::gather::{Uneven, gather};
-use engram_core::{Error, RateLimits};
+use engram_core::{Draw, Error, RateLimits};
 use engram_engine::{Engine, Sample, SampleTicket, Stream, StreamOptions, TableInfo};
+use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -21,13 +23,20 @@ use crate::config::{LimiterConfig, TableConfig};
 use crate::door::{Home, Timeout, enter, wait_for};
 use crate::errors;
 use crate::insert::Inserter;
-use crate::stream::PyStream;
+use crate::stream::{Fetching, PyStream};
+use crate::tables::{Place, Tables, There, wait_for_reply};
 
-/// Named tables in this process.
+/// How long an answer may take beyond its deadline.
+const GRACE: Duration = Duration::from_millis(750);
+
+/// Certificates that servers are checked against, our own certificate and key, the server's name.
+type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
+
+/// Named tables, in this process or at a server.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct Store {
-    engine: Home<Arc<Engine>>,
+    place: Place,
     seed: u64,
     /// Tables made so far, dropped ones included: no two get the same seed.
     made: AtomicUsize,
@@ -35,8 +44,20 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<&Arc<Engine>> {
-        self.engine.get(py)
+    /// The way to its tables from this process.
+    pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
+        self.place.tables(py)
+    }
+
+    /// The engine, where it is in this process.
+    pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
+        match self.tables(py)? {
+            Tables::Here(engine) => Ok(engine),
+            Tables::There(_) => {
+                let text = "this needs a store in this process; a client's tables are at its server";
+                Err(errors::invalid(py, text.into()))
+            }
+        }
     }
 }
 
@@ -72,31 +93,70 @@ impl Store {
         let entropy = RandomState::new().build_hasher().finish();
         let engine = enter(py, || Engine::new(options, entropy))?;
         Ok(Self {
-            engine: Home::new("store", Arc::new(engine)),
+            place: Place::Here(Home::new("store", Arc::new(engine))),
             seed,
             made: AtomicUsize::new(made),
             insert: Inserter::default(),
         })
     }
 
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = self.engine(py)?;
-        enter(py, || {
-            engine.close();
-            Ok(())
+    /// The tables of a server.
+    #[staticmethod]
+    fn connect(
+        py: Python<'_>,
+        address: String,
+        token: Option<String>,
+        tls: Option<TlsConfig>,
+        reconnect_timeout: f64,
+    ) -> PyResult<Self> {
+        let options = ClientOptions {
+            address,
+            token,
+            tls: tls.map(|(ca, identity, domain)| ClientTls {
+                ca,
+                identity,
+                domain,
+            }),
+            reconnect_timeout: Duration::try_from_secs_f64(reconnect_timeout)
+                .unwrap_or(Duration::MAX / 4),
+        };
+        Ok(Self {
+            place: Place::There(There::new(py, options)?),
+            seed: 0,
+            made: AtomicUsize::new(0),
+            insert: Inserter::default(),
         })
     }
 
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        match self.tables(py)? {
+            Tables::Here(engine) => enter(py, || {
+                engine.close();
+                Ok(())
+            }),
+            Tables::There(link) => enter(py, || {
+                link.client.close();
+                Ok(())
+            }),
+        }
+    }
+
     fn create_table(&self, py: Python<'_>, config: TableConfig<'_>) -> PyResult<()> {
-        let engine = self.engine(py)?;
         let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let seed = config.seed();
         let options = config.into_options(py, table_seed(self.seed, number))?;
-        enter(py, || engine.create_table(options).map(drop))
+        let tables = self.tables(py)?;
+        let there = options.clone();
+        tables.ask(
+            py,
+            |engine| engine.create_table(options).map(drop),
+            |client| client.create_table(&there, seed),
+        )
     }
 
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let engine = self.engine(py)?;
-        enter(py, || engine.drop_table(name))
+        let tables = self.tables(py)?;
+        tables.ask(py, |engine| engine.drop_table(name), |client| client.drop_table(name))
     }
 
     fn set_rate_limiter(
@@ -105,20 +165,21 @@ impl Store {
         table: &str,
         limiter: LimiterConfig,
     ) -> PyResult<()> {
-        let engine = self.engine(py)?;
         let limits = RateLimits::from(limiter);
-        enter(py, || engine.table(table)?.set_limits(limits))
+        let there = limits.clone();
+        self.tables(py)?.ask(
+            py,
+            |engine| engine.table(table)?.set_limits(limits),
+            |client| client.set_limits(table, &there),
+        )
     }
 
-    fn tables(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let tables = self
-            .engine(py)?
-            .tables()
-            .map_err(|error| errors::to_py(py, &error))?;
-        Ok(tables
-            .iter()
-            .map(|table| table.options().name.clone())
-            .collect())
+    fn tables_now(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let names = |engine: &Engine| {
+            let tables = engine.tables()?;
+            Ok(tables.iter().map(|table| table.options().name.clone()).collect())
+        };
+        self.tables(py)?.ask(py, names, Client::tables)
     }
 
     #[pyo3(signature = (table, n, timeout, partial, pad))]
@@ -131,26 +192,24 @@ impl Store {
         partial: bool,
         pad: bool,
     ) -> PyResult<Batch> {
-        let engine = self.engine(py)?;
         let timeout = Timeout::new(py, timeout)?;
-        let deadline = timeout.deadline();
-        // Where sampling uses items up, they go back should the batch not come about.
-        let mut ticket = enter(py, || {
-            let table = engine.table(table)?;
-            let leased = table.options().max_times_sampled > 0;
-            table.sample(n, leased)
-        })?;
-        let sample = match wait_for(py, &mut ticket, deadline)? {
-            Some(sample) => sample,
-            None => end_early(py, engine, ticket, n, timeout, partial)?,
-        };
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
-        let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
-        let batch = Batch::new(py, columns, &sample.draws, false)?;
-        if let Some(lease) = sample.lease {
-            py.detach(|| lease.acknowledge());
+        match self.tables(py)? {
+            Tables::Here(engine) => {
+                sample_here(py, &engine, table, n, timeout, partial, uneven)
+            }
+            Tables::There(link) => {
+                let ask = Ask {
+                    table: table.into(),
+                    n: u32::try_from(n).unwrap_or(u32::MAX),
+                    timeout: timeout.duration(),
+                    partial,
+                    pad,
+                    leased: false,
+                };
+                sample_there(py, &link.client, ask, timeout)
+            }
         }
-        Ok(batch)
     }
 
     #[expect(
@@ -168,7 +227,7 @@ impl Store {
         timeout: Option<f64>,
         pad: bool,
     ) -> PyResult<PyStream> {
-        let engine = self.engine(py)?;
+        let tables = self.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         let options = StreamOptions {
@@ -177,9 +236,18 @@ impl Store {
             max_batches,
             uneven,
         };
-        let stream = enter(py, || {
-            Stream::open(engine.table(table)?, Arc::clone(engine.pool()), options)
-        })?;
+        let stream = match &tables {
+            Tables::Here(engine) => enter(py, || {
+                let table = engine.table(table)?;
+                Stream::open(table, Arc::clone(engine.pool()), options).map(Fetching::Here)
+            })?,
+            Tables::There(link) => {
+                // As in process, an unknown table is found now.
+                tables.options(py, table)?;
+                let stream = enter(py, || link.client.stream(table.into(), options))?;
+                Fetching::There(stream)
+            }
+        };
         Ok(PyStream::new(stream, timeout, batch_size.is_none()))
     }
 
@@ -190,12 +258,17 @@ impl Store {
         keys: PyReadonlyArray1<'_, u64>,
         priorities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<usize> {
-        let engine = self.engine(py)?;
         // Copies: other threads may write to the arrays once the GIL is gone.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
-        enter(py, || {
-            engine.table(table)?.update_priorities(&keys, &priorities)
-        })
+        match self.tables(py)? {
+            Tables::Here(engine) => enter(py, || {
+                engine.table(table)?.update_priorities(&keys, &priorities)
+            }),
+            Tables::There(link) => {
+                let reply = link.client.update_priorities(table, &keys, &priorities);
+                wait_for_reply(py, reply).map(count)
+            }
+        }
     }
 
     #[pyo3(signature = (data, priorities, timeout, time_axis))]
@@ -209,7 +282,7 @@ impl Store {
     ) -> PyResult<u64> {
         let timeout = Timeout::new(py, timeout)?;
         self.insert
-            .insert(self.engine(py)?, data, &priorities, timeout, time_axis)
+            .insert(&self.tables(py)?, data, &priorities, timeout, time_axis)
     }
 
     fn delete(
@@ -218,37 +291,44 @@ impl Store {
         table: &str,
         keys: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<usize> {
-        let engine = self.engine(py)?;
         let keys = keys.as_slice()?.to_vec();
-        enter(py, || engine.table(table)?.delete(&keys))
+        match self.tables(py)? {
+            Tables::Here(engine) => enter(py, || engine.table(table)?.delete(&keys)),
+            Tables::There(link) => {
+                wait_for_reply(py, link.client.delete(table, &keys)).map(count)
+            }
+        }
     }
 
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
-        let engine = self.engine(py)?;
-        enter(py, || engine.table(table)?.reset())
+        self.tables(py)?.ask(
+            py,
+            |engine| engine.table(table)?.reset(),
+            |client| client.reset(table),
+        )
     }
 
     fn can_sample(&self, py: Python<'_>, table: &str, n: u64) -> PyResult<bool> {
-        let engine = self.engine(py)?;
-        enter(py, || Ok(engine.table(table)?.can_sample(n)))
+        self.tables(py)?.ask(
+            py,
+            |engine| Ok(engine.table(table)?.can_sample(n)),
+            |client| client.can_sample(table, n),
+        )
     }
 
     fn can_insert(&self, py: Python<'_>, table: &str, n: u64) -> PyResult<bool> {
-        let engine = self.engine(py)?;
-        enter(py, || Ok(engine.table(table)?.can_insert(n)))
+        self.tables(py)?.ask(
+            py,
+            |engine| Ok(engine.table(table)?.can_insert(n)),
+            |client| client.can_insert(table, n),
+        )
     }
 
     /// One mapping per table, for `engram.TableInfo`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let engine = self.engine(py)?;
-        let infos = enter(py, || {
-            Ok(engine
-                .tables()?
-                .iter()
-                .map(|table| table.info())
-                .collect::<Vec<_>>())
-        })?;
-        let unsent = engine.unsent();
+        let tables = self.tables(py)?;
+        let infos = tables.infos(py)?;
+        let unsent = tables.unsent();
         infos
             .iter()
             .map(|info| describe(py, info, unsent.as_deref()))
@@ -261,6 +341,61 @@ impl Store {
         let snapshot = enter(py, || Ok(engine.table(table)?.snapshot()))?;
         Ok(Snapshot(Home::new("snapshot", snapshot)))
     }
+}
+
+/// A server's counts fit.
+fn count(matched: u64) -> usize {
+    usize::try_from(matched).unwrap_or(usize::MAX)
+}
+
+fn sample_here(
+    py: Python<'_>,
+    engine: &Engine,
+    table: &str,
+    n: usize,
+    timeout: Timeout,
+    partial: bool,
+    uneven: Uneven,
+) -> PyResult<Batch> {
+    let deadline = timeout.deadline();
+    // Where sampling uses items up, they go back should the batch not come about.
+    let mut ticket = enter(py, || {
+        let table = engine.table(table)?;
+        let leased = table.options().max_times_sampled > 0;
+        table.sample(n, leased)
+    })?;
+    let sample = match wait_for(py, &mut ticket, deadline)? {
+        Some(sample) => sample,
+        None => end_early(py, engine, ticket, n, timeout, partial)?,
+    };
+    let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
+    let facts = sample.draws.iter().map(Draw::fact).collect();
+    let batch = Batch::new(py, columns, facts, false)?;
+    if let Some(lease) = sample.lease {
+        py.detach(|| lease.acknowledge());
+    }
+    Ok(batch)
+}
+
+fn sample_there(py: Python<'_>, client: &Client, ask: Ask, timeout: Timeout) -> PyResult<Batch> {
+    let (table, n) = (ask.table.clone(), ask.n);
+    let mut ticket = client.sample(ask);
+    // The server keeps the deadline; ours is for a server that does not answer.
+    let deadline = timeout.deadline().map(|deadline| deadline + GRACE);
+    let outcome = match wait_for(py, &mut ticket, deadline) {
+        Ok(Some(delivered)) => {
+            let batch = Batch::new(py, delivered.batch.columns, delivered.batch.facts, false)?;
+            delivered.lease.acknowledge();
+            return Ok(batch);
+        }
+        Ok(None) => Error::DeadlineExceeded(format!(
+            "the server at {} did not answer within {} s, asked for {n} samples from table `{table}`",
+            client.address(),
+            timeout.seconds()
+        )),
+        Err(error) => return Err(error),
+    };
+    Err(errors::to_py(py, &outcome))
 }
 
 fn end_early(

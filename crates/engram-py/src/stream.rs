@@ -3,20 +3,70 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use engram_core::gather::Columns;
+use engram_core::{Draw, Fact, Result};
 use engram_engine::stream::Next;
 use engram_engine::{Patience, Stream};
+use engram_rpc::client::{RemoteNext, RemoteStream};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::door::{Home, Timeout, check_signals, enter};
 use crate::errors;
 
-/// Batches fetched ahead by a thread.
+/// Batches fetched ahead by a thread, or from a server.
+#[derive(Debug)]
+pub(crate) enum Fetching {
+    Here(Stream),
+    There(RemoteStream),
+}
+
+enum Fetched {
+    Batch(Columns, Vec<Fact>),
+    End,
+    Interrupted,
+}
+
+impl Fetching {
+    fn next(&mut self, patience: &mut Patience<'_>) -> Result<Fetched> {
+        Ok(match self {
+            Self::Here(stream) => match stream.next(patience)? {
+                Next::Batch(batch) => {
+                    let facts = batch.draws.iter().map(Draw::fact).collect();
+                    Fetched::Batch(batch.columns, facts)
+                }
+                Next::End => Fetched::End,
+                Next::Interrupted => Fetched::Interrupted,
+            },
+            Self::There(stream) => match stream.next(patience)? {
+                RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.facts),
+                RemoteNext::End => Fetched::End,
+                RemoteNext::Interrupted => Fetched::Interrupted,
+            },
+        })
+    }
+
+    fn take_back(&mut self) {
+        match self {
+            Self::Here(stream) => stream.take_back(),
+            Self::There(stream) => stream.take_back(),
+        }
+    }
+
+    fn close(&mut self, delivered: bool) {
+        match self {
+            Self::Here(stream) => stream.close(delivered),
+            Self::There(stream) => stream.close(delivered),
+        }
+    }
+}
+
+/// A reader's end of prefetched batches.
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
     /// Held, without the GIL, by a reader that waits.
-    stream: Home<Mutex<Stream>>,
+    stream: Home<Mutex<Fetching>>,
     /// Asks a waiting reader to let go, so that another thread can close the stream.
     closing: AtomicBool,
     timeout: Timeout,
@@ -24,7 +74,7 @@ pub(crate) struct PyStream {
 }
 
 impl PyStream {
-    pub(crate) fn new(stream: Stream, timeout: Timeout, single: bool) -> Self {
+    pub(crate) fn new(stream: Fetching, timeout: Timeout, single: bool) -> Self {
         Self {
             stream: Home::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
@@ -55,8 +105,8 @@ impl PyStream {
             })
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
-            Next::Batch(batch) => {
-                let made = Batch::new(py, batch.columns, &batch.draws, self.single);
+            Fetched::Batch(columns, facts) => {
+                let made = Batch::new(py, columns, facts, self.single);
                 if made.is_err() {
                     py.detach(|| {
                         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +116,7 @@ impl PyStream {
                 made.map(Some)
             }
             // Without an exception, another thread closed the stream.
-            Next::End | Next::Interrupted => raised.map_or(Ok(None), Err),
+            Fetched::End | Fetched::Interrupted => raised.map_or(Ok(None), Err),
         }
     }
 

@@ -63,7 +63,7 @@ pub(crate) fn options(
 impl Inner {
     /// Where arrays take their memory from.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
-        self.sender.engine.pool()
+        self.sender.pool()
     }
 
     /// Positions that the history shows, expired ones included.
@@ -142,15 +142,15 @@ impl TrajectoryWriter {
         timeout: Option<f64>,
         compression: &str,
     ) -> PyResult<Self> {
-        let engine = store.engine(py)?;
+        let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let options = options(history, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options, engine.fresh_number())
+        let recorder = Recorder::new(options, tables.fresh_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let inner = Inner {
             recorder,
             intake: Intake::default(),
-            sender: Sender::new(engine, max_in_flight_items, timeout),
+            sender: Sender::new(&tables, max_in_flight_items, timeout),
             base: 0,
             version: 0,
             layouts: HashMap::new(),
@@ -216,12 +216,8 @@ impl TrajectoryWriter {
         let inner = this.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         let wrong = |error| errors::to_py(py, &error);
-        let number = inner
-            .sender
-            .outbox
-            .table_number(&inner.sender.engine, table)
-            .map_err(wrong)?;
-        let options = Arc::clone(inner.sender.outbox.table(number).options());
+        let number = inner.sender.table_number(py, table)?;
+        let options = Arc::clone(inner.sender.options(number));
         options.check_priority(priority).map_err(wrong)?;
         let key = inner.recorder.next_key();
         let check = |columns: &engram_core::writer::ItemColumns<'_>| match &options.signature {
@@ -322,7 +318,7 @@ impl TrajectoryWriter {
     #[getter]
     fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
         let inner = self.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.outbox.items_left())
+        Ok(inner.recorder.pending_items() + inner.sender.items_left(py))
     }
 }
 

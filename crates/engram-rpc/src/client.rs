@@ -106,6 +106,12 @@ impl Client {
         self.connector.address()
     }
 
+    /// Buffers that batches arrive in.
+    #[must_use]
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
     pub(crate) fn runtime(&self) -> &Handle {
         self.runtime.handle()
     }

@@ -28,8 +28,8 @@ pub enum RemoteNext {
 
 /// A reader's end of a sample stream of its own.
 ///
-/// Asking for the next batch acknowledges the one before. Ending the stream acknowledges what was
-/// handed over and gives back the rest.
+/// Asking for the next batch acknowledges the one before; who closes the stream says whether the
+/// last one reached its reader. What did not goes back.
 #[derive(Debug)]
 pub struct RemoteStream {
     asks: Option<Asks>,
@@ -39,7 +39,8 @@ pub struct RemoteStream {
     options: StreamOptions,
     asked: u64,
     ahead: VecDeque<AskTicket>,
-    delivered: Option<RemoteLease>,
+    /// The newest batch that a reader asked for.
+    last: Option<RemoteLease>,
 }
 
 impl RemoteStream {
@@ -61,7 +62,7 @@ impl RemoteStream {
             options,
             asked: 0,
             ahead: VecDeque::new(),
-            delivered: None,
+            last: None,
         };
         stream.ask_ahead();
         Ok(stream)
@@ -93,7 +94,7 @@ impl RemoteStream {
     /// # Errors
     /// What ended the asks: the table was dropped, the server is gone.
     pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<RemoteNext> {
-        if let Some(lease) = self.delivered.take() {
+        if let Some(lease) = self.last.take() {
             lease.acknowledge();
         }
         let Some(ticket) = self.ahead.front_mut() else {
@@ -103,7 +104,7 @@ impl RemoteStream {
             Waited::Served(outcome) => {
                 self.ahead.pop_front();
                 let Delivered { batch, lease } = outcome?;
-                self.delivered = Some(lease);
+                self.last = Some(lease);
                 self.ask_ahead();
                 Ok(RemoteNext::Batch(batch))
             }
@@ -112,9 +113,15 @@ impl RemoteStream {
         }
     }
 
-    /// Stops prefetching; what was not handed over goes back. Waits until the server knows.
-    pub fn close(&mut self) {
-        if let Some(lease) = self.delivered.take() {
+    /// Gives the last batch back: it did not reach its reader.
+    pub fn take_back(&mut self) {
+        self.last = None;
+    }
+
+    /// Stops prefetching; what was not handed over goes back, and so does the last batch unless it
+    /// was `delivered`. Waits until the server knows.
+    pub fn close(&mut self, delivered: bool) {
+        if let Some(lease) = self.last.take().filter(|_| delivered) {
             lease.acknowledge();
         }
         self.ahead.clear();
@@ -131,6 +138,6 @@ impl RemoteStream {
 
 impl Drop for RemoteStream {
     fn drop(&mut self) {
-        self.close();
+        self.close(true);
     }
 }

@@ -1,0 +1,161 @@
+//! Where the tables are: in this process, or at a server.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwapOption;
+use engram_core::{Error, Result, TableOptions};
+use engram_engine::{Engine, TableInfo};
+use engram_rpc::client::{Client, ClientOptions, RemoteOutbox, Reply};
+use pyo3::prelude::*;
+
+use crate::door::{Home, enter, forks, wait_for};
+use crate::errors;
+
+/// What a store object stands for.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Here(Home<Arc<Engine>>),
+    There(There),
+}
+
+/// A server. Unlike an engine, it may be used in a forked child, which connects anew.
+#[derive(Debug)]
+pub(crate) struct There {
+    options: ClientOptions,
+    /// The client of the process that asked last.
+    link: ArcSwapOption<Link>,
+}
+
+/// A client of one process.
+#[derive(Debug)]
+pub(crate) struct Link {
+    forks: u64,
+    pub(crate) client: Arc<Client>,
+    /// Outboxes of single inserts, to be used again.
+    spare: Mutex<Vec<RemoteOutbox>>,
+}
+
+impl There {
+    pub(crate) fn new(py: Python<'_>, options: ClientOptions) -> PyResult<Self> {
+        let there = Self {
+            options,
+            link: ArcSwapOption::empty(),
+        };
+        there.link(py)?;
+        Ok(there)
+    }
+
+    fn link(&self, py: Python<'_>) -> PyResult<Arc<Link>> {
+        let known = self.link.load_full();
+        if let Some(link) = known.filter(|link| link.forks == forks()) {
+            return Ok(link);
+        }
+        let client = enter(py, || Client::new(self.options.clone()))?;
+        let link = Arc::new(Link {
+            forks: forks(),
+            client: Arc::new(client),
+            spare: Mutex::default(),
+        });
+        // The parent's threads, which its client would wait for, are not here.
+        std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
+        Ok(link)
+    }
+}
+
+impl Link {
+    /// An outbox for one insert.
+    pub(crate) fn outbox(&self) -> RemoteOutbox {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| self.client.outbox())
+    }
+
+    /// Takes back an outbox whose items are all settled.
+    pub(crate) fn put_back(&self, outbox: RemoteOutbox) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        spare.push(outbox);
+    }
+}
+
+/// A way to the tables, good for one call or one writer.
+#[derive(Clone, Debug)]
+pub(crate) enum Tables {
+    Here(Arc<Engine>),
+    There(Arc<Link>),
+}
+
+impl Place {
+    /// The way to the tables from this process.
+    ///
+    /// # Errors
+    /// `ForkedError` where they are in another process's memory.
+    pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
+        match self {
+            Self::Here(engine) => engine.get(py).cloned().map(Tables::Here),
+            Self::There(there) => there.link(py).map(Tables::There),
+        }
+    }
+}
+
+impl Tables {
+    /// Asks the engine, or the server.
+    pub(crate) fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        here: impl FnOnce(&Engine) -> Result<T> + Send,
+        there: impl FnOnce(&Client) -> Reply<T>,
+    ) -> PyResult<T> {
+        match self {
+            Self::Here(engine) => enter(py, || here(engine)),
+            Self::There(link) => wait_for_reply(py, there(&link.client)),
+        }
+    }
+
+    /// What a table was made with.
+    pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
+        self.ask(
+            py,
+            |engine| Ok(Arc::clone(engine.table(table)?.options())),
+            |client| client.describe(table),
+        )
+    }
+
+    /// Numbers of all tables.
+    pub(crate) fn infos(&self, py: Python<'_>) -> PyResult<Vec<TableInfo>> {
+        self.ask(
+            py,
+            |engine| Ok(engine.tables()?.iter().map(|table| table.info()).collect()),
+            Client::infos,
+        )
+    }
+
+    /// A number to make keys from, given out once.
+    pub(crate) fn fresh_number(&self) -> u64 {
+        match self {
+            Self::Here(engine) => engine.fresh_number(),
+            Self::There(link) => link.client.fresh_number(),
+        }
+    }
+
+    /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
+    pub(crate) fn tell_unsent(&self, before: u64, now: u64) {
+        match self {
+            Self::Here(engine) => engine.tell_unsent(before, now),
+            Self::There(link) => link.client.tell_unsent(before, now),
+        }
+    }
+
+    /// Why a table may look emptier than its writers think, in words.
+    pub(crate) fn unsent(&self) -> Option<String> {
+        match self {
+            Self::Here(engine) => engine.unsent(),
+            Self::There(link) => link.client.unsent(),
+        }
+    }
+}
+
+/// Waits for a server's reply.
+pub(crate) fn wait_for_reply<T: Send>(py: Python<'_>, mut reply: Reply<T>) -> PyResult<T> {
+    let replied = wait_for(py, &mut reply, None)?;
+    let closed = || errors::to_py(py, &Error::Closed("this client is closed".into()));
+    replied.ok_or_else(closed)
+}
