@@ -27,6 +27,7 @@ impl<'a> SharedBytes<'a> {
     /// # Safety
     /// They must stay readable for as long as the result lives.
     #[must_use]
+    #[inline]
     pub unsafe fn new(ptr: *const u8, len: usize) -> Self {
         Self {
             ptr,
@@ -51,6 +52,7 @@ impl<'a> SharedBytes<'a> {
     ///
     /// # Panics
     /// If `out` is not as long.
+    #[inline]
     pub fn copy_to(self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len, "a copy is as long as what it is of");
         // SAFETY: both are `len` bytes, and `out` is borrowed by this call alone.

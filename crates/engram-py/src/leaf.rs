@@ -308,7 +308,7 @@ fn store_number(
                 .import("numpy")?
                 .getattr("asarray")?
                 .call1((value, dtypes::to_numpy(py, dtype)?))
-                .map_err(|_| out_of_range())?;
+                .map_err(|error| errors::instead(py, error, out_of_range))?;
             bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
         }
     }
@@ -332,7 +332,10 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
             format!("column `{path}` is a {name}, which does not convert to a NumPy array"),
         )
     };
-    let array = asarray.bind(py).call1((value,)).map_err(|_| refused())?;
+    let array = asarray
+        .bind(py)
+        .call1((value,))
+        .map_err(|error| errors::instead(py, error, refused))?;
     array.cast_into().map_err(|_| refused())
 }
 
