@@ -35,8 +35,8 @@ pub use payload::Payload;
 pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
 pub use selector::{Odds, SelectorKind};
+pub use shared_bytes::SharedBytes;
 pub use table::{
     Admission, Draw, Fact, Handle, Snapshot, TableOptions, TableState, TableStats, Trash,
 };
-pub use shared_bytes::SharedBytes;
 pub use trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};

@@ -79,18 +79,29 @@ impl Inserter {
             Tables::There(link) => put_there(py, link, &names, items, deadline)?,
         };
         let named = |wanted: bool| {
-            let names = names.iter().zip(&taken).filter(|(_, taken)| **taken == wanted);
-            names.map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>()
+            let names = names
+                .iter()
+                .zip(&taken)
+                .filter(|(_, taken)| **taken == wanted);
+            names
+                .map(|(name, _)| format!("`{name}`"))
+                .collect::<Vec<_>>()
         };
         let late = named(false);
         if late.is_empty() {
             return Ok(key);
         }
         let infos = tables.infos(py)?;
-        let whys = names.iter().zip(&taken).filter(|(_, taken)| !**taken).filter_map(|(name, _)| {
-            let info = infos.iter().find(|info| info.name == *name)?;
-            info.inserting_blocked.as_ref().map(|why| format!("; {why}"))
-        });
+        let whys = names
+            .iter()
+            .zip(&taken)
+            .filter(|(_, taken)| !**taken)
+            .filter_map(|(name, _)| {
+                let info = infos.iter().find(|info| info.name == *name)?;
+                info.inserting_blocked
+                    .as_ref()
+                    .map(|why| format!("; {why}"))
+            });
         let noun = if late.len() == 1 { "table" } else { "tables" };
         let others = named(true);
         let others = if others.is_empty() {
@@ -248,7 +259,9 @@ fn put_there(
         return Ok(vec![true; names.len()]);
     }
     py.detach(|| outbox.finish());
-    let taken = numbers.iter().map(|number| outbox.in_flight_to(*number) == 0);
+    let taken = numbers
+        .iter()
+        .map(|number| outbox.in_flight_to(*number) == 0);
     Ok(taken.collect())
 }
 

@@ -54,7 +54,8 @@ impl Store {
         match self.tables(py)? {
             Tables::Here(engine) => Ok(engine),
             Tables::There(_) => {
-                let text = "this needs a store in this process; a client's tables are at its server";
+                let text =
+                    "this needs a store in this process; a client's tables are at its server";
                 Err(errors::invalid(py, text.into()))
             }
         }
@@ -156,7 +157,11 @@ impl Store {
 
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let tables = self.tables(py)?;
-        tables.ask(py, |engine| engine.drop_table(name), |client| client.drop_table(name))
+        tables.ask(
+            py,
+            |engine| engine.drop_table(name),
+            |client| client.drop_table(name),
+        )
     }
 
     fn set_rate_limiter(
@@ -177,7 +182,10 @@ impl Store {
     fn tables_now(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let names = |engine: &Engine| {
             let tables = engine.tables()?;
-            Ok(tables.iter().map(|table| table.options().name.clone()).collect())
+            Ok(tables
+                .iter()
+                .map(|table| table.options().name.clone())
+                .collect())
         };
         self.tables(py)?.ask(py, names, Client::tables)
     }
@@ -195,9 +203,7 @@ impl Store {
         let timeout = Timeout::new(py, timeout)?;
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         match self.tables(py)? {
-            Tables::Here(engine) => {
-                sample_here(py, &engine, table, n, timeout, partial, uneven)
-            }
+            Tables::Here(engine) => sample_here(py, &engine, table, n, timeout, partial, uneven),
             Tables::There(link) => {
                 let ask = Ask {
                     table: table.into(),
@@ -294,9 +300,7 @@ impl Store {
         let keys = keys.as_slice()?.to_vec();
         match self.tables(py)? {
             Tables::Here(engine) => enter(py, || engine.table(table)?.delete(&keys)),
-            Tables::There(link) => {
-                wait_for_reply(py, link.client.delete(table, &keys)).map(count)
-            }
+            Tables::There(link) => wait_for_reply(py, link.client.delete(table, &keys)).map(count),
         }
     }
 

@@ -65,7 +65,11 @@ impl There {
 impl Link {
     /// An outbox for one insert.
     pub(crate) fn outbox(&self) -> RemoteOutbox {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = self
+            .spare
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
         spare.unwrap_or_else(|| self.client.outbox())
     }
 

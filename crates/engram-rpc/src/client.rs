@@ -27,6 +27,7 @@ use crate::wire::{error_in, info_in, join, limits_out, options_in, options_out};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;
+use talk::closed_error;
 
 pub use connect::{ClientOptions, ClientTls};
 pub use outbox::RemoteOutbox;
@@ -100,6 +101,12 @@ impl Client {
         })
     }
 
+    /// Ends every waiting call of this client, and lets it ask nothing any more. Calling it again
+    /// does nothing.
+    pub fn close(&self) {
+        self.connector.close();
+    }
+
     /// The server's address, as it was given.
     #[must_use]
     pub fn address(&self) -> &str {
@@ -146,6 +153,9 @@ impl Client {
     /// # Errors
     /// [`Error::InvalidArgument`] for impossible options.
     pub fn stream(&self, table: String, options: StreamOptions) -> Result<RemoteStream> {
+        if self.connector.is_closed() {
+            return Err(closed_error());
+        }
         let asks = Asks::open(self.runtime(), &self.connector, &self.pool);
         RemoteStream::new(asks, table, options)
     }
@@ -271,7 +281,11 @@ impl Client {
         let (sender, receiver) = oneshot::channel();
         let (connector, api) = (Arc::clone(&self.connector), Arc::clone(&self.api));
         self.runtime.spawn(async move {
-            let outcome = match exchange(&connector, &api, call).await {
+            let exchanged = tokio::select! {
+                exchanged = exchange(&connector, &api, call) => exchanged,
+                () = connector.closed() => Err(closed_error()),
+            };
+            let outcome = match exchanged {
                 Ok(Answer::Error(error)) => Err(error_in(error)),
                 Ok(answer) => read(answer).unwrap_or_else(|| {
                     Err(Error::Payload("the server answered something else".into()))

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -62,6 +63,7 @@ pub(crate) struct Connector {
     endpoint: Endpoint,
     bearer: Bearer,
     options: ClientOptions,
+    is_closed: watch::Sender<bool>,
 }
 
 /// First pause between two attempts; doubled after each, up to [`LONGEST_PAUSE`].
@@ -134,7 +136,23 @@ impl Connector {
             endpoint,
             bearer,
             options,
+            is_closed: watch::Sender::new(false),
         })
+    }
+
+    /// Ends every conversation.
+    pub(crate) fn close(&self) {
+        self.is_closed.send_replace(true);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.is_closed.borrow()
+    }
+
+    /// Waits until somebody closes.
+    pub(crate) async fn closed(&self) {
+        // The sender lives as long as we do.
+        let _ = self.is_closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     pub(crate) fn address(&self) -> &str {

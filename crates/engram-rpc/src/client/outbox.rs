@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::insert::{Command, Progress, Sending};
-use super::talk::run;
+use super::talk::{closed_error, run};
 use super::{Client, wait_on};
 
 /// How long an explanation is worth waiting for.
@@ -121,7 +121,13 @@ impl RemoteOutbox {
     /// # Errors
     /// Why it was.
     pub fn settle(&mut self) -> Result<()> {
-        self.progress.take_error().map_or(Ok(()), Err)
+        if let Some(error) = self.progress.take_error() {
+            return Err(error);
+        }
+        if self.client.connector().is_closed() {
+            return Err(closed_error());
+        }
+        Ok(())
     }
 
     /// Why the oldest item waits, for the error that ends a wait.
@@ -161,9 +167,7 @@ impl Future for RemoteOutbox {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
         this.progress.waker.register(context.waker());
-        if let Some(error) = this.progress.take_error() {
-            return Poll::Ready(Err(error));
-        }
+        this.settle()?;
         if this.progress.in_flight() <= this.allowed {
             return Poll::Ready(Ok(()));
         }

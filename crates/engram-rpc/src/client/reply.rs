@@ -3,8 +3,10 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use engram_core::{Error, Result};
+use engram_core::Result;
 use tokio::sync::oneshot;
+
+use super::talk::closed_error;
 
 /// A future that any thread may wait for.
 #[derive(Debug)]
@@ -23,8 +25,8 @@ impl<T> Future for Reply<T> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let receiver = Pin::new(&mut self.get_mut().receiver);
-        receiver.poll(context).map(|received| {
-            received.unwrap_or_else(|_| Err(Error::Closed("this client is closed".into())))
-        })
+        receiver
+            .poll(context)
+            .map(|received| received.unwrap_or_else(|_| Err(closed_error())))
     }
 }

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::connect::{Api, Connector};
-use super::talk::{Talk, run};
+use super::talk::{Talk, closed_error, run};
 use crate::pb;
 use crate::pb::sample_reply::Reply;
 use crate::pb::sample_request::Request;
@@ -98,9 +98,8 @@ impl Future for AskTicket {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         Pin::new(&mut this.receiver).poll(context).map(|received| {
-            let closed = || Error::Closed("this client is closed".into());
-            let batch = received.unwrap_or_else(|_| Err(closed()));
-            let mut lease = this.lease.take().ok_or_else(closed)?;
+            let batch = received.unwrap_or_else(|_| Err(closed_error()));
+            let mut lease = this.lease.take().ok_or_else(closed_error)?;
             match batch {
                 Ok(batch) => Ok(Delivered { batch, lease }),
                 Err(error) => {

@@ -51,10 +51,29 @@ pub(crate) trait Talk: Send + 'static {
     fn fail(&mut self, error: &Error);
 }
 
-/// Talks until the commands end.
+/// Talks until the commands end or the client is closed.
 pub(crate) async fn run<T: Talk>(
     connector: Arc<Connector>,
     mut talk: T,
+    commands: UnboundedReceiver<T::Command>,
+) {
+    let closed = tokio::select! {
+        () = talk_on(&connector, &mut talk, commands) => false,
+        () = connector.closed() => true,
+    };
+    if closed {
+        talk.fail(&closed_error());
+    }
+}
+
+/// What calls of a closed client end with.
+pub(crate) fn closed_error() -> Error {
+    Error::Closed("this client is closed".into())
+}
+
+async fn talk_on<T: Talk>(
+    connector: &Connector,
+    talk: &mut T,
     mut commands: UnboundedReceiver<T::Command>,
 ) {
     // Since when there has been no answer from a server.
@@ -69,7 +88,7 @@ pub(crate) async fn run<T: Talk>(
         }
         let since = *trouble.get_or_insert_with(Instant::now);
         match connector.connect(since).await {
-            Ok(api) => match converse(&connector, &mut talk, &mut commands, api).await {
+            Ok(api) => match converse(connector, talk, &mut commands, api).await {
                 Ended::Done => return,
                 Ended::Broken { heard } => {
                     if heard {

@@ -179,7 +179,8 @@ fn column_in(
         return Err(contradiction("cells and bytes of a column differ"));
     }
     let buffer = pool.take(len);
-    let buffer = buffer.ok_or_else(|| Error::out_of_memory("a batch from the server", Some(len)))?;
+    let buffer =
+        buffer.ok_or_else(|| Error::out_of_memory("a batch from the server", Some(len)))?;
     Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
