@@ -3,25 +3,30 @@
 from engram import errors, patterns, rate_limiters, selectors
 from engram._engram import __version__
 from engram.batch import Batch, BatchInfo, Sample
+from engram.client import Client
 from engram.dataset import Dataset
 from engram.errors import EngramError
 from engram.info import TableInfo
 from engram.patterns import Pattern
+from engram.server import Server
 from engram.specs import ArraySpec
-from engram.store import Store
+from engram.store import AnyStore, Store
 from engram.table import Table
 from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 
 __all__ = [
+    "AnyStore",
     "ArraySpec",
     "Batch",
     "BatchInfo",
     "BatchedWriter",
+    "Client",
     "Dataset",
     "EngramError",
     "Pattern",
     "PatternWriter",
     "Sample",
+    "Server",
     "Store",
     "Table",
     "TableInfo",

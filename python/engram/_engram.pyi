@@ -8,6 +8,7 @@ __all__ = [
     "BatchedWriter",
     "ColumnHistory",
     "PatternWriter",
+    "Server",
     "Snapshot",
     "Store",
     "Stream",
@@ -55,8 +56,31 @@ class Snapshot:
     def __len__(self) -> int: ...
 
 @final
+class Server:
+    def __new__(
+        cls,
+        store: Store,
+        host: str,
+        port: int,
+        token: str | None,
+        tls: tuple[bytes, bytes, bytes | None] | None,
+        insecure: bool,
+        lease_timeout: float,
+    ) -> Server: ...
+    @property
+    def address(self) -> str: ...
+    def stop(self) -> None: ...
+
+@final
 class Store:
     def __new__(cls, tables: list[Any], seed: int) -> Store: ...
+    @staticmethod
+    def connect(
+        address: str,
+        token: str | None,
+        tls: tuple[bytes, tuple[bytes, bytes] | None, str | None] | None,
+        reconnect_timeout: float,
+    ) -> Store: ...
     def close(self) -> None: ...
     def create_table(self, config: Any) -> None: ...
     def drop_table(self, name: str) -> None: ...

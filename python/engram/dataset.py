@@ -8,7 +8,7 @@ from typing import Generic, Self, TypeVar, cast, overload
 from engram import _checks, _engram
 from engram.batch import Batch, BatchInfo, Sample
 from engram.errors import ForkedError
-from engram.store import Store
+from engram.store import AnyStore
 
 __all__ = ["Dataset"]
 
@@ -30,7 +30,7 @@ class Dataset(Generic[T]):
     @overload
     def __init__(
         self: "Dataset[Batch]",
-        store: Store,
+        store: AnyStore,
         table: str,
         batch_size: int,
         *,
@@ -43,7 +43,7 @@ class Dataset(Generic[T]):
     @overload
     def __init__(
         self: "Dataset[Sample]",
-        store: Store,
+        store: AnyStore,
         table: str,
         batch_size: None = None,
         *,
@@ -55,7 +55,7 @@ class Dataset(Generic[T]):
 
     def __init__(
         self,
-        store: Store,
+        store: AnyStore,
         table: str,
         batch_size: int | None = None,
         *,
@@ -79,7 +79,7 @@ class Dataset(Generic[T]):
             InvalidArgumentError: `batch_size`, `prefetch` or `max_batches` is below 1, or `timeout`
                 below 0.
         """
-        _checks.one_of("`store`", store, Store, "an engram.Store")
+        _checks.one_of("`store`", store, AnyStore, "an engram.Store or an engram.Client")
         self._store = store
         self._table = table
         self._batch_size = batch_size if batch_size is None else _size(batch_size)

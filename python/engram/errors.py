@@ -12,11 +12,13 @@ __all__ = [
     "EngramError",
     "ExpiredStepError",
     "ForkedError",
+    "HandshakeError",
     "InvalidArgumentError",
     "NeverServedError",
     "OutOfMemoryError",
     "PriorityError",
     "SignatureError",
+    "UnavailableError",
     "UnknownTableError",
 ]
 
@@ -100,3 +102,19 @@ class ForkedError(EngramError, RuntimeError):
 
 class BackpressureError(EngramError, RuntimeError):
     """A writer reached its bound of unacknowledged items and was told not to wait."""
+
+
+class UnavailableError(EngramError, ConnectionError):
+    """A server cannot be reached, or has been gone for longer than `reconnect_timeout`.
+
+    The text names the server and, for a writer, how many items are not acknowledged. A writer keeps
+    those: `flush` tries again.
+    """
+
+
+class HandshakeError(EngramError, ConnectionError):
+    """A server is there and does not let this client in.
+
+    The text says why: a token is missing or wrong, certificates do not fit, or the two speak different
+    versions of the protocol.
+    """

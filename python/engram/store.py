@@ -1,4 +1,4 @@
-"""The store: named tables in this process."""
+"""The store: named tables in this process, and what every way to tables offers."""
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,34 +18,16 @@ from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
 from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 
-__all__ = ["Store"]
+__all__ = ["AnyStore", "Store"]
 
 
-class Store:
-    """Tables that this process writes and samples; every method may be called from any thread.
+class AnyStore:
+    """Tables that may be written and sampled, in this process (`Store`) or at a server (`Client`).
 
-    Calls that wait can be interrupted with Ctrl-C. A store does not survive `fork`: a child process
-    gets a `ForkedError`.
+    Every method may be called from any thread. Calls that wait can be interrupted with Ctrl-C.
     """
 
-    def __init__(self, tables: Iterable[Table], *, seed: int | None = None) -> None:
-        """Makes the tables.
-
-        Args:
-            tables: At least none: tables may be created later.
-            seed: Seeds the random choices of all tables that have no seed of their own; with one
-                caller, the same seed and the same calls give the same data. None: unpredictable.
-
-        Raises:
-            InvalidArgumentError: Two tables have the same name.
-        """
-        if isinstance(tables, Table):
-            raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
-        tables = list(tables)
-        for table in tables:
-            _checks.one_of("each of `tables`", table, Table, "an engram.Table")
-        chosen = secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
-        self._native = _engram.Store(tables, chosen)
+    _native: _engram.Store
 
     def insert(
         self,
@@ -250,6 +232,31 @@ class Store:
     ) -> None:
         with suppress(ForkedError):  # the parent closes what it opened
             self.close()
+
+
+class Store(AnyStore):
+    """Tables in this process. They live until the store is closed.
+
+    A store does not survive `fork`: a child process gets a `ForkedError`.
+    """
+    def __init__(self, tables: Iterable[Table], *, seed: int | None = None) -> None:
+        """Makes the tables.
+
+        Args:
+            tables: At least none: tables may be created later.
+            seed: Seeds the random choices of all tables that have no seed of their own; with one
+                caller, the same seed and the same calls give the same data. None: unpredictable.
+
+        Raises:
+            InvalidArgumentError: Two tables have the same name.
+        """
+        if isinstance(tables, Table):
+            raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
+        tables = list(tables)
+        for table in tables:
+            _checks.one_of("each of `tables`", table, Table, "an engram.Table")
+        chosen = secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
+        self._native = _engram.Store(tables, chosen)
 
     def __repr__(self) -> str:
         try:

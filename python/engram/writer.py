@@ -18,7 +18,7 @@ from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgument
 from engram.patterns import Pattern, compiler, listed
 
 if TYPE_CHECKING:
-    from engram.store import Store
+    from engram.store import AnyStore
 
 __all__ = ["BatchedWriter", "PatternWriter", "TrajectoryWriter"]
 
@@ -95,7 +95,7 @@ class TrajectoryWriter(_Writer):
 
     def __init__(
         self,
-        store: "Store",
+        store: "AnyStore",
         *,
         history: int,
         chunk_length: int | None,
@@ -213,7 +213,7 @@ class PatternWriter(_Writer):
 
     def __init__(
         self,
-        store: "Store",
+        store: "AnyStore",
         patterns: Sequence[Pattern],
         *,
         chunk_length: int | None,
@@ -273,7 +273,7 @@ class BatchedWriter(_Writer):
 
     def __init__(
         self,
-        store: "Store",
+        store: "AnyStore",
         num_envs: int,
         patterns: Sequence[Pattern],
         *,

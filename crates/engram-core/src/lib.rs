@@ -25,12 +25,12 @@ pub mod trajectory;
 pub mod writer;
 
 pub use aligned::AlignedBytes;
-pub use chunk::{Chunk, ChunkBuilder, Origin};
+pub use chunk::{Chunk, ChunkBuilder, Extent, Origin};
 pub use codec::{Compression, Compressor};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use item::{NewItem, Slot};
-pub use op::{Lsn, OpSink, Removal, TableOp, Volatile};
+pub use op::{Lsn, OpSink, Removal, SessionNumber, TableOp, Volatile};
 pub use payload::Payload;
 pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
@@ -39,4 +39,4 @@ pub use shared_bytes::SharedBytes;
 pub use table::{
     Admission, Draw, Fact, Handle, Snapshot, TableOptions, TableState, TableStats, Trash,
 };
-pub use trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};
+pub use trajectory::{MAX_ITEM_BYTES, Slice, SpanColumn, Spans, Trajectory, WindowShape};

@@ -179,7 +179,8 @@ impl Store {
         )
     }
 
-    fn tables_now(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+    #[pyo3(name = "tables")]
+    fn table_names(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let names = |engine: &Engine| {
             let tables = engine.tables()?;
             Ok(tables
