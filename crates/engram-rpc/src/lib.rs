@@ -1,6 +1,9 @@
 //! The store over the network: what `docs/protocol.md` describes, both ends of it.
 
+pub mod server;
 pub mod wire;
+
+pub use server::{Server, ServerOptions, ServerTls};
 
 /// The messages, as generated from `proto/engram.proto`.
 #[expect(
