@@ -9,9 +9,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engram_core::RateLimits;
 use engram_core::gather::{Uneven, gather};
-use engram_core::{Error, RateLimits};
-use engram_engine::{Engine, Sample, SampleTicket, Stream, StreamOptions, TableInfo};
+use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -142,7 +142,7 @@ impl Store {
         })?;
         let sample = match wait_for(py, &mut ticket, deadline)? {
             Some(sample) => sample,
-            None => end_early(py, engine, ticket, n, timeout, partial)?,
+            None => enter(py, || engine.end_early(ticket, timeout.seconds(), partial))?,
         };
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
@@ -261,44 +261,6 @@ impl Store {
         let snapshot = enter(py, || Ok(engine.table(table)?.snapshot()))?;
         Ok(Snapshot(Home::new("snapshot", snapshot)))
     }
-}
-
-fn end_early(
-    py: Python<'_>,
-    engine: &Engine,
-    ticket: SampleTicket,
-    n: usize,
-    timeout: Timeout,
-    partial: bool,
-) -> PyResult<Sample> {
-    let outcome = if partial {
-        let table = Arc::clone(ticket.table());
-        let sample = py.detach(|| ticket.take_partial());
-        let why = table.info().sampling_blocked;
-        let text = || {
-            format!(
-                "table `{}` yielded 0 of {n} samples within {} s{}",
-                table.options().name,
-                timeout.seconds(),
-                why.map_or_else(String::new, |why| format!("; {why}"))
-            )
-        };
-        let empty = sample.draws.is_empty();
-        (!empty)
-            .then_some(sample)
-            .ok_or_else(|| Error::DeadlineExceeded(text()))
-    } else {
-        py.detach(|| ticket.give_up(timeout.seconds()))
-    };
-    outcome.map_err(|error| {
-        let error = match (error, engine.unsent()) {
-            (Error::DeadlineExceeded(text), Some(unsent)) => {
-                Error::DeadlineExceeded(format!("{text}; {unsent}"))
-            }
-            (error, _) => error,
-        };
-        errors::to_py(py, &error)
-    })
 }
 
 fn describe<'py>(

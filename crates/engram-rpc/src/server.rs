@@ -8,6 +8,7 @@ mod bind;
 mod calls;
 mod change;
 mod manage;
+mod sample;
 
 mod serve;
 mod service;

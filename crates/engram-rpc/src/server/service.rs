@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::stopping::Stopping;
-use super::{ServerOptions, change, manage};
+use super::{ServerOptions, change, manage, sample};
 use crate::pb::engram_server::Engram;
 use crate::{PROTOCOL, pb};
 
@@ -27,7 +27,6 @@ pub(super) struct Service {
 pub(super) struct Shared {
     pub(super) engine: Arc<Engine>,
     pub(super) stopping: Stopping,
-    #[expect(dead_code, reason = "there are no leases yet")]
     pub(super) lease_timeout: Duration,
     seed: u64,
     /// Tables that clients made so far.
@@ -102,9 +101,10 @@ impl Engram for Service {
 
     async fn sample(
         &self,
-        _request: Request<Streaming<pb::SampleRequest>>,
+        request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
-        Err(Status::unimplemented("samples are not served yet"))
+        let replies = sample::serve(&self.shared, request.into_inner());
+        Ok(Response::new(replies))
     }
 
     async fn change(

@@ -25,7 +25,6 @@ impl Stopping {
     }
 
     /// What a call that waits ends with.
-    #[expect(dead_code, reason = "no call waits yet")]
     pub(super) fn error(&self) -> Error {
         Error::Closed(self.text())
     }

@@ -8,4 +8,6 @@
 mod change;
 mod door;
 mod manage;
+mod sample;
+mod sample_bounds;
 mod support;

@@ -43,7 +43,6 @@ pub(crate) fn options(name: &str) -> TableOptions {
     }
 }
 
-#[expect(dead_code, reason = "for samples")]
 /// A queue: each item is sampled once.
 pub(crate) fn queue(name: &str) -> TableOptions {
     TableOptions {
@@ -94,8 +93,8 @@ pub(crate) fn chunk(rows: usize, width: usize, first: u32) -> Arc<engram_core::C
     Arc::new(builder.seal(origin, &mut compressor).unwrap())
 }
 
-/// Inserts items `first..first + n`, keyed and valued by their numbers, one row of `width` each.
-pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
+/// Items `first..first + n`, keyed and valued by their numbers, one row of `width` each.
+pub(crate) fn items(first: u32, n: u32, width: usize) -> Vec<NewItem> {
     let chunk = chunk(n as usize, width, first);
     let items = (0..n).map(|row| NewItem {
         key: u64::from(first + row),
@@ -107,7 +106,12 @@ pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
         },
         priority: 1.0,
     });
-    let mut ticket = table.insert(items.collect()).unwrap();
+    items.collect()
+}
+
+/// Inserts [`items`].
+pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
+    let mut ticket = table.insert(items(first, n, width)).unwrap();
     let mut patience = Patience {
         deadline: None,
         interrupted: &mut || false,
@@ -117,7 +121,6 @@ pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
     };
 }
 
-#[expect(dead_code, reason = "for samples")]
 /// Waits until `done`, and panics with `what` if that takes too long.
 pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..2_000 {
@@ -160,6 +163,12 @@ fn outbound<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
 pub(crate) async fn changes(client: &mut Client) -> Talk<pb::ChangeRequest, pb::ChangeReply> {
     let (requests, outbound) = outbound();
     let replies = client.change(outbound).await.unwrap().into_inner();
+    Talk { requests, replies }
+}
+
+pub(crate) async fn samples(client: &mut Client) -> Talk<pb::SampleRequest, pb::SampleReply> {
+    let (requests, outbound) = outbound();
+    let replies = client.sample(outbound).await.unwrap().into_inner();
     Talk { requests, replies }
 }
 
