@@ -1,5 +1,7 @@
 //! Chunks: a few consecutive steps, immutable, shared by every item that refers to them.
 
+mod foreign;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;

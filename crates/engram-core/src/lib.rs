@@ -24,7 +24,7 @@ pub mod trajectory;
 pub mod writer;
 
 pub use aligned::AlignedBytes;
-pub use chunk::{Chunk, ChunkBuilder, Origin};
+pub use chunk::{Chunk, ChunkBuilder, Extent, Origin};
 pub use codec::{Compression, Compressor};
 pub use dtype::DType;
 pub use error::{Error, Result};
@@ -35,4 +35,4 @@ pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
 pub use selector::{Odds, SelectorKind};
 pub use table::{Admission, Draw, Handle, Snapshot, TableOptions, TableState, TableStats, Trash};
-pub use trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};
+pub use trajectory::{MAX_ITEM_BYTES, Slice, SpanColumn, Spans, Trajectory, WindowShape};

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::aligned::AlignedBytes;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Memory that something else owns: a mapped file, a shared segment.
 pub trait Region: fmt::Debug + Send + Sync {
@@ -88,7 +88,7 @@ impl Payload {
     /// Makes the bytes readable. Never called under a table's lock.
     ///
     /// # Errors
-    /// [`crate::Error::Payload`] when cold bytes cannot be fetched.
+    /// [`crate::Error::Payload`] when cold bytes cannot be fetched, or a region is too short.
     pub fn pin(&self) -> Result<Pinned<'_>> {
         Ok(match self {
             Self::Heap(bytes) => Pinned::Borrowed(bytes),
@@ -96,7 +96,17 @@ impl Payload {
                 region,
                 offset,
                 len,
-            } => Pinned::Borrowed(&region.bytes()[*offset..*offset + *len]),
+            } => {
+                let bytes = region.bytes();
+                let end = offset.checked_add(*len);
+                let found = end.and_then(|end| bytes.get(*offset..end));
+                Pinned::Borrowed(found.ok_or_else(|| {
+                    Error::Payload(format!(
+                        "chunk lies at byte {offset} of a region and has {len}, but the region has {}",
+                        bytes.len()
+                    ))
+                })?)
+            }
             Self::Cold(cold) => Pinned::Fetched(cold.fetch()?),
         })
     }
@@ -105,7 +115,6 @@ impl Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
 
     #[derive(Debug)]
     struct Segment(Vec<u8>);
@@ -140,6 +149,18 @@ mod tests {
             len: 3,
         };
         assert_eq!((&*mapped.pin().unwrap(), mapped.len()), (&b"abc"[..], 3));
+        let region = Arc::new(Segment(b"abc".to_vec()));
+        let short = Payload::Mapped {
+            region,
+            offset: 2,
+            len: 3,
+        };
+        assert_eq!(
+            short.pin().unwrap_err(),
+            Error::Payload(
+                "chunk lies at byte 2 of a region and has 3, but the region has 3".into()
+            )
+        );
         let cold = Payload::Cold(Arc::new(Lost));
         assert_eq!(cold.len(), 3);
         assert_eq!(

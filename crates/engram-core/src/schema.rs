@@ -32,6 +32,18 @@ impl CellSpec {
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
+
+    /// Elements and bytes of one cell of a shape that nobody has checked yet; `None` where either
+    /// product overflows, also where some axis is 0: readers multiply the axes in orders of their
+    /// own.
+    #[must_use]
+    pub fn checked_size(&self) -> Option<(usize, usize)> {
+        let axes = self.shape.iter().map(|axis| (*axis).max(1));
+        axes.chain([self.dtype.size().max(size_of::<u32>())])
+            .try_fold(1_usize, usize::checked_mul)
+            .filter(|product| isize::try_from(*product).is_ok())
+            .map(|_| (self.elements(), self.bytes()))
+    }
 }
 
 impl fmt::Display for CellSpec {

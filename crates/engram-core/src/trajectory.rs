@@ -1,10 +1,13 @@
 //! Which cells of which chunks make up an item.
 
+mod check;
+
 use std::sync::Arc;
 
 use crate::chunk::Chunk;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::schema::{CellSpec, FoundColumn, Layout, Signature};
+pub use check::MAX_ITEM_BYTES;
 
 /// What an item is made of: references into chunks, no data.
 #[derive(Clone, Debug)]
@@ -232,66 +235,6 @@ impl Trajectory {
         }
     }
 
-    /// Checks that all its cells are there and that those of a column are alike.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] naming the first column where that is not so.
-    pub fn check_slices(&self) -> Result<()> {
-        let names = &self.layout().names;
-        if self.columns() != names.len() {
-            return Err(Error::InvalidArgument(format!(
-                "item has {} columns and {} names; each column has one",
-                self.columns(),
-                names.len()
-            )));
-        }
-        (0..names.len()).try_for_each(|at| {
-            self.check_column(at)
-                .map_err(|problem| problem.in_column(&names[at]))
-        })
-    }
-
-    fn check_column(&self, at: usize) -> Result<(), Misfit> {
-        let Self::Spans(spans) = self else {
-            let Self::Rows {
-                chunk,
-                offset,
-                len,
-                squeeze,
-            } = self
-            else {
-                return Ok(());
-            };
-            Misfit::of_run(chunk, at, *offset, *len)?;
-            return Misfit::of_length(u64::from(*len), *squeeze);
-        };
-        let column = spans.columns[at];
-        let end = spans.columns.get(at + 1).map(|next| next.first_slice);
-        let end = end.map_or(spans.slices.len(), |end| end as usize);
-        let slices = spans.slices.get(column.first_slice as usize..end);
-        let mut cell: Option<&CellSpec> = None;
-        let mut len = 0;
-        for slice in slices.unwrap_or_default() {
-            let chunk = spans.chunks.get(slice.chunk as usize);
-            let found = chunk.and_then(|c| c.schema().cells.get(slice.column as usize));
-            let (Some(chunk), Some(found)) = (chunk, found) else {
-                return Err(Misfit::Absent(*slice));
-            };
-            Misfit::of_run(chunk, slice.column as usize, slice.offset, slice.len)?;
-            if let Some(cell) = cell.filter(|cell| *cell != found) {
-                return Err(Misfit::Mixed(cell.clone(), found.clone()));
-            }
-            cell = Some(found);
-            len += u64::from(slice.len);
-        }
-        Misfit::of_length(len, column.squeeze)?;
-        if len == u64::from(column.len) {
-            Ok(())
-        } else {
-            Err(Misfit::Length(column.len, len))
-        }
-    }
-
     /// Checks the columns against a table's signature.
     ///
     /// # Errors
@@ -308,60 +251,5 @@ impl Trajectory {
             }
         });
         signature.check(table, found)
-    }
-}
-
-/// What is wrong with the slices of a column.
-enum Misfit {
-    Absent(Slice),
-    Bounds { offset: u32, len: u32, rows: u32 },
-    Empty,
-    Length(u32, u64),
-    Mixed(CellSpec, CellSpec),
-    Squeezed(u64),
-}
-
-impl Misfit {
-    fn of_run(chunk: &Chunk, column: usize, offset: u32, len: u32) -> Result<(), Self> {
-        let rows = chunk.extents()[column].rows;
-        if len == 0 {
-            return Err(Self::Empty);
-        }
-        match offset.checked_add(len) {
-            Some(end) if end <= rows => Ok(()),
-            _ => Err(Self::Bounds { offset, len, rows }),
-        }
-    }
-
-    fn of_length(len: u64, squeeze: bool) -> Result<(), Self> {
-        match len {
-            0 => Err(Self::Empty),
-            2.. if squeeze => Err(Self::Squeezed(len)),
-            _ => Ok(()),
-        }
-    }
-
-    fn in_column(self, name: &str) -> Error {
-        Error::InvalidArgument(match self {
-            Self::Absent(Slice { chunk, column, .. }) => format!(
-                "item refers to column {column} of its chunk {chunk} in column `{name}`, which is not there"
-            ),
-            Self::Bounds { offset, len, rows } => format!(
-                "item refers to cells {offset}..{} of column `{name}`, whose chunk has {rows}",
-                u64::from(offset) + u64::from(len)
-            ),
-            Self::Empty => {
-                format!("item has no cells of column `{name}`; each column needs at least one")
-            }
-            Self::Length(said, found) => format!(
-                "item says it has {said} cells in column `{name}`, but its slices have {found}"
-            ),
-            Self::Mixed(first, other) => format!(
-                "item joins cells of {first} and of {other} in column `{name}`; the cells of a column are alike"
-            ),
-            Self::Squeezed(len) => format!(
-                "item has {len} cells in column `{name}` without a time axis; such a column has one"
-            ),
-        })
     }
 }

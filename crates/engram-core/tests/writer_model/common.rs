@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use engram_core::chunk::string_cells;
-use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
+use engram_core::{
+    AlignedBytes, CellSpec, Chunk, Compression, DType, Layout, NewItem, Payload, Schema, Shape,
+};
 
 use engram_core::writer::WriterOptions;
 
@@ -94,5 +96,14 @@ pub(crate) fn read(item: &NewItem) -> Item {
         .collect();
     // No chunk is kept alive for nothing, and none is listed twice.
     assert_eq!(used.len(), trajectory.chunks().len());
+    // Whatever our writers make would be let in if it came from outside.
+    trajectory.check_parts().unwrap();
+    trajectory.chunks().iter().for_each(|chunk| resend(chunk));
     columns
+}
+
+fn resend(chunk: &Chunk) {
+    let payload = Payload::Heap(AlignedBytes::copy_of(&chunk.payload().pin().unwrap()));
+    let (origin, schema) = (chunk.origin().clone(), Arc::clone(chunk.schema()));
+    Chunk::from_parts(origin, schema, chunk.extents().into(), payload).unwrap();
 }

@@ -1,0 +1,89 @@
+//! Items over a chunk, with any numbers in them.
+
+use std::sync::Arc;
+
+use engram_core::{Chunk, Layout, Slice, SpanColumn, Spans, Trajectory, WindowShape};
+use proptest::prelude::*;
+
+use crate::parts::{low, number};
+
+/// An item of some kind, good or not.
+#[derive(Clone, Debug)]
+pub(crate) struct ItemPlan {
+    kind: usize,
+    offset: u32,
+    len: u32,
+    squeeze: bool,
+    columns: Vec<SpanColumn>,
+    slices: Vec<Slice>,
+}
+
+/// Mostly good: one slice per column, or two.
+pub(crate) fn item() -> impl Strategy<Value = ItemPlan> {
+    let some = || prop_oneof![20 => 0..3_u64, 1 => number()].prop_map(low);
+    let slice = (some(), 1..3_u32, some(), any::<u8>());
+    let columns = prop::collection::vec((prop::collection::vec(slice, 1..3), some()), 0..4);
+    let numbers = (0..3_usize, some(), some(), prop::bool::weighted(0.2));
+    (numbers, columns).prop_map(|((kind, offset, len, squeeze), columns)| {
+        let (mut spans, mut slices) = (Vec::new(), Vec::<Slice>::new());
+        for (at, (found, odd)) in columns.iter().enumerate() {
+            let first_slice = slices.len();
+            let at = u32::try_from(at).unwrap();
+            slices.extend(found.iter().map(|(offset, len, odd, dice)| Slice {
+                chunk: if *dice < 20 { *odd } else { 0 },
+                column: if *dice % 16 == 1 { *odd } else { at },
+                offset: *offset,
+                len: *len,
+            }));
+            let sum = slices[first_slice..].iter().map(|slice| slice.len).sum();
+            let first_slice = u32::try_from(first_slice).unwrap();
+            spans.push(SpanColumn {
+                first_slice: if odd % 8 == 7 { *odd } else { first_slice },
+                len: if odd % 8 == 6 { *odd } else { sum },
+                squeeze: squeeze && sum == 1,
+            });
+        }
+        ItemPlan {
+            kind,
+            offset,
+            len,
+            squeeze: squeeze && len == 1,
+            columns: spans,
+            slices,
+        }
+    })
+}
+
+impl ItemPlan {
+    pub(crate) fn build(&self, chunk: &Arc<Chunk>, other: &Arc<Chunk>) -> Trajectory {
+        let names = (0..self.columns.len()).map(|at| format!("c{at}").into());
+        let layout = Arc::new(Layout {
+            names: names.collect(),
+            structure: "".into(),
+        });
+        let (columns, slices) = (self.columns.clone().into(), self.slices.clone().into());
+        match self.kind {
+            0 => Trajectory::Rows {
+                chunk: Arc::clone(chunk),
+                offset: self.offset,
+                len: self.len,
+                squeeze: self.squeeze,
+            },
+            1 => Trajectory::Window {
+                chunk: Arc::clone(chunk),
+                offset: self.offset,
+                shape: Arc::new(WindowShape {
+                    layout,
+                    columns,
+                    slices,
+                }),
+            },
+            _ => Trajectory::Spans(Arc::new(Spans {
+                layout,
+                chunks: Box::new([Arc::clone(chunk), Arc::clone(other)]),
+                columns,
+                slices,
+            })),
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! What is said of each thing that does not fit.
+
+use std::sync::Arc;
+
+use engram_core::chunk::Extent;
+use engram_core::codec::Codec;
+use engram_core::{
+    AlignedBytes, CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Error, Layout,
+    Origin, Payload, Schema, Slice, SpanColumn, Spans, Trajectory, WindowShape,
+};
+use smallvec::smallvec;
+
+use crate::parts::Parts;
+
+fn schema() -> Arc<Schema> {
+    let cell = |dtype, shape| CellSpec { dtype, shape };
+    Arc::new(Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["name".into(), "obs".into()]),
+            structure: "".into(),
+        }),
+        cells: Box::new([
+            cell(DType::String, smallvec![]),
+            cell(DType::Int32, smallvec![2]),
+        ]),
+    })
+}
+
+/// Three steps of a one-letter string and two numbers.
+fn chunk() -> Chunk {
+    let mut builder = ChunkBuilder::new(schema(), 3).unwrap();
+    for row in 0..3 {
+        builder.push_string(0, b"\x01\0\0\0a").unwrap();
+        builder.cell_mut(1, row).fill(7);
+        builder.commit(1);
+    }
+    let origin = Origin {
+        key: 5,
+        episodes: smallvec![9],
+        first_step: 0,
+        steps: 3,
+    };
+    let mut compressor = Compressor::new(Compression::Off);
+    builder.seal(origin, &mut compressor).unwrap()
+}
+
+/// What is said once `change` has been made.
+fn said(change: impl FnOnce(&mut Parts)) -> Error {
+    let mut parts = Parts::of(&chunk());
+    change(&mut parts);
+    parts.build().unwrap_err()
+}
+
+fn invalid(text: &str) -> Error {
+    Error::InvalidArgument(text.into())
+}
+
+#[test]
+fn extents_that_do_not_fit_are_named() {
+    let set = |at: usize, extent: Extent| said(|parts| parts.extents[at] = extent);
+    let obs = Extent {
+        offset: 64,
+        stored: 24,
+        rows: 3,
+        codec: Codec::Raw,
+    };
+    assert_eq!(
+        said(|parts| parts.extents.truncate(1)),
+        invalid("chunk of 2 columns comes with 2 names and 1 extents; each column has one of each")
+    );
+    assert_eq!(
+        set(1, Extent { offset: 128, ..obs }),
+        invalid(
+            "column `obs` lies at bytes 128..152 of its chunk; its first is a multiple of 64, its \
+             last is within the 128 of the payload"
+        )
+    );
+    assert_eq!(
+        set(1, Extent { offset: 60, ..obs }),
+        invalid(
+            "column `obs` lies at bytes 60..84 of its chunk; its first is a multiple of 64, its \
+             last is within the 128 of the payload"
+        )
+    );
+    assert_eq!(
+        set(1, Extent { stored: 20, ..obs }),
+        invalid("column `obs` has 20 bytes for 3 rows of int32[2]; they take 24")
+    );
+    let packed = Extent {
+        stored: 1,
+        rows: 40,
+        codec: Codec::Lz4,
+        ..obs
+    };
+    assert_eq!(
+        set(1, packed),
+        invalid("column `obs` has 1 compressed bytes for 320 raw ones; so many hold at most 319")
+    );
+    assert_eq!(
+        said(|parts| parts.extents[0].stored = 15),
+        invalid("column `name` has 15 bytes for 3 rows of strings; their offsets alone take 16")
+    );
+    assert_eq!(
+        said(|parts| parts.extents[0].codec = Codec::Lz4),
+        invalid("column `name` is of compressed strings; strings are stored raw")
+    );
+    for shape in [smallvec![1 << 62, 1 << 62, 0], smallvec![0, 1 << 62]] {
+        let text = format!("column `obs` has cells of int32{shape:?}; such cells are too large");
+        assert_eq!(said(|parts| parts.cells[1].shape = shape), invalid(&text));
+    }
+}
+
+#[test]
+fn a_chunk_that_would_unpack_to_too_much_is_refused() {
+    // Many columns that all unpack the same stored bytes.
+    let stored = 1 << 20;
+    let count = 17;
+    let cell = CellSpec {
+        dtype: DType::Uint8,
+        shape: smallvec![255 << 20],
+    };
+    let names: Vec<Box<str>> = (0..count).map(|at| format!("{at}").into()).collect();
+    let schema = Schema {
+        layout: Arc::new(Layout {
+            names: names.into(),
+            structure: "".into(),
+        }),
+        cells: vec![cell; count].into(),
+    };
+    let extent = Extent {
+        offset: 0,
+        stored,
+        rows: 1,
+        codec: Codec::Lz4,
+    };
+    let origin = Origin {
+        key: 1,
+        episodes: smallvec![1],
+        first_step: 0,
+        steps: 1,
+    };
+    let payload = Payload::Heap(AlignedBytes::zeroed(stored as usize));
+    let extents = smallvec::smallvec![extent; count];
+    let error = Chunk::from_parts(origin, Arc::new(schema), extents, payload).unwrap_err();
+    assert_eq!(
+        error,
+        invalid(
+            "chunk's columns have 4545576960 bytes when unpacked; a chunk has at most 4294967295"
+        )
+    );
+}
+
+#[test]
+fn an_origin_that_contradicts_the_rows_is_refused() {
+    let text = |steps, episodes| {
+        format!(
+            "chunk of {steps} steps has 3 rows of {episodes} episodes; it has 1 episode or more, \
+             at most one per row, and at most a row per episode and step and one per episode more"
+        )
+    };
+    // An item may refer to a step that its chunk's writer never completed.
+    let mut parts = Parts::of(&chunk());
+    parts.origin.steps = 2;
+    assert!(parts.build().is_ok());
+    assert_eq!(said(|parts| parts.origin.steps = 1), invalid(&text(1, 1)));
+    assert_eq!(
+        said(|parts| parts.origin.episodes.clear()),
+        invalid(&text(3, 0))
+    );
+    assert_eq!(
+        said(|parts| parts.origin.episodes = smallvec![1, 2, 3, 4]),
+        invalid(&text(3, 4))
+    );
+    assert_eq!(
+        said(|parts| parts.origin.first_step = u64::MAX - 2),
+        invalid(&format!(
+            "chunk has 3 steps from step {} on; steps are numbered below 2^64",
+            u64::MAX - 2
+        ))
+    );
+}
+
+#[test]
+fn strings_that_do_not_fill_their_column_are_refused() {
+    let word = |at: usize, value: u32| {
+        let error = said(|parts| {
+            parts.payload[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
+        });
+        assert!(matches!(error, Error::Payload(_)));
+        error.to_string()
+    };
+    let offset = |next: u32, at: u32, left: u32| {
+        format!(
+            "string column `name` of 3 rows has offset {next} after {at} with {left} bytes left; \
+             offsets begin at 0, never decrease and end with the column"
+        )
+    };
+    assert_eq!(word(0, 5), offset(5, 0, 15));
+    assert_eq!(word(2, 4), offset(4, 5, 10));
+    assert_eq!(word(3, 16), offset(16, 10, 5));
+    assert_eq!(
+        said(|parts| parts.extents[0].stored += 1).to_string(),
+        "string column `name` of 3 rows has 1 bytes after its last cell; it ends there"
+    );
+    assert_eq!(
+        word(4, 2),
+        "string column `name` of 3 rows has 5 bytes in row 0 that are not 1 elements, a length and \
+         that many bytes each"
+    );
+}
+
+fn window(offset: u32, columns: &[SpanColumn], slices: &[Slice]) -> String {
+    let chunk = Arc::new(chunk());
+    let shape = WindowShape {
+        layout: Arc::clone(&chunk.schema().layout),
+        columns: columns.into(),
+        slices: slices.into(),
+    };
+    let item = Trajectory::Window {
+        chunk,
+        offset,
+        shape: Arc::new(shape),
+    };
+    item.check_parts()
+        .map_or_else(|error| error.to_string(), |()| "good".into())
+}
+
+#[test]
+fn windows_from_outside_are_looked_at_slice_by_slice() {
+    let column = |first_slice, len| SpanColumn {
+        first_slice,
+        len,
+        squeeze: false,
+    };
+    let slice = |chunk, column, offset, len| Slice {
+        chunk,
+        column,
+        offset,
+        len,
+    };
+    let columns = [column(0, 2), column(1, 2)];
+    let name = slice(0, 0, 0, 2);
+    let with = |offset, slice| window(offset, &columns, &[name, slice]);
+    assert_eq!(with(1, slice(0, 1, 0, 2)), "good");
+    assert_eq!(
+        with(2, slice(0, 1, 0, 2)),
+        "item refers to cells 2..4 of column `name`, whose chunk has 3"
+    );
+    assert_eq!(
+        with(1, slice(0, 1, u32::MAX, 2)),
+        format!(
+            "item refers to cells {}..{} of column `obs`, whose chunk has 3",
+            u32::MAX,
+            u64::from(u32::MAX) + 2
+        )
+    );
+    assert_eq!(
+        with(0, slice(1, 1, 0, 2)),
+        "item refers to column 1 of its chunk 1 in column `obs`, which is not there"
+    );
+    assert_eq!(
+        with(0, slice(0, 2, 0, 2)),
+        "item refers to column 2 of its chunk 0 in column `obs`, which is not there"
+    );
+    assert_eq!(
+        with(0, slice(0, 1, 0, 1)),
+        "item says it has 2 cells in column `obs`, but its slices have 1"
+    );
+    let slices = [name, slice(0, 1, 0, 2)];
+    assert_eq!(
+        window(0, &[column(0, 2), column(7, 2)], &slices),
+        "item has no cells of column `name`; each column needs at least one"
+    );
+    assert_eq!(
+        window(0, &[column(1, 2), column(1, 2)], &slices),
+        "item has 2 columns, the first from its slice 1 on; it needs at least one column, from \
+         slice 0 on"
+    );
+    assert_eq!(
+        window(0, &columns[..1], &slices),
+        "item has 1 columns and 2 names; each column has one"
+    );
+}
+
+#[test]
+fn an_item_that_repeats_its_cells_without_end_is_refused() {
+    // 16 MiB of nothing in a few kilobytes, named 300 times.
+    let raw = 16 << 20;
+    let schema = Arc::new(Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: "".into(),
+        }),
+        cells: Box::new([CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![raw],
+        }]),
+    });
+    let mut builder = ChunkBuilder::new(Arc::clone(&schema), 1).unwrap();
+    builder.commit(0);
+    let mut compressor = Compressor::new(Compression::Auto);
+    let chunk = Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap());
+    assert!(chunk.footprint() < 100_000);
+    let item = |times: u32| {
+        let slice = Slice {
+            chunk: 0,
+            column: 0,
+            offset: 0,
+            len: 1,
+        };
+        Trajectory::Spans(Arc::new(Spans {
+            layout: Arc::clone(&schema.layout),
+            chunks: Box::new([Arc::clone(&chunk)]),
+            columns: Box::new([SpanColumn {
+                first_slice: 0,
+                len: times,
+                squeeze: false,
+            }]),
+            slices: vec![slice; times as usize].into(),
+        }))
+    };
+    assert_eq!(item(255).check_parts(), Ok(()));
+    assert_eq!(
+        item(256).check_parts(),
+        Err(invalid(
+            "item has 4294967296 bytes in all its columns; an item from outside has at most \
+             4294967295"
+        ))
+    );
+}

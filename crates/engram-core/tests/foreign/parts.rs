@@ -1,0 +1,213 @@
+//! Chunks taken apart, and damage to the parts.
+
+use std::sync::Arc;
+
+use engram_core::chunk::Extent;
+use engram_core::codec::Codec;
+use engram_core::{
+    AlignedBytes, CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Origin,
+    Payload, Result, Schema, Shape,
+};
+use proptest::prelude::*;
+use smallvec::{SmallVec, smallvec};
+
+/// What a chunk is sent as.
+#[derive(Clone, Debug)]
+pub(crate) struct Parts {
+    pub(crate) origin: Origin,
+    pub(crate) names: Vec<Box<str>>,
+    pub(crate) cells: Vec<CellSpec>,
+    pub(crate) extents: SmallVec<[Extent; 4]>,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Parts {
+    pub(crate) fn of(chunk: &Chunk) -> Self {
+        Self {
+            origin: chunk.origin().clone(),
+            names: chunk.schema().layout.names.to_vec(),
+            cells: chunk.schema().cells.to_vec(),
+            extents: chunk.extents().into(),
+            payload: chunk.payload().pin().unwrap().to_vec(),
+        }
+    }
+
+    pub(crate) fn build(self) -> Result<Chunk> {
+        let layout = Layout {
+            names: self.names.into(),
+            structure: "".into(),
+        };
+        let schema = Schema {
+            layout: Arc::new(layout),
+            cells: self.cells.into(),
+        };
+        let payload = Payload::Heap(AlignedBytes::copy_of(&self.payload));
+        Chunk::from_parts(self.origin, Arc::new(schema), self.extents, payload)
+    }
+}
+
+/// One column: its cells, and whether they are all alike and so worth compressing.
+#[derive(Clone, Debug)]
+pub(crate) struct ColumnPlan {
+    cell: CellSpec,
+    flat: bool,
+}
+
+fn column() -> impl Strategy<Value = ColumnPlan> {
+    let dtype = prop_oneof![
+        Just(DType::Uint8),
+        Just(DType::Float32),
+        Just(DType::Complex128),
+        Just(DType::String),
+    ];
+    let shape = prop_oneof![
+        3 => Just(Shape::new()),
+        3 => (0..4_usize).prop_map(|axis| smallvec![axis]),
+        1 => Just(smallvec![2, 3]),
+        2 => Just(smallvec![2000]),
+    ];
+    (dtype, shape, any::<bool>()).prop_map(|(dtype, mut shape, flat)| {
+        if dtype == DType::String {
+            shape.retain(|axis| *axis < 10);
+        }
+        ColumnPlan {
+            cell: CellSpec { dtype, shape },
+            flat,
+        }
+    })
+}
+
+/// Chunks of one environment, or of several, environment after environment.
+pub(crate) fn chunk() -> impl Strategy<Value = Chunk> {
+    let columns = prop::collection::vec(column(), 1..4);
+    (columns, 1..5_u32, 1..4_usize, any::<u8>())
+        .prop_map(|(columns, steps, envs, seed)| make(&columns, steps, envs, seed))
+}
+
+fn make(columns: &[ColumnPlan], steps: u32, envs: usize, seed: u8) -> Chunk {
+    let names: Vec<Box<str>> = (0..columns.len())
+        .map(|at| format!("c{at}").into())
+        .collect();
+    let schema = Schema {
+        layout: Arc::new(Layout {
+            names: names.into(),
+            structure: "".into(),
+        }),
+        cells: columns.iter().map(|column| column.cell.clone()).collect(),
+    };
+    let rows = steps as usize * envs;
+    let mut builder = ChunkBuilder::new(Arc::new(schema), rows).unwrap();
+    let mut noise = seed;
+    let mut next = move |flat: bool| {
+        noise = noise.wrapping_mul(77).wrapping_add(u8::from(!flat) * 31);
+        if flat { seed } else { noise }
+    };
+    for (at, column) in columns.iter().enumerate() {
+        for row in 0..rows {
+            if column.cell.dtype == DType::String {
+                let mut encoded = Vec::new();
+                for _ in 0..column.cell.elements() {
+                    let len = next(column.flat) % 5;
+                    encoded.extend_from_slice(&u32::from(len).to_le_bytes());
+                    encoded.extend((0..len).map(|_| next(false)));
+                }
+                builder.push_string(at, &encoded).unwrap();
+            } else {
+                let bytes = builder.cell_mut(at, row);
+                bytes.fill_with(|| next(column.flat));
+                builder.commit(at);
+            }
+        }
+    }
+    let origin = Origin {
+        key: 1,
+        episodes: (0..envs as u64).collect(),
+        first_step: u64::from(seed),
+        steps,
+    };
+    let mut compressor = Compressor::new(Compression::Auto);
+    builder.seal(origin, &mut compressor).unwrap()
+}
+
+/// Which number to overwrite, and with what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Damage {
+    field: usize,
+    which: usize,
+    value: u64,
+}
+
+/// Numbers that are near limits, near what was there, or anything.
+pub(crate) fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0..6_u64,
+        2 => (0..200_u64).prop_map(|n| n * 64),
+        1 => (0..4_u64).prop_map(|n| u64::from(u32::MAX) - n),
+        1 => (0..4_u64).prop_map(|n| u64::MAX - n),
+        1 => (0..64_u32).prop_map(|bit| 1 << bit),
+        1 => any::<u64>(),
+    ]
+}
+
+pub(crate) fn damage() -> impl Strategy<Value = Damage> {
+    (0..13_usize, any::<usize>(), number()).prop_map(|(field, which, value)| Damage {
+        field,
+        which,
+        value,
+    })
+}
+
+/// The lower half of a number.
+pub(crate) fn low(value: u64) -> u32 {
+    u32::try_from(value & u64::from(u32::MAX)).unwrap()
+}
+
+impl Damage {
+    pub(crate) fn apply(self, parts: &mut Parts) {
+        let Self {
+            field,
+            which,
+            value,
+        } = self;
+        let column = which % parts.cells.len().max(1);
+        let size = usize::try_from(value).unwrap();
+        match field {
+            0..=3 => {
+                let Some(extent) = parts.extents.get_mut(column) else {
+                    return;
+                };
+                match field {
+                    0 => extent.offset = low(value),
+                    1 => extent.stored = low(value),
+                    2 => extent.rows = low(value),
+                    _ if extent.codec == Codec::Raw => extent.codec = Codec::Lz4,
+                    _ => extent.codec = Codec::Raw,
+                }
+            }
+            4 => parts.origin.steps = low(value),
+            5 => parts.origin.first_step = value,
+            6 => parts.origin.episodes.truncate(size % 3),
+            7 => parts.cells[column].dtype = DType::ALL[size % DType::ALL.len()],
+            8 => parts.cells[column].shape.push(size),
+            9 => {
+                if let Some(axis) = parts.cells[column].shape.first_mut() {
+                    *axis = size;
+                }
+            }
+            10 => {
+                // A word of the payload: an offset or a length of strings, perhaps.
+                let words = parts.payload.len() / 4;
+                if let Some(at) = which.checked_rem(words) {
+                    let word = &mut parts.payload[at * 4..][..4];
+                    word.copy_from_slice(&low(value).to_le_bytes());
+                }
+            }
+            11 => parts.payload.truncate(size),
+            _ => match size % 3 {
+                0 => parts.extents.truncate(column),
+                1 => parts.names.push("more".into()),
+                _ => parts.extents.extend(parts.extents.clone()),
+            },
+        }
+    }
+}
