@@ -29,7 +29,7 @@ pub use codec::{Compression, Compressor};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use item::{NewItem, Slot};
-pub use op::{Lsn, OpSink, Removal, TableOp, Volatile};
+pub use op::{Lsn, OpSink, Removal, SessionNumber, TableOp, Volatile};
 pub use payload::Payload;
 pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};

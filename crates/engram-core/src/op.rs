@@ -23,6 +23,15 @@ pub enum Removal {
     Deleted,
 }
 
+/// Which of a writer's items one is, for one table: a retry sends it under the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionNumber {
+    /// Random number of the writer's session.
+    pub session: u64,
+    /// 1 for the first item that the session sends to the table, one more for each that follows.
+    pub number: u64,
+}
+
 /// A change to one table with every choice already made: applying it involves no chance, no
 /// clock and no limiter.
 #[derive(Clone, Debug)]
@@ -32,6 +41,15 @@ pub enum TableOp<'a> {
         /// The item.
         item: &'a NewItem,
         /// Clock reading at its insertion, nanoseconds.
+        now: u64,
+        /// Which of its session's items it is, where it has a session.
+        number: Option<SessionNumber>,
+    },
+    /// An item did not enter because its key was there already: only its number counts.
+    Pass {
+        /// Which of its session's items it was.
+        number: SessionNumber,
+        /// Clock reading, nanoseconds.
         now: u64,
     },
     /// An item leaves.

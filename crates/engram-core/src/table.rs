@@ -6,6 +6,7 @@
 mod apply;
 mod draw;
 mod options;
+mod sessions;
 mod snapshot;
 
 use std::sync::Arc;
@@ -17,13 +18,15 @@ use crate::error::{Error, Result};
 use crate::holders::HolderId;
 use crate::item::{Item, NewItem, Slot};
 use crate::key_map::KeyMap;
-use crate::op::{Lsn, OpSink, Removal, TableOp};
+use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
 use crate::pages::Pages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle};
 pub use options::TableOptions;
+pub use sessions::SESSION_IDLE;
+use sessions::Sessions;
 pub use snapshot::{Snapshot, SnapshotItem, SnapshotRoom, SnapshotStep};
 
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
@@ -50,6 +53,11 @@ impl Trash {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.trajectories.is_empty() && self.contents.is_empty()
+    }
+
+    /// Takes an item that does not enter.
+    pub fn add(&mut self, item: NewItem) {
+        self.trajectories.push(item.trajectory);
     }
 }
 
@@ -132,6 +140,8 @@ pub struct TableState {
     options: Arc<TableOptions>,
     sink: Arc<dyn OpSink>,
     contents: Contents,
+    /// None until an item has a session: most tables' items never do.
+    sessions: Option<Box<Sessions>>,
     limiter: RateLimiter,
     rng: TableRng,
     next_seq: u64,
@@ -176,6 +186,7 @@ impl TableState {
         options.check()?;
         Ok(Self {
             contents: Contents::new(&options),
+            sessions: None,
             limiter: RateLimiter::new(options.limits.clone()),
             rng: TableRng::seed_from_u64(options.seed),
             next_seq: 0,
@@ -278,11 +289,37 @@ impl TableState {
     /// The caller has checked it with [`TableOptions::check_item`]. Afterwards the remover makes
     /// room, among all items, the new one included.
     pub fn insert(&mut self, item: NewItem, now: u64, trash: &mut Trash) -> bool {
+        self.insert_numbered(item, None, now, trash)
+    }
+
+    /// As [`TableState::insert`], for an item that may belong to a session. The caller has asked
+    /// [`TableState::is_applied`]; the item's number counts as applied from now on, also where its
+    /// key was already there.
+    pub fn insert_numbered(
+        &mut self,
+        item: NewItem,
+        number: Option<SessionNumber>,
+        now: u64,
+        trash: &mut Trash,
+    ) -> bool {
         if self.contents.keys.get(item.key).is_some() {
+            if let Some(number) = number {
+                self.record(&TableOp::Pass { number, now });
+                self.count_number(number, now);
+            }
+            trash.add(item);
             return false;
         }
-        self.record(&TableOp::Insert { item: &item, now });
+        let op = TableOp::Insert {
+            item: &item,
+            now,
+            number,
+        };
+        self.record(&op);
         self.put_in(item, now);
+        if let Some(number) = number {
+            self.count_number(number, now);
+        }
         self.shrink(trash);
         true
     }
@@ -302,8 +339,12 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Removes items that are older than the ttl; true when none is left.
+    /// Removes items that are older than the ttl; true when none is left. Forgets some of the
+    /// sessions that have been idle for long, too.
     pub fn expire(&mut self, now: u64, trash: &mut Trash) -> bool {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.forget_idle(now);
+        }
         for _ in 0..EVICTIONS_PER_CALL {
             match self.next_expiry() {
                 Some(due) if due <= now => {

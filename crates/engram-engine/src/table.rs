@@ -20,8 +20,9 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 use crate::fair::Fair;
 use crate::info::{Meter, TableInfo};
+use crate::session::Session;
 use crate::ticket::{InsertTicket, SampleTicket};
-use serve::{Aside, InsertWait, SampleWait, Shared};
+use serve::{Aside, InsertWait, Numbers, SampleWait, Shared};
 pub(crate) use tickets::Progress;
 
 /// Unleased draws made final under one hold at most.
@@ -96,6 +97,7 @@ impl Table {
             aside.wakers.drain(..).for_each(Waker::wake);
             aside.trash = Trash::default();
             aside.draws.clear();
+            aside.items.clear();
             if !aside.drains {
                 break;
             }
@@ -126,20 +128,49 @@ impl Table {
     /// # Errors
     /// What [`TableOptions::check_item`] finds, before any item is inserted; [`Error::Closed`].
     pub fn insert(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
+        self.insert_numbered(items, None)
+    }
+
+    /// As [`Table::insert`], for items that may come again: those of a session's numbers that are
+    /// applied already are acknowledged and left out.
+    ///
+    /// A number is applied when its item enters, or is left out because its key is there already.
+    /// Items withdrawn before that keep their numbers free. A session sends its items in order: a
+    /// number below one that was applied counts as applied. Sessions that neither insert nor wait
+    /// for [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) are forgotten.
+    ///
+    /// # Errors
+    /// As [`Table::insert`]; [`Error::InvalidArgument`] for numbers out of range.
+    pub fn insert_numbered(
+        self: &Arc<Self>,
+        items: Vec<NewItem>,
+        session: Option<Session>,
+    ) -> Result<InsertTicket> {
         for item in &items {
             self.options.check_item(item)?;
         }
+        let last = session.map(|session| session.last(items.len(), &self.options.name));
+        let last = last.transpose()?;
         self.change(|shared, aside, now| {
             shared.check_open()?;
             let id = shared.take_number();
+            if last.is_some_and(|last| shared.state.is_applied(last, now)) {
+                // Nobody need wait behind others to hear that all is done.
+                aside.items = items;
+                return Ok(InsertTicket::new(self, id, Some(shared.state.last_lsn())));
+            }
             let wait = InsertWait {
                 items: items.into(),
+                numbers: session.map(Numbers::from),
                 waker: None,
             };
             shared.inserts.insert(id, wait);
             shared.serve(aside, now);
             // Most inserts are served at once: their tickets need not ask again.
             let applied = !shared.inserts.contains_key(&id);
+            if !applied && session.is_some() {
+                shared.begin_wait(id, now);
+            }
             Ok(InsertTicket::new(
                 self,
                 id,

@@ -1,7 +1,7 @@
 //! The one place where a table changes: each function is one [`TableOp`], recorded by its caller.
 
 use crate::item::{HIDDEN, Item, NewItem, Slot};
-use crate::op::{Removal, TableOp};
+use crate::op::{Removal, SessionNumber, TableOp};
 use crate::table::{Contents, ITEM_OVERHEAD, TableState, Trash};
 
 impl TableState {
@@ -14,11 +14,15 @@ impl TableState {
     pub fn replay(&mut self, op: &TableOp<'_>, trash: &mut Trash) {
         let slot_of = |state: &Self, key| state.contents.keys.get(key);
         match *op {
-            TableOp::Insert { item, now } => {
+            TableOp::Insert { item, now, number } => {
                 if slot_of(self, item.key).is_none() {
                     self.put_in(item.clone(), now);
                 }
+                if let Some(number) = number {
+                    self.count_number(number, now);
+                }
             }
+            TableOp::Pass { number, now } => self.count_number(number, now),
             TableOp::Remove { key, .. } => {
                 if let Some(slot) = slot_of(self, key) {
                     self.take_out(slot, trash);
@@ -104,6 +108,10 @@ impl TableState {
         contents.items[slot as usize] = item;
     }
 
+    pub(super) fn count_number(&mut self, number: SessionNumber, now: u64) {
+        self.sessions.get_or_insert_default().count(number, now);
+    }
+
     pub(super) fn take_out(&mut self, slot: Slot, trash: &mut Trash) {
         let contents = &mut self.contents;
         let vacant = Item {
@@ -177,6 +185,7 @@ impl TableState {
         }
     }
 
+    /// Session numbers stay: what was sent before a reset must not come back after it.
     pub(super) fn clear(&mut self, trash: &mut Trash) {
         let empty = Contents::new(&self.options);
         trash

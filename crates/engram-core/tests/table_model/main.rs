@@ -11,9 +11,10 @@ mod record;
 
 use std::sync::Arc;
 
+use engram_core::table::SESSION_IDLE;
 use engram_core::{
-    Admission, Chunk, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind, TableOptions,
-    TableState, Trash,
+    Admission, Chunk, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind, SessionNumber,
+    TableOptions, TableState, Trash,
 };
 use model::{Leased, Model};
 use proptest::prelude::*;
@@ -29,6 +30,13 @@ enum Call {
     },
     InsertAgain {
         which: usize,
+    },
+    /// An item of a session: what follows its last, or up to two numbers further on or back; under
+    /// a key of its own or one that is there perhaps.
+    InsertNumbered {
+        session: u64,
+        number: u64,
+        again: bool,
     },
     Draw {
         n: usize,
@@ -62,6 +70,9 @@ fn call() -> impl Strategy<Value = Call> {
         12 => (0..4_u8, 0..7_usize, 0..7_usize)
             .prop_map(|(priority, first, second)| Call::Insert { priority, first, second }),
         1 => which.clone().prop_map(|which| Call::InsertAgain { which }),
+        5 => (0..3_u64, 0..5_u64, prop::bool::weighted(0.2)).prop_map(|(session, number, again)| {
+            Call::InsertNumbered { session, number, again }
+        }),
         8 => (1..6_usize, any::<bool>()).prop_map(|(n, leased)| Call::Draw { n, leased }),
         4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::Acknowledge { which, part }),
         4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::GiveBack { which, part }),
@@ -70,6 +81,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => Just(Call::Reset),
         1 => (0..4_usize).prop_map(Call::SetLimits),
         2 => (0..30_u64).prop_map(|time| Call::Pass { time }),
+        1 => Just(Call::Pass { time: SESSION_IDLE / 2 }),
     ]
 }
 
@@ -164,6 +176,25 @@ impl Pair {
                     self.insert(key, 1, 0, 0);
                 }
             }
+            Call::InsertNumbered {
+                session,
+                number,
+                again,
+            } => {
+                self.next_key += 7;
+                let there = self.model.entries.first().filter(|_| again);
+                let key = there.map_or(self.next_key, |entry| entry.key);
+                let last = self.model.last_number(session, self.now);
+                let number = SessionNumber {
+                    session,
+                    number: (last + number).saturating_sub(1).max(1),
+                };
+                let applied = self.table.is_applied(number, self.now);
+                assert_eq!(applied, number.number <= last);
+                if !applied {
+                    self.insert_numbered(key, 1, (0, 0), Some(number));
+                }
+            }
             Call::Draw { n, leased } => self.draw(n, leased),
             Call::Acknowledge { which, part } => {
                 let ended = self.end_leases(which, part);
@@ -212,9 +243,19 @@ impl Pair {
     }
 
     fn insert(&mut self, key: u64, priority: u8, first: usize, second: usize) {
+        self.insert_numbered(key, priority, (first, second), None);
+    }
+
+    fn insert_numbered(
+        &mut self,
+        key: u64,
+        priority: u8,
+        chunks: (usize, usize),
+        number: Option<SessionNumber>,
+    ) {
         let item = NewItem {
             key,
-            trajectory: trajectory(&self.chunks, first, second),
+            trajectory: trajectory(&self.chunks, chunks.0, chunks.1),
             priority: f64::from(priority),
         };
         let bytes = self.model.options.item_bytes(&item);
@@ -232,10 +273,12 @@ impl Pair {
                 let new = self.model.find(key).is_none();
                 let trajectory = item.trajectory.clone();
                 let priority = item.priority;
-                assert_eq!(
-                    self.table.insert(item, self.now, &mut Trash::default()),
-                    new
-                );
+                let trash = &mut Trash::default();
+                let found = self.table.insert_numbered(item, number, self.now, trash);
+                assert_eq!(found, new);
+                if let Some(number) = number {
+                    self.model.count_number(number, self.now);
+                }
                 if new {
                     self.model.insert(key, priority, trajectory, self.now);
                 }
@@ -360,6 +403,7 @@ impl Pair {
         let (found, expected) = (copy.stats(), self.table.stats());
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
         assert_eq!(copy.next_expiry(), self.table.next_expiry());
+        assert_eq!(sessions(&copy, self.now), sessions(&self.table, self.now));
         let sampler = self.model.options.sampler;
         if matches!(
             sampler,
@@ -376,6 +420,17 @@ impl Pair {
             assert_eq!(next(&mut copy), next(&mut self.table));
         }
     }
+}
+
+/// Session, last number and time of use of each session that is not idle.
+fn sessions(table: &TableState, now: u64) -> Vec<(u64, u64, u64)> {
+    let numbers = table.session_numbers();
+    let known = numbers.filter(|(_, used)| now - used < SESSION_IDLE);
+    let mut known: Vec<_> = known
+        .map(|(number, used)| (number.session, number.number, used))
+        .collect();
+    known.sort_unstable();
+    known
 }
 
 /// Insertion number, key, priority and samples of each item.
@@ -420,6 +475,33 @@ fn behaves_like_a_list() {
             }
         }
     }
+}
+
+#[test]
+fn numbers_outlive_their_items_and_resets() {
+    let mut pair = Pair::new(options_of_a_queue());
+    let next = |again| Call::InsertNumbered {
+        session: 1,
+        number: 2,
+        again,
+    };
+    pair.make(next(false));
+    // Its key is there already, and so it is passed over; its number counts all the same.
+    pair.make(next(true));
+    assert!(matches!(pair.recorder.since(1)[..], [Op::Pass(number, 0)] if number.number == 2));
+    pair.make(Call::Delete { which: 1 });
+    pair.make(Call::Reset);
+    let applied = |pair: &Pair, number| {
+        let number = SessionNumber { session: 1, number };
+        pair.table.is_applied(number, pair.now)
+    };
+    assert_eq!([1, 2, 3].map(|n| applied(&pair, n)), [true, true, false]);
+    pair.check_replay();
+    pair.pass(SESSION_IDLE - 1);
+    assert!(applied(&pair, 2));
+    pair.pass(1);
+    assert!(!applied(&pair, 1));
+    assert_eq!(pair.table.session_numbers().count(), 0);
 }
 
 #[test]

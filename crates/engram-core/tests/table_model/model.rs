@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engram_core::table::ITEM_OVERHEAD;
-use engram_core::{Admission, Chunk, RateLimits, SelectorKind, TableOptions, Trajectory};
+use engram_core::table::SESSION_IDLE;
+use engram_core::{
+    Admission, Chunk, RateLimits, SelectorKind, SessionNumber, TableOptions, Trajectory,
+};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -39,6 +42,8 @@ pub(crate) struct Model {
     pub(crate) next_seq: u64,
     next_touch: u64,
     first_seq: u64,
+    /// Last number and time of use of each session; nothing is ever forgotten here.
+    sessions: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Model {
@@ -55,7 +60,20 @@ impl Model {
             next_seq: 0,
             next_touch: 0,
             first_seq: 0,
+            sessions: BTreeMap::new(),
         }
+    }
+
+    /// The session's last number, unless that was too long ago; 0 for none.
+    pub(crate) fn last_number(&self, session: u64, now: u64) -> u64 {
+        let used = self.sessions.get(&session);
+        let used = used.filter(|(_, used)| now - used < SESSION_IDLE);
+        used.map_or(0, |(last, _)| *last)
+    }
+
+    pub(crate) fn count_number(&mut self, number: SessionNumber, now: u64) {
+        let SessionNumber { session, number } = number;
+        self.sessions.insert(session, (number, now));
     }
 
     pub(crate) fn find(&self, key: u64) -> Option<usize> {

@@ -5,15 +5,16 @@ use std::task::Waker;
 
 use engram_core::{
     CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Lsn, NewItem, OpSink,
-    Origin, RateLimits, Removal, Schema, Slice, SpanColumn, Spans, TableOp, TableState, Trajectory,
-    Trash,
+    Origin, RateLimits, Removal, Schema, SessionNumber, Slice, SpanColumn, Spans, TableOp,
+    TableState, Trajectory, Trash,
 };
 use smallvec::smallvec;
 
 /// A [`TableOp`] that owns what it refers to.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Insert(NewItem, u64),
+    Insert(NewItem, u64, Option<SessionNumber>),
+    Pass(SessionNumber, u64),
     Remove(u64, Removal),
     SetPriority(u64, f64),
     Sample(Vec<u64>, bool),
@@ -26,7 +27,8 @@ pub(crate) enum Op {
 impl Op {
     fn of(op: &TableOp<'_>) -> Self {
         match *op {
-            TableOp::Insert { item, now } => Self::Insert(item.clone(), now),
+            TableOp::Insert { item, now, number } => Self::Insert(item.clone(), now, number),
+            TableOp::Pass { number, now } => Self::Pass(number, now),
             TableOp::Remove { key, cause } => Self::Remove(key, cause),
             TableOp::SetPriority { key, priority } => Self::SetPriority(key, priority),
             TableOp::Sample { keys, leased } => Self::Sample(keys.to_vec(), leased),
@@ -39,7 +41,15 @@ impl Op {
 
     pub(crate) fn replay(&self, state: &mut TableState) {
         let op = match self {
-            Self::Insert(item, now) => TableOp::Insert { item, now: *now },
+            Self::Insert(item, now, number) => TableOp::Insert {
+                item,
+                now: *now,
+                number: *number,
+            },
+            Self::Pass(number, now) => TableOp::Pass {
+                number: *number,
+                now: *now,
+            },
             Self::Remove(key, cause) => TableOp::Remove {
                 key: *key,
                 cause: *cause,

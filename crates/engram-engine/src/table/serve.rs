@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use engram_core::table::Admission;
-use engram_core::{Draw, Error, NewItem, Result, TableState, Trash};
+use engram_core::{Draw, Error, NewItem, Result, SessionNumber, TableState, Trash};
 
 use crate::info::Meter;
+use crate::session::Session;
 use crate::table::FINISH;
 
 #[derive(Debug)]
@@ -25,7 +26,27 @@ pub(super) struct Shared {
 #[derive(Debug)]
 pub(super) struct InsertWait {
     pub(super) items: VecDeque<NewItem>,
+    pub(super) numbers: Option<Numbers>,
     pub(super) waker: Option<Waker>,
+}
+
+/// The numbers of a waiting call's items.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// That of the first item that is left.
+    next: SessionNumber,
+    /// The table knows that this call waits.
+    waits: bool,
+}
+
+impl From<Session> for Numbers {
+    fn from(session: Session) -> Self {
+        let next = SessionNumber {
+            session: session.id,
+            number: session.first,
+        };
+        Self { next, waits: false }
+    }
 }
 
 #[derive(Debug)]
@@ -40,6 +61,7 @@ pub(super) struct SampleWait {
 pub(super) struct Aside {
     pub(super) trash: Trash,
     pub(super) draws: Vec<Vec<Draw>>,
+    pub(super) items: Vec<NewItem>,
     pub(super) wakers: Vec<Waker>,
     /// The hold ended before all was served.
     pub(super) more: bool,
@@ -112,21 +134,8 @@ impl Shared {
                 self.state.shrink(&mut aside.trash);
                 budget = budget.saturating_sub(256);
                 moved = true;
-            } else if let Some(mut entry) = self.inserts.first_entry() {
-                let wait = entry.get_mut();
-                let admission = wait.items.front().map(|item| self.state.admit(item));
-                if admission == Some(Admission::Ready)
-                    && let Some(item) = wait.items.pop_front()
-                {
-                    let new = self.state.insert(item, now, &mut aside.trash);
-                    self.meter.inserts += u64::from(new);
-                    moved = true;
-                }
-                if wait.items.is_empty() {
-                    aside.wakers.extend(entry.remove().waker);
-                    // Whoever stands behind is first now.
-                    moved = true;
-                }
+            } else if !self.inserts.is_empty() {
+                moved = self.serve_insert(aside, now);
             }
             if let Some(id) = waiting
                 && let Some(wait) = self.samples.get_mut(&id)
@@ -149,6 +158,57 @@ impl Shared {
             budget = budget.saturating_sub(1);
         }
         true
+    }
+
+    /// Lets the first waiting item in if it may; true when anything moved.
+    fn serve_insert(&mut self, aside: &mut Aside, now: u64) -> bool {
+        let Some(mut entry) = self.inserts.first_entry() else {
+            return false;
+        };
+        let wait = entry.get_mut();
+        let number = wait.numbers.map(|numbers| numbers.next);
+        let applied = number.is_some_and(|number| self.state.is_applied(number, now));
+        let ready = |item| applied || self.state.admit(item) == Admission::Ready;
+        let mut moved = false;
+        if wait.items.front().is_some_and(ready)
+            && let Some(item) = wait.items.pop_front()
+        {
+            if let Some(numbers) = &mut wait.numbers {
+                numbers.next.number += 1;
+            }
+            if applied {
+                aside.trash.add(item);
+            } else {
+                let trash = &mut aside.trash;
+                let new = self.state.insert_numbered(item, number, now, trash);
+                self.meter.inserts += u64::from(new);
+            }
+            moved = true;
+        }
+        if wait.items.is_empty() {
+            let wait = entry.remove();
+            self.end_wait(wait.numbers, now);
+            aside.wakers.extend(wait.waker);
+            // Whoever stands behind is first now.
+            moved = true;
+        }
+        moved
+    }
+
+    /// Tells the table that this insert waits: its session is not idle.
+    pub(super) fn begin_wait(&mut self, id: u64, now: u64) {
+        let wait = self.inserts.get_mut(&id);
+        if let Some(numbers) = wait.and_then(|wait| wait.numbers.as_mut()) {
+            numbers.waits = true;
+            self.state.begin_wait(numbers.next.session, now);
+        }
+    }
+
+    /// Tells the table that an insert with these numbers waits no more.
+    pub(super) fn end_wait(&mut self, numbers: Option<Numbers>, now: u64) {
+        if let Some(numbers) = numbers.filter(|numbers| numbers.waits) {
+            self.state.end_wait(numbers.next.session, now);
+        }
     }
 
     fn first_unserved_sample(&self) -> Option<u64> {

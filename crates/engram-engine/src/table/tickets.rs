@@ -35,7 +35,11 @@ impl Table {
 
     /// Items of an insert that are not in yet; they never will be.
     pub(crate) fn withdraw_insert(&self, id: u64) -> usize {
-        let wait = self.change(|shared, _, _| shared.inserts.remove(&id));
+        let wait = self.change(|shared, _, now| {
+            let wait = shared.inserts.remove(&id);
+            shared.end_wait(wait.as_ref().and_then(|wait| wait.numbers), now);
+            wait
+        });
         wait.map_or(0, |wait| wait.items.len())
     }
 

@@ -7,6 +7,7 @@
 
 mod durability;
 mod leases;
+mod sessions;
 mod streams;
 mod stress;
 mod support;
