@@ -11,7 +11,9 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::clock::{Clock, SystemClock};
+use crate::lease::Sample;
 use crate::table::Table;
+use crate::ticket::SampleTicket;
 
 /// Named tables. Everything a door offers goes through here.
 #[derive(Debug)]
@@ -92,6 +94,25 @@ impl Engine {
     #[must_use]
     pub fn unsent(&self) -> Option<String> {
         unsent_text(self.unsent.load(Ordering::Relaxed))
+    }
+
+    /// Ends a sample at its deadline, `seconds` after it began: with what there is if `partial`,
+    /// otherwise with everything going back, unless the last draw has come meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::DeadlineExceeded`] saying how far it got, and why no further.
+    pub fn end_early(&self, ticket: SampleTicket, seconds: f64, partial: bool) -> Result<Sample> {
+        let outcome = if partial {
+            ticket.take_some(seconds)
+        } else {
+            ticket.give_up(seconds)
+        };
+        outcome.map_err(|error| match (error, self.unsent()) {
+            (Error::DeadlineExceeded(text), Some(unsent)) => {
+                Error::DeadlineExceeded(format!("{text}; {unsent}"))
+            }
+            (error, _) => error,
+        })
     }
 
     /// Adds a table.

@@ -142,6 +142,23 @@ impl SampleTicket {
         self.sample()
     }
 
+    /// As [`Self::take_partial`], where nothing at all will not do.
+    ///
+    /// # Errors
+    /// [`Error::DeadlineExceeded`] when nothing was drawn.
+    pub(crate) fn take_some(self, seconds: f64) -> Result<Sample> {
+        let (table, n) = (Arc::clone(&self.table), self.n);
+        let sample = self.take_partial();
+        if !sample.draws.is_empty() {
+            return Ok(sample);
+        }
+        Err(Error::DeadlineExceeded(format!(
+            "table `{}` yielded 0 of {n} samples within {seconds} s{}",
+            table.options().name,
+            table.why_no_sample()
+        )))
+    }
+
     /// Gives up waiting; everything goes back, unless the last draw has come meanwhile.
     ///
     /// # Errors

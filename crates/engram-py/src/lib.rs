@@ -15,6 +15,7 @@ mod pattern_writer;
 mod patterns;
 mod quick;
 mod sender;
+mod server;
 mod store;
 mod stream;
 mod structure;
@@ -32,6 +33,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::ColumnHistory>()?;
     module.add_class::<history::TrajectoryColumn>()?;
     module.add_class::<pattern_writer::PatternWriter>()?;
+    module.add_class::<server::PyServer>()?;
     module.add_class::<store::Snapshot>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<writer::TrajectoryWriter>()?;

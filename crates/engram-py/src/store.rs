@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use engram_core::gather::{Uneven, gather};
 use engram_core::{Draw, Error, RateLimits};
-use engram_engine::{Engine, Sample, SampleTicket, Stream, StreamOptions, TableInfo};
+use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
 use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -47,6 +47,11 @@ impl Store {
     /// The way to its tables from this process.
     pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
         self.place.tables(py)
+    }
+
+    /// What its tables' seeds derive from.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// The engine, where it is in this process.
@@ -371,7 +376,7 @@ fn sample_here(
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
-        None => end_early(py, engine, ticket, n, timeout, partial)?,
+        None => enter(py, || engine.end_early(ticket, timeout.seconds(), partial))?,
     };
     let columns = enter(py, || gather(&sample.draws, uneven, engine.pool()))?;
     let facts = sample.draws.iter().map(Draw::fact).collect();
@@ -401,44 +406,6 @@ fn sample_there(py: Python<'_>, client: &Client, ask: Ask, timeout: Timeout) -> 
         Err(error) => return Err(error),
     };
     Err(errors::to_py(py, &outcome))
-}
-
-fn end_early(
-    py: Python<'_>,
-    engine: &Engine,
-    ticket: SampleTicket,
-    n: usize,
-    timeout: Timeout,
-    partial: bool,
-) -> PyResult<Sample> {
-    let outcome = if partial {
-        let table = Arc::clone(ticket.table());
-        let sample = py.detach(|| ticket.take_partial());
-        let why = table.info().sampling_blocked;
-        let text = || {
-            format!(
-                "table `{}` yielded 0 of {n} samples within {} s{}",
-                table.options().name,
-                timeout.seconds(),
-                why.map_or_else(String::new, |why| format!("; {why}"))
-            )
-        };
-        let empty = sample.draws.is_empty();
-        (!empty)
-            .then_some(sample)
-            .ok_or_else(|| Error::DeadlineExceeded(text()))
-    } else {
-        py.detach(|| ticket.give_up(timeout.seconds()))
-    };
-    outcome.map_err(|error| {
-        let error = match (error, engine.unsent()) {
-            (Error::DeadlineExceeded(text), Some(unsent)) => {
-                Error::DeadlineExceeded(format!("{text}; {unsent}"))
-            }
-            (error, _) => error,
-        };
-        errors::to_py(py, &error)
-    })
 }
 
 fn describe<'py>(

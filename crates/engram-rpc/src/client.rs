@@ -50,7 +50,7 @@ pub struct Client {
     pool: Arc<Pool>,
     entropy: u64,
     next_number: AtomicU64,
-    unsent: AtomicU64,
+    unsent: Arc<AtomicU64>,
 }
 
 /// The threads of this process's clients. A forked child gets its own: threads do not fork.
@@ -87,7 +87,8 @@ impl Client {
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
         let pool = Arc::<Pool>::default();
-        let (asks, _) = Asks::open(runtime.handle(), &connector, &pool);
+        let unsent = Arc::<AtomicU64>::default();
+        let (asks, _) = Asks::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
             runtime,
             api: Arc::default(),
@@ -96,7 +97,7 @@ impl Client {
             pool,
             entropy: rand::rng().next_u64(),
             next_number: AtomicU64::new(0),
-            unsent: AtomicU64::new(0),
+            unsent,
             connector,
         })
     }
@@ -156,7 +157,7 @@ impl Client {
         if self.connector.is_closed() {
             return Err(closed_error());
         }
-        let asks = Asks::open(self.runtime(), &self.connector, &self.pool);
+        let asks = Asks::open(self.runtime(), &self.connector, &self.pool, &self.unsent);
         RemoteStream::new(asks, table, options)
     }
 

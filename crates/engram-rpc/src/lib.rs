@@ -1,7 +1,10 @@
 //! The store over the network: what `docs/protocol.md` describes, both ends of it.
 
 pub mod client;
+pub mod server;
 pub mod wire;
+
+pub use server::{Server, ServerOptions, ServerTls};
 
 /// The messages, as generated from `proto/engram.proto`.
 #[expect(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
+use engram_engine::unsent_text;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -27,6 +28,8 @@ use crate::wire::{Arrived, Arriving, error_in};
 pub(crate) struct Asks {
     commands: mpsc::UnboundedSender<Command>,
     next_id: Arc<AtomicU64>,
+    /// Items that this client's writers hold in unfinished chunks.
+    unsent: Arc<AtomicU64>,
 }
 
 /// What to sample.
@@ -89,6 +92,7 @@ impl Drop for RemoteLease {
 #[derive(Debug)]
 pub struct AskTicket {
     lease: Option<RemoteLease>,
+    unsent: Arc<AtomicU64>,
     receiver: oneshot::Receiver<Result<Arrived>>,
 }
 
@@ -104,7 +108,13 @@ impl Future for AskTicket {
                 Ok(batch) => Ok(Delivered { batch, lease }),
                 Err(error) => {
                     lease.commands = None;
-                    Err(error)
+                    let unsent = unsent_text(this.unsent.load(Ordering::Relaxed));
+                    Err(match (error, unsent) {
+                        (Error::DeadlineExceeded(text), Some(unsent)) => {
+                            Error::DeadlineExceeded(format!("{text}; {unsent}"))
+                        }
+                        (error, _) => error,
+                    })
                 }
             }
         })
@@ -117,6 +127,7 @@ impl Asks {
         runtime: &Handle,
         connector: &Arc<Connector>,
         pool: &Arc<Pool>,
+        unsent: &Arc<AtomicU64>,
     ) -> (Self, JoinHandle<()>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let underway = Underway {
@@ -128,6 +139,7 @@ impl Asks {
         let asks = Self {
             commands,
             next_id: Arc::default(),
+            unsent: Arc::clone(unsent),
         };
         (asks, task)
     }
@@ -140,6 +152,7 @@ impl Asks {
                 .timeout
                 .and_then(|timeout| Instant::now().checked_add(timeout)),
             ask,
+            again: false,
             reply,
             arriving: None,
         };
@@ -149,6 +162,7 @@ impl Asks {
                 id,
                 commands: Some(self.commands.clone()),
             }),
+            unsent: Arc::clone(&self.unsent),
             receiver,
         }
     }
@@ -157,6 +171,8 @@ impl Asks {
 struct Waiting {
     ask: Ask,
     deadline: Option<Instant>,
+    /// It has been said before, on another connection.
+    again: bool,
     reply: oneshot::Sender<Result<Arrived>>,
     arriving: Option<Arriving>,
 }
@@ -171,12 +187,18 @@ impl Waiting {
             leased,
             ..
         } = self.ask.clone();
+        // The first time, as it was given: errors repeat it.
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let timeout = if self.again {
+            self.deadline.map(left)
+        } else {
+            self.ask.timeout
+        };
         pb::Ask {
             id,
             table,
             n,
-            timeout: self.deadline.map(|deadline| left(deadline).as_secs_f64()),
+            timeout: timeout.map(|timeout| timeout.as_secs_f64()),
             partial,
             pad,
             leased,
@@ -237,8 +259,12 @@ impl Talk for Underway {
             Say::Request(request) => Some(request),
             // Cancelled before it was said: an empty request, which means nothing.
             Say::Ask(id) => {
-                let waiting = self.waiting.get(&id);
-                waiting.map(|waiting| Request::Ask(waiting.request(id)))
+                let waiting = self.waiting.get_mut(&id);
+                waiting.map(|waiting| {
+                    let request = waiting.request(id);
+                    waiting.again = true;
+                    Request::Ask(request)
+                })
             }
         };
         Some(pb::SampleRequest { request })

@@ -1,0 +1,89 @@
+//! The server, as `engram.Server` sees it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engram_core::Error;
+use engram_rpc::{Server, ServerOptions, ServerTls};
+use pyo3::prelude::*;
+
+use crate::door::{Home, enter};
+use crate::errors;
+use crate::store::Store;
+
+/// A running server.
+#[pyclass(frozen, name = "Server", module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct PyServer(Home<Server>);
+
+/// Certificate, key, and the authority of clients' certificates.
+type TlsConfig = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+
+#[pymethods]
+impl PyServer {
+    #[new]
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::needless_pass_by_value,
+        reason = "one per keyword of engram.Server"
+    )]
+    fn new(
+        py: Python<'_>,
+        store: &Store,
+        host: &str,
+        port: u16,
+        token: Option<String>,
+        tls: Option<TlsConfig>,
+        insecure: bool,
+        lease_timeout: f64,
+    ) -> PyResult<Self> {
+        let engine = store.engine(py)?;
+        let wrong = |error| errors::to_py(py, &error);
+        let host: IpAddr = host
+            .parse()
+            .map_err(|_| wrong(Error::InvalidArgument(format!("`{host}` is no IP address"))))?;
+        let tls = tls.map(|(certificate, key, client_ca)| {
+            Ok(ServerTls {
+                certificate_pem: text(certificate, "certificate")?,
+                key_pem: text(key, "key")?,
+                client_ca_pem: client_ca.map(|ca| text(ca, "client_ca")).transpose()?,
+            })
+        });
+        let tls = tls.transpose().map_err(wrong)?;
+        let options = ServerOptions {
+            address: SocketAddr::new(host, port),
+            token,
+            tls,
+            insecure,
+            lease_timeout: Duration::try_from_secs_f64(lease_timeout).unwrap_or(Duration::MAX / 4),
+            seed: store.seed(),
+            ..ServerOptions::default()
+        };
+        let server = enter(py, || Server::start(Arc::clone(&engine), options))?;
+        Ok(Self(Home::new("server", server)))
+    }
+
+    /// `host:port`.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.0.get(py)?.address().to_string())
+    }
+
+    /// Ends what waits, and frees the port.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        let server = self.0.get(py)?;
+        enter(py, || {
+            server.stop();
+            Ok(())
+        })
+    }
+}
+
+fn text(pem: Vec<u8>, what: &str) -> Result<String, Error> {
+    String::from_utf8(pem).map_err(|_| {
+        Error::InvalidArgument(format!(
+            "the file given as `{what}` is not PEM, which is plain text"
+        ))
+    })
+}

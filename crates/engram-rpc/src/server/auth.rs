@@ -1,0 +1,92 @@
+//! Who may call: those who bring the server's token.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use engram_core::{Error, Result};
+use tonic::service::Interceptor;
+use tonic::{Request, Status};
+
+/// How a caller gives a token, for the texts of refusals.
+const HOW: &str = "give the server's token to the client as `token`; it travels as metadata \
+                   `authorization: Bearer TOKEN`";
+
+/// Lets calls with the right token through; all calls if there is none.
+#[derive(Clone)]
+pub(super) struct Guard {
+    /// `Bearer TOKEN`.
+    expected: Option<Arc<[u8]>>,
+}
+
+impl Guard {
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a token that no call could bring.
+    pub(super) fn new(token: Option<&str>) -> Result<Self> {
+        let Some(token) = token else {
+            return Ok(Self { expected: None });
+        };
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Error::InvalidArgument(format!(
+                "the token has {} characters, some of which cannot be sent; it must have at least \
+                 one, and only visible ASCII characters",
+                token.chars().count()
+            )));
+        }
+        Ok(Self {
+            expected: Some(format!("Bearer {token}").into_bytes().into()),
+        })
+    }
+}
+
+impl Interceptor for Guard {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let Some(expected) = &self.expected else {
+            return Ok(request);
+        };
+        match request.metadata().get("authorization") {
+            Some(given) if same(given.as_encoded_bytes(), expected) => Ok(request),
+            Some(_) => Err(Status::unauthenticated(format!(
+                "the token is not this server's; {HOW}"
+            ))),
+            None => Err(Status::unauthenticated(format!(
+                "this server asks for a token and none came; {HOW}"
+            ))),
+        }
+    }
+}
+
+/// Compares all bytes of what was given, wherever the first difference is.
+fn same(given: &[u8], expected: &[u8]) -> bool {
+    let mut difference = given.len() ^ expected.len();
+    for (given, expected) in given.iter().zip(expected.iter().cycle()) {
+        difference |= black_box(usize::from(given ^ expected));
+    }
+    black_box(difference) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_bytes_are_the_same() {
+        assert!(same(b"Bearer abc", b"Bearer abc"));
+        for other in [
+            &b"Bearer abd"[..],
+            b"Bearer ab",
+            b"Bearer abcBearer abc",
+            b"",
+        ] {
+            assert!(!same(other, b"Bearer abc"));
+        }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_sent_is_refused() {
+        assert!(Guard::new(Some("s3cret-_.~")).is_ok());
+        for token in ["", "two words", "ümlaut", "line\n"] {
+            let error = Guard::new(Some(token)).err().unwrap().to_string();
+            assert!(error.contains("only visible ASCII characters"), "{error}");
+        }
+    }
+}

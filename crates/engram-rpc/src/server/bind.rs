@@ -1,0 +1,132 @@
+//! Where a server listens: a TCP address, and perhaps a Unix domain socket.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use engram_core::{Error, Result};
+
+use super::ServerOptions;
+
+/// Refuses to let strangers in by mistake.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for an address that others can reach, without a token.
+pub(super) fn check_address(options: &ServerOptions) -> Result<()> {
+    let address = options.address;
+    if address.ip().is_loopback() || options.token.is_some() || options.insecure {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "asked to listen at {address} without a token; other machines may reach that address: \
+         give a token, listen at a loopback address such as 127.0.0.1:{}, or say `insecure`",
+        address.port()
+    )))
+}
+
+/// The sockets that connections come in by; none of them blocks.
+#[derive(Debug)]
+pub(super) struct Doors {
+    pub(super) address: SocketAddr,
+    pub(super) tcp: TcpListener,
+    pub(super) unix: Option<(UnixListener, SocketFile)>,
+}
+
+impl Doors {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the one that cannot be had, and why.
+    pub(super) fn open(options: &ServerOptions) -> Result<Self> {
+        let asked = options.address;
+        let tcp = || -> io::Result<_> {
+            let listener = TcpListener::bind(asked)?;
+            listener.set_nonblocking(true)?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (address, tcp) = tcp().map_err(|error| {
+            Error::InvalidArgument(format!("cannot listen at {asked}: {error}"))
+        })?;
+        let unix = options.unix_socket.as_deref().map(|path| {
+            open_unix(path).map_err(|error| {
+                Error::InvalidArgument(format!(
+                    "cannot listen at socket `{}`: {error}",
+                    path.display()
+                ))
+            })
+        });
+        Ok(Self {
+            address,
+            tcp,
+            unix: unix.transpose()?,
+        })
+    }
+}
+
+/// The file of a Unix domain socket; removed when dropped, unless it is another's by then.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| found.ino() == self.inode) {
+            // Nobody is left to tell.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    check_free(path)?;
+    // Bound under another name first: under its own, it is this user's only from the beginning.
+    let unready = path.with_file_name(format!(".{}.new", std::process::id()));
+    let _ = fs::remove_file(&unready);
+    let listener = UnixListener::bind(&unready)?;
+    let ready = || -> io::Result<_> {
+        fs::set_permissions(&unready, Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        let inode = fs::symlink_metadata(&unready)?.ino();
+        fs::rename(&unready, path)?;
+        Ok(inode)
+    };
+    match ready() {
+        Ok(inode) => Ok((
+            listener,
+            SocketFile {
+                path: path.into(),
+                inode,
+            },
+        )),
+        Err(error) => {
+            let _ = fs::remove_file(&unready);
+            Err(error)
+        }
+    }
+}
+
+/// A socket that nobody listens on may be replaced; nothing else may.
+fn check_free(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if !found.file_type().is_socket() => Err(io::Error::new(
+            ErrorKind::AlreadyExists,
+            "there is a file of that name that is no socket",
+        )),
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => Err(io::Error::new(
+                ErrorKind::AddrInUse,
+                "another server listens there",
+            )),
+        },
+    }
+}

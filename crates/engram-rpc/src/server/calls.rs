@@ -1,0 +1,49 @@
+//! The two services behind one address: Engram's own, and the health of it.
+
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{BoxFuture, Service as Tower};
+use tonic_health::pb::health_server::{Health, HealthServer};
+
+use super::service::Service;
+use crate::pb::engram_server::EngramServer;
+
+/// Where the health service's calls are.
+const HEALTH: &str = "/grpc.health.v1.Health/";
+
+/// Hands calls to the service that they name; those that nobody knows, Engram's refuses.
+#[derive(Debug)]
+pub(super) struct Calls<H> {
+    pub(super) engram: EngramServer<Service>,
+    pub(super) health: HealthServer<H>,
+}
+
+impl<H> Clone for Calls<H> {
+    fn clone(&self) -> Self {
+        Self {
+            engram: self.engram.clone(),
+            health: self.health.clone(),
+        }
+    }
+}
+
+impl<H: Health> Tower<Request<Body>> for Calls<H> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if request.uri().path().starts_with(HEALTH) {
+            self.health.call(request)
+        } else {
+            self.engram.call(request)
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What is asked once in a while: names, options and numbers of tables, and changes to them.
+
+use std::sync::Arc;
+
+use engram_core::{Error, Result, TableOptions};
+use engram_engine::Engine;
+
+use super::service::Shared;
+use crate::pb;
+use crate::pb::manage_reply::Reply;
+use crate::pb::manage_request::Call;
+use crate::wire::{error_out, info_out, limits_in, options_in, options_out};
+
+/// Does one request; what goes wrong is a reply too.
+pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageReply {
+    let reply = answer(shared, request).await;
+    pb::ManageReply {
+        reply: Some(reply.unwrap_or_else(|error| Reply::Error(error_out(&error)))),
+    }
+}
+
+async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
+    let engine = &shared.engine;
+    let call = request.call.ok_or_else(|| {
+        Error::InvalidArgument("the request names no call; this server knows 9 of them".into())
+    })?;
+    Ok(match call {
+        Call::Tables(pb::Nothing {}) => {
+            let tables = engine.tables()?;
+            let names = tables.iter().map(|table| table.options().name.clone());
+            Reply::Tables(pb::Names {
+                names: names.collect(),
+            })
+        }
+        Call::Describe(name) => {
+            let table = engine.table(&name)?;
+            Reply::Options(options_out(&TableOptions {
+                limits: table.info().stats.limiter.limits,
+                ..TableOptions::clone(table.options())
+            }))
+        }
+        Call::Create(options) => {
+            engine.create_table(options_in(options, shared.next_seed())?)?;
+            done()
+        }
+        Call::Drop(name) => aside(engine, move |engine| engine.drop_table(&name)).await?,
+        Call::SetLimits(pb::SetLimits { table, limits }) => {
+            engine.table(&table)?.set_limits(limits_in(limits)?)?;
+            done()
+        }
+        Call::Reset(name) => aside(engine, move |engine| engine.table(&name)?.reset()).await?,
+        Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),
+        Call::MaySample(pb::May { table, n }) => Reply::May(engine.table(&table)?.can_sample(n)),
+        Call::MayInsert(pb::May { table, n }) => Reply::May(engine.table(&table)?.can_insert(n)),
+    })
+}
+
+fn done() -> Reply {
+    Reply::Done(pb::Nothing {})
+}
+
+/// Does what may free much memory where nobody waits behind it.
+async fn aside(
+    engine: &Arc<Engine>,
+    work: impl FnOnce(&Engine) -> Result<()> + Send + 'static,
+) -> Result<Reply> {
+    let engine = Arc::clone(engine);
+    match tokio::task::spawn_blocking(move || work(&engine)).await {
+        Ok(outcome) => outcome.map(|()| done()),
+        Err(error) => Err(Error::Closed(format!(
+            "the server gave the call up: {error}"
+        ))),
+    }
+}
+
+fn infos(engine: &Engine) -> Result<pb::Infos> {
+    let tables = engine.tables()?;
+    let unsent = engine.unsent();
+    let tables = tables.iter().map(|table| {
+        let mut info = table.info();
+        if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
+            *why = format!("{why}; {unsent}");
+        }
+        info_out(table.options(), &info)
+    });
+    Ok(pb::Infos {
+        tables: tables.collect(),
+    })
+}

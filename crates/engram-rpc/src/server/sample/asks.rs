@@ -1,0 +1,181 @@
+//! The asks of a stream that wait for their table, and those that were served and not yet sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engram_core::gather::Uneven;
+use engram_core::{Error, Result};
+use engram_engine::{Engine, Sample, SampleTicket, Table};
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep, sleep_until};
+use tonic::Status;
+
+use crate::pb;
+
+/// Items that one ask may be for: what is told of them must fit one message.
+const MOST: u32 = 65_536;
+
+/// How often a call that waits looks for items that have expired meanwhile.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// An ask that was served, or failed.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) id: u64,
+    pub(super) outcome: Result<Sample>,
+    pub(super) uneven: Uneven,
+    /// The reader will acknowledge the batch.
+    pub(super) keep: bool,
+    /// Where it comes from; none for an ask that never waited.
+    table: Option<Arc<Table>>,
+}
+
+/// Everything asked for and not yet sent.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    newest: Option<u64>,
+    waiting: BTreeMap<u64, Waiting>,
+    waits: FuturesUnordered<Abortable<Wait>>,
+    served: BTreeMap<u64, Served>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    table: Arc<Table>,
+    abort: AbortHandle,
+}
+
+type Wait = Pin<Box<dyn Future<Output = Served> + Send>>;
+
+impl Asks {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.served.len()
+    }
+
+    /// The ids of all of them, in order.
+    pub(super) fn ids(&self) -> BTreeSet<u64> {
+        let ids = self.waiting.keys().chain(self.served.keys());
+        ids.copied().collect()
+    }
+
+    /// Puts an ask into its table's queue.
+    ///
+    /// # Errors
+    /// The status that ends the stream: ids must ascend.
+    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::Ask) -> Result<(), Status> {
+        let id = ask.id;
+        if let Some(newest) = self.newest.filter(|newest| *newest >= id) {
+            return Err(Status::invalid_argument(format!(
+                "ask {id} comes after ask {newest}; ids must ascend"
+            )));
+        }
+        self.newest = Some(id);
+        match begin(engine, ask) {
+            Ok(ticket) => {
+                let (abort, registration) = AbortHandle::new_pair();
+                let table = Arc::clone(ticket.table());
+                self.waiting.insert(id, Waiting { table, abort });
+                let wait: Wait = Box::pin(wait(Arc::clone(engine), ticket, ask.clone()));
+                self.waits.push(Abortable::new(wait, registration));
+            }
+            Err(error) => {
+                self.served.insert(id, served(ask, Err(error), None));
+            }
+        }
+        Ok(())
+    }
+
+    /// Withdraws an ask; what it has drawn goes back.
+    pub(super) fn cancel(&mut self, id: u64) {
+        if let Some(waiting) = self.waiting.remove(&id) {
+            waiting.abort.abort();
+        }
+        self.served.remove(&id);
+    }
+
+    /// Waits until an ask is served, or for ever; then [`Self::next_served`] may have one.
+    pub(super) async fn progress(&mut self) {
+        match self.waits.next().await {
+            Some(Ok(served)) => {
+                // Unless it was cancelled at the last moment.
+                if self.waiting.remove(&served.id).is_some() {
+                    self.served.insert(served.id, served);
+                }
+            }
+            Some(Err(_aborted)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next ask to be answered. Those of one table are, in the order in which they were made:
+    /// a table serves them so, but does not say so in that order.
+    pub(super) fn next_served(&mut self) -> Option<Served> {
+        let id = self.served.iter().find_map(|(id, served)| {
+            let held_up = served.outcome.is_ok()
+                && (self.waiting.range(..id)).any(|(_, earlier)| {
+                    let table = served.table.as_ref();
+                    table.is_some_and(|table| Arc::ptr_eq(table, &earlier.table))
+                });
+            (!held_up).then_some(*id)
+        });
+        self.served.remove(&id?)
+    }
+}
+
+fn served(ask: &pb::Ask, outcome: Result<Sample>, table: Option<Arc<Table>>) -> Served {
+    Served {
+        id: ask.id,
+        outcome,
+        uneven: if ask.pad { Uneven::Pad } else { Uneven::Ragged },
+        keep: ask.leased,
+        table,
+    }
+}
+
+fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
+    if let Some(bad) = ask.timeout.filter(|time| time.is_nan() || *time < 0.0) {
+        return Err(Error::InvalidArgument(format!(
+            "timeout is {bad} s; it must be at least 0, or None to wait for ever"
+        )));
+    }
+    let table = engine.table(&ask.table)?;
+    if ask.n > MOST {
+        return Err(Error::InvalidArgument(format!(
+            "asked for {} samples from table `{}`; a server gives at most {MOST} at a time",
+            ask.n, ask.table
+        )));
+    }
+    // Where sampling uses items up, they go back should the batch not reach the transport.
+    let leased = ask.leased || table.options().max_times_sampled > 0;
+    table.sample(ask.n as usize, leased)
+}
+
+async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::Ask) -> Served {
+    let table = Arc::clone(ticket.table());
+    let deadline = deadline(ask.timeout);
+    let expires = table.options().ttl.is_some();
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            outcome = &mut ticket => break outcome,
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                let seconds = ask.timeout.unwrap_or(f64::INFINITY);
+                break engine.end_early(ticket, seconds, ask.partial);
+            }
+            // Asking again removes what has expired, which may let others in.
+            () = sleep(GLANCE), if expires => {}
+        }
+    };
+    served(&ask, outcome, Some(table))
+}
+
+/// When a timeout that begins now ends; none for one beyond all time.
+fn deadline(timeout: Option<f64>) -> Option<Instant> {
+    let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
+    Instant::now().checked_add(timeout)
+}

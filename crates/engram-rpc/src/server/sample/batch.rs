@@ -1,0 +1,94 @@
+//! The one batch of a stream that is being sent.
+
+use engram_core::gather::{Uneven, gather};
+use engram_core::{Draw, Error, Result};
+use engram_engine::Lease;
+
+use super::asks::Served;
+use super::error;
+use crate::pb::sample_reply::Reply;
+use crate::server::service::Shared;
+use crate::wire::BatchOut;
+
+/// From this size on, gathering takes long enough for others to want the thread.
+const LARGE: usize = 1 << 20;
+
+/// A batch, or the error in its place, on its way.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) id: u64,
+    messages: Messages,
+    /// What happens to the items is settled when the last message is handed over.
+    pub(super) lease: Option<Lease>,
+    /// The reader will acknowledge it; otherwise the batch counts as used once it is sent.
+    pub(super) keep: bool,
+}
+
+#[derive(Debug)]
+enum Messages {
+    Batch(Box<BatchOut>),
+    Error(Option<Error>),
+}
+
+impl Outgoing {
+    /// Gathers a batch.
+    pub(super) fn new(served: Served, shared: &Shared) -> Self {
+        let Served {
+            id,
+            outcome,
+            uneven,
+            keep,
+            ..
+        } = served;
+        let batch = outcome.and_then(|sample| {
+            let columns = if large(&sample.draws) {
+                tokio::task::block_in_place(|| gather_out(&sample.draws, uneven, shared))
+            } else {
+                gather_out(&sample.draws, uneven, shared)
+            };
+            Ok((columns?, sample.lease))
+        });
+        let (messages, lease) = match batch {
+            Ok((batch, lease)) => (Messages::Batch(Box::new(batch)), lease),
+            Err(error) => (Messages::Error(Some(error)), None),
+        };
+        Self {
+            id,
+            messages,
+            lease,
+            keep,
+        }
+    }
+
+    /// The next message.
+    pub(super) fn next(&mut self) -> Option<Reply> {
+        match &mut self.messages {
+            Messages::Batch(batch) => batch.next(),
+            Messages::Error(found) => found.take().map(|found| error(&found)),
+        }
+    }
+
+    /// True once all messages were taken.
+    pub(super) fn is_over(&self) -> bool {
+        match &self.messages {
+            Messages::Batch(batch) => batch.is_empty(),
+            Messages::Error(error) => error.is_none(),
+        }
+    }
+}
+
+fn gather_out(draws: &[Draw], uneven: Uneven, shared: &Shared) -> Result<BatchOut> {
+    let columns = gather(draws, uneven, shared.engine.pool())?;
+    BatchOut::new(columns, draws)
+}
+
+/// Whether a batch will be large, going by its first item.
+fn large(draws: &[Draw]) -> bool {
+    let Some(first) = draws.first().map(|draw| &draw.trajectory) else {
+        return false;
+    };
+    let columns = (0..first.columns()).map(|at| first.column(at));
+    let item: usize = columns.map(|column| column.len * column.cell.bytes()).sum();
+    // Strings have no size that is known beforehand: many of them count as large.
+    draws.len() * item.max(64) >= LARGE
+}

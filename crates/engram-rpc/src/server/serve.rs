@@ -1,0 +1,178 @@
+//! The life of a server's runtime: it serves until told to stop, and a little longer.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use engram_core::{Error, Result};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::timeout;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::InterceptorLayer;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConfig};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use super::ServerTls;
+use super::auth::Guard;
+use super::bind::Doors;
+use super::calls::Calls;
+use super::service::Service;
+use super::stopping::Stopping;
+use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
+
+/// Connections have so long to take leave.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// Then what still runs on the runtime has so long to notice.
+const SHUTDOWN: Duration = Duration::from_millis(200);
+
+/// Largest message that is read.
+const MAX_MESSAGE: usize = 4 << 20;
+
+/// HTTP/2 windows, of streams and connections.
+const WINDOW: u32 = 16 << 20;
+
+/// Calls that one connection may have open.
+const MAX_CALLS: u32 = 1024;
+
+/// Everything that a runtime serves.
+pub(super) struct Serving {
+    tcp: Transport,
+    unix: Transport,
+    service: Service,
+    guard: Guard,
+    stopping: Stopping,
+}
+
+impl Serving {
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the certificates make no sense.
+    pub(super) fn new(
+        service: Service,
+        guard: Guard,
+        tls: Option<ServerTlsConfig>,
+        stopping: Stopping,
+    ) -> Result<Self> {
+        let tcp = match tls {
+            Some(tls) => transport()
+                .tls_config(tls)
+                .map_err(|error| bad_tls(&error))?,
+            None => transport(),
+        };
+        Ok(Self {
+            tcp,
+            unix: transport(),
+            service,
+            guard,
+            stopping,
+        })
+    }
+
+    /// Says whether it could begin, then serves until told to stop. The sockets are closed when
+    /// this returns.
+    pub(super) fn run(self, doors: Doors, begun: &Sender<io::Result<()>>) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("engram-server")
+            .enable_all()
+            .build();
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            // Nobody listens only where nobody waits to hear it.
+            Err(error) => return begun.send(Err(error)).unwrap_or_default(),
+        };
+        runtime.block_on(self.serve(doors, begun));
+        runtime.shutdown_timeout(SHUTDOWN);
+    }
+
+    async fn serve(mut self, doors: Doors, begun: &Sender<io::Result<()>>) {
+        let listeners = || {
+            let unix = doors.unix.map(|(unix, file)| {
+                UnixListener::from_std(unix).map(|unix| (UnixListenerStream::new(unix), file))
+            });
+            Ok((TcpListener::from_std(doors.tcp)?, unix.transpose()?))
+        };
+        let (tcp, unix) = match listeners() {
+            Ok(listeners) => listeners,
+            Err(error) => return begun.send(Err(error)).unwrap_or_default(),
+        };
+        let _ = begun.send(Ok(()));
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health
+            .set_service_status(SERVICE_NAME, ServingStatus::Serving)
+            .await;
+        let engram = EngramServer::new(self.service)
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
+        let calls = Calls {
+            engram,
+            health: health_service,
+        };
+        let layer = InterceptorLayer::new(self.guard);
+        let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));
+        let mut stopped = self.stopping.clone();
+        let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
+            calls.clone(),
+            incoming,
+            async move { stopped.wait().await },
+        );
+        let tcp = tokio::spawn(tcp);
+        let unix = unix.map(|(listener, file)| {
+            let mut stopped = self.stopping.clone();
+            let serving = (self.unix.layer(layer)).serve_with_incoming_shutdown(
+                calls,
+                listener,
+                async move { stopped.wait().await },
+            );
+            (tokio::spawn(serving), file)
+        });
+
+        self.stopping.wait().await;
+        forget(&health).await;
+        // What is not over by then is dropped with the runtime.
+        let _ = timeout(DRAIN, async {
+            let _ = tcp.await;
+            if let Some((unix, _file)) = unix {
+                let _ = unix.await;
+            }
+        })
+        .await;
+    }
+}
+
+/// Ends the calls of those who watch the server's health.
+async fn forget(health: &HealthReporter) {
+    let mut health = health.clone();
+    for service in ["", SERVICE_NAME] {
+        health.clear_service_status(service).await;
+    }
+}
+
+fn transport() -> Transport {
+    Transport::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_concurrent_streams(MAX_CALLS)
+        .http2_keepalive_interval(Some(Duration::from_secs(10)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+}
+
+pub(super) fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
+    let identity = Identity::from_pem(&tls.certificate_pem, &tls.key_pem);
+    let config = ServerTlsConfig::new().identity(identity);
+    match &tls.client_ca_pem {
+        Some(pem) => config.client_ca_root(Certificate::from_pem(pem)),
+        None => config,
+    }
+}
+
+fn bad_tls(error: &tonic::transport::Error) -> Error {
+    let cause = error
+        .source()
+        .map_or_else(String::new, |cause| format!(": {cause}"));
+    Error::InvalidArgument(format!(
+        "the server's certificate, key or client authority cannot be used{cause}; each must be PEM"
+    ))
+}

@@ -1,0 +1,117 @@
+//! The calls of the protocol, handed to where they are served.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use engram_engine::Engine;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::stopping::Stopping;
+use super::{ServerOptions, change, manage, sample};
+use crate::pb::engram_server::Engram;
+use crate::{PROTOCOL, pb};
+
+/// Replies of a stream, as its task makes them.
+pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
+
+/// What all calls share.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) engine: Arc<Engine>,
+    pub(super) stopping: Stopping,
+    pub(super) lease_timeout: Duration,
+    seed: u64,
+    /// Tables that clients made so far.
+    made: AtomicU64,
+    instance: u64,
+}
+
+impl Shared {
+    /// A seed for the next table: no two get the same.
+    pub(super) fn next_seed(&self) -> u64 {
+        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        self.seed
+            .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+impl Service {
+    pub(super) fn new(engine: Arc<Engine>, options: &ServerOptions, stopping: Stopping) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                engine,
+                stopping,
+                lease_timeout: options.lease_timeout,
+                seed: options.seed,
+                made: AtomicU64::new(0),
+                instance: RandomState::new().build_hasher().finish(),
+            }),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Engram for Service {
+    type InsertStream = Replies<pb::InsertReply>;
+    type SampleStream = Replies<pb::SampleReply>;
+    type ChangeStream = Replies<pb::ChangeReply>;
+
+    async fn hello(
+        &self,
+        request: Request<pb::HelloRequest>,
+    ) -> Result<Response<pb::HelloReply>, Status> {
+        let version = env!("CARGO_PKG_VERSION");
+        let client = request.into_inner();
+        if client.protocol != PROTOCOL {
+            return Err(Status::failed_precondition(format!(
+                "the client speaks version {} of the protocol, this server (Engram {version}) \
+                 version {PROTOCOL}; both must be the same",
+                client.protocol
+            )));
+        }
+        Ok(Response::new(pb::HelloReply {
+            protocol: PROTOCOL,
+            version: version.into(),
+            instance: self.shared.instance,
+        }))
+    }
+
+    async fn manage(
+        &self,
+        request: Request<pb::ManageRequest>,
+    ) -> Result<Response<pb::ManageReply>, Status> {
+        let reply = manage::manage(&self.shared, request.into_inner()).await;
+        Ok(Response::new(reply))
+    }
+
+    async fn insert(
+        &self,
+        _request: Request<Streaming<pb::InsertRequest>>,
+    ) -> Result<Response<Self::InsertStream>, Status> {
+        Err(Status::unimplemented("inserts are not served yet"))
+    }
+
+    async fn sample(
+        &self,
+        request: Request<Streaming<pb::SampleRequest>>,
+    ) -> Result<Response<Self::SampleStream>, Status> {
+        let replies = sample::serve(&self.shared, request.into_inner());
+        Ok(Response::new(replies))
+    }
+
+    async fn change(
+        &self,
+        request: Request<Streaming<pb::ChangeRequest>>,
+    ) -> Result<Response<Self::ChangeStream>, Status> {
+        let replies = change::serve(&self.shared, request.into_inner());
+        Ok(Response::new(replies))
+    }
+}

@@ -1,0 +1,40 @@
+//! How streams learn that their server stops, and what they tell their callers.
+
+use std::net::SocketAddr;
+
+use engram_core::Error;
+use tokio::sync::watch;
+use tonic::Status;
+
+/// Resolves once the server stops.
+#[derive(Clone, Debug)]
+pub(super) struct Stopping {
+    stopped: watch::Receiver<bool>,
+    address: SocketAddr,
+}
+
+impl Stopping {
+    pub(super) fn new(stopped: watch::Receiver<bool>, address: SocketAddr) -> Self {
+        Self { stopped, address }
+    }
+
+    /// Waits until the server stops.
+    pub(super) async fn wait(&mut self) {
+        // An error: the server is gone, which is as good.
+        let _ = self.stopped.wait_for(|stopped| *stopped).await;
+    }
+
+    /// What a call that waits ends with.
+    pub(super) fn error(&self) -> Error {
+        Error::Closed(self.text())
+    }
+
+    /// What a stream ends with.
+    pub(super) fn status(&self) -> Status {
+        Status::unavailable(self.text())
+    }
+
+    fn text(&self) -> String {
+        format!("the server at {} is stopping", self.address)
+    }
+}

@@ -1,0 +1,124 @@
+//! Updates and deletions from afar.
+
+use engram_rpc::pb;
+use engram_rpc::pb::change_reply::Reply;
+use engram_rpc::pb::change_request::Change;
+use engram_rpc::pb::error::Code;
+use engram_rpc::wire::join;
+
+use crate::support::{changes, connect, engine, fill, options, start};
+
+fn update(id: u64, keys: &[u64], priorities: &[f64]) -> pb::ChangeRequest {
+    let priorities = join(priorities.iter().copied());
+    pb::ChangeRequest {
+        change: Some(Change::PrioritiesLe(priorities)),
+        ..delete(id, keys)
+    }
+}
+
+fn delete(id: u64, keys: &[u64]) -> pb::ChangeRequest {
+    pb::ChangeRequest {
+        id,
+        table: "t".into(),
+        keys_le: join(keys.iter().copied()),
+        change: Some(Change::Delete(pb::Nothing {})),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_made_in_order_and_counted() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    fill(&engine.table("t").unwrap(), 0, 3_000, 1);
+    let mut stream = changes(&mut client).await;
+    // An update finds what the deletion before it has left, however many are on their way.
+    for id in 0..1_500 {
+        stream.say(update(2 * id, &[id, id + 1], &[2.0, 3.0])).await;
+        stream.say(delete(2 * id + 1, &[id, 9_999])).await;
+    }
+    for id in 0..3_000 {
+        let reply = stream.hear().await;
+        assert_eq!(reply.id, id);
+        let matched = if id % 2 == 0 { 2 } else { 1 };
+        assert_eq!(reply.reply, Some(Reply::Matched(matched)), "of {id}");
+    }
+    drop(stream.requests);
+    let end = stream.replies.message().await.unwrap();
+    assert!(end.is_none());
+    assert_eq!(engine.table("t").unwrap().info().stats.size, 1_500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_change_is_answered_in_its_place() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    fill(&engine.table("t").unwrap(), 0, 10, 1);
+    let mut stream = changes(&mut client).await;
+    let unknown = pb::ChangeRequest {
+        table: "u".into(),
+        ..delete(1, &[1])
+    };
+    let ragged = pb::ChangeRequest {
+        keys_le: vec![1, 2, 3].into(),
+        ..delete(2, &[])
+    };
+    let nothing = pb::ChangeRequest {
+        change: None,
+        ..delete(3, &[1])
+    };
+    let unequal = update(4, &[1, 2], &[1.0]);
+    let infinite = update(5, &[1], &[f64::NAN]);
+    for request in [unknown, ragged, nothing, unequal, infinite, delete(6, &[1])] {
+        stream.say(request).await;
+    }
+    let texts = [
+        "no table `u`; known tables: `t`",
+        "field `keys_le` has 3 bytes; they must come in groups of 8",
+        "the request names no change; it must have `priorities_le` or `delete`",
+        "2 keys and 1 priorities for table `t`; there must be one priority per key",
+    ];
+    for text in texts {
+        let Some(Reply::Error(error)) = stream.hear().await.reply else {
+            panic!("no error: {text}");
+        };
+        assert_eq!(error.text, text);
+    }
+    let Some(Reply::Error(error)) = stream.hear().await.reply else {
+        panic!("NaN was taken");
+    };
+    assert_eq!(error.code(), Code::Priority);
+    assert_eq!(stream.hear().await.reply, Some(Reply::Matched(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_that_nobody_reads_stop_the_reading_of_requests() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 400_000, 1);
+    let mut stream = changes(&mut client).await;
+    let requests = stream.requests.clone();
+    let talking = tokio::spawn(async move {
+        for id in 0..200_000 {
+            requests.send(delete(id, &[id])).await.unwrap();
+        }
+    });
+    // The windows fill, then the server's bound; what is left waits at the client.
+    let mut before = u64::MAX;
+    loop {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let size = table.info().stats.size;
+        if size == before {
+            break;
+        }
+        before = size;
+    }
+    assert!(before > 200_000, "{before}: all were done");
+    for id in 0..200_000 {
+        assert_eq!(stream.hear().await.id, id);
+    }
+    talking.await.unwrap();
+}

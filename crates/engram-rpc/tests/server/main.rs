@@ -1,0 +1,13 @@
+//! A real server, and the generated client.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test's helpers may fail, and say so by panicking"
+)]
+
+mod change;
+mod door;
+mod manage;
+mod sample;
+mod sample_bounds;
+mod support;

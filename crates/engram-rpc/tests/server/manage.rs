@@ -1,0 +1,172 @@
+//! Tables from afar: named, described, made, dropped, reset, limited, counted.
+
+use engram_core::{RateLimits, SelectorKind, TableOptions};
+use engram_rpc::pb;
+use engram_rpc::pb::error::Code;
+use engram_rpc::pb::manage_reply::Reply;
+use engram_rpc::pb::manage_request::Call;
+use engram_rpc::wire::{info_in, limits_out, options_in, options_out};
+
+use crate::support::{Client, connect, engine, error_of, fill, options, start};
+
+async fn ask(client: &mut Client, call: Call) -> pb::ManageReply {
+    let request = pb::ManageRequest { call: Some(call) };
+    client.manage(request).await.unwrap().into_inner()
+}
+
+async fn reply(client: &mut Client, call: Call) -> Reply {
+    ask(client, call).await.reply.unwrap()
+}
+
+const DONE: Reply = Reply::Done(pb::Nothing {});
+const NOTHING: pb::Nothing = pb::Nothing {};
+
+fn names(names: &[&str]) -> Reply {
+    Reply::Tables(pb::Names {
+        names: names.iter().map(ToString::to_string).collect(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_come_and_go() {
+    let engine = engine(vec![options("b")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let wanted = TableOptions {
+        max_bytes: Some(1 << 30),
+        max_times_sampled: 3,
+        ttl: Some(60_000_000_000),
+        sampler: SelectorKind::Prioritized { exponent: 0.6 },
+        ..options("a")
+    };
+    let create = Call::Create(options_out(&wanted));
+    assert_eq!(reply(&mut client, create.clone()).await, DONE);
+    assert_eq!(
+        error_of(ask(&mut client, create).await).text,
+        "table `a` exists already; each name is taken once"
+    );
+    let tables = reply(&mut client, Call::Tables(NOTHING)).await;
+    assert_eq!(tables, names(&["a", "b"]));
+    let Reply::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
+        panic!("no options");
+    };
+    assert_eq!(found, options_out(&wanted));
+    assert_eq!(options_in(found, 5).unwrap().seed, 5);
+    assert_eq!(reply(&mut client, Call::Drop("b".into())).await, DONE);
+    let tables = reply(&mut client, Call::Tables(NOTHING)).await;
+    assert_eq!(tables, names(&["a"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_clients_make_draw_differently() {
+    let engine = engine(vec![]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    for name in ["a", "b"] {
+        let create = Call::Create(options_out(&options(name)));
+        assert_eq!(reply(&mut client, create).await, DONE);
+    }
+    let given = pb::TableOptions {
+        seed: Some(11),
+        ..options_out(&options("c"))
+    };
+    assert_eq!(reply(&mut client, Call::Create(given)).await, DONE);
+    let seed = |name| engine.table(name).unwrap().options().seed;
+    assert_ne!(seed("a"), seed("b"));
+    assert_eq!(seed("c"), 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_and_limits_travel() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    fill(&engine.table("t").unwrap(), 0, 10, 4);
+    let may = |n| pb::May {
+        table: "t".into(),
+        n,
+    };
+    let yes = Reply::May(true);
+    assert_eq!(reply(&mut client, Call::MaySample(may(1))).await, yes);
+    assert_eq!(reply(&mut client, Call::MayInsert(may(1))).await, yes);
+    let limits = RateLimits {
+        kind: "MinSize(20)".into(),
+        min_size: 20,
+        ..options("t").limits
+    };
+    let set = pb::SetLimits {
+        table: "t".into(),
+        limits: Some(limits_out(&limits)),
+    };
+    assert_eq!(reply(&mut client, Call::SetLimits(set)).await, DONE);
+    let no = Reply::May(false);
+    assert_eq!(reply(&mut client, Call::MaySample(may(1))).await, no);
+    let Reply::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
+        panic!("no numbers");
+    };
+    let info = info_in(infos.tables[0].clone()).unwrap();
+    assert_eq!(
+        (&*info.name, info.stats.size, info.stats.limiter.inserts),
+        ("t", 10, 10)
+    );
+    assert_eq!(info.stats.limiter.limits, limits);
+    let here = engine.table("t").unwrap().info();
+    assert_eq!(info.sampling_blocked, here.sampling_blocked);
+    assert!(info.sampling_blocked.is_some());
+    let Reply::Options(found) = reply(&mut client, Call::Describe("t".into())).await else {
+        panic!("no options");
+    };
+    assert_eq!(found.limits.unwrap().min_size, 20);
+    assert_eq!(reply(&mut client, Call::Reset("t".into())).await, DONE);
+    assert_eq!(engine.table("t").unwrap().info().stats.size, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_named() {
+    let engine = engine(vec![options("a"), options("b")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let may = pb::May {
+        table: "c".into(),
+        n: 1,
+    };
+    let set = pb::SetLimits {
+        table: "c".into(),
+        limits: Some(limits_out(&options("c").limits)),
+    };
+    for call in [
+        Call::Describe("c".into()),
+        Call::Drop("c".into()),
+        Call::SetLimits(set),
+        Call::Reset("c".into()),
+        Call::MaySample(may.clone()),
+        Call::MayInsert(may),
+    ] {
+        let error = error_of(ask(&mut client, call).await);
+        assert_eq!(error.text, "no table `c`; known tables: `a`, `b`");
+        assert_eq!(error.code(), Code::UnknownTable);
+        assert_eq!(
+            (&*error.table, &*error.known),
+            ("c", &["a".into(), "b".into()][..])
+        );
+    }
+    let empty = pb::ManageRequest { call: None };
+    let error = error_of(client.manage(empty).await.unwrap().into_inner());
+    assert_eq!(
+        error.text,
+        "the request names no call; this server knows 9 of them"
+    );
+    let error = error_of(ask(&mut client, Call::Create(pb::TableOptions::default())).await);
+    assert_eq!(error.text, "field `selector` is missing; it is required");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_store_says_so() {
+    let engine = engine(vec![options("a")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    engine.close();
+    let error = error_of(ask(&mut client, Call::Tables(NOTHING)).await);
+    assert_eq!(error.text, "the store is closed");
+    assert_eq!(error.code(), Code::Closed);
+}

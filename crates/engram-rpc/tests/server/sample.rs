@@ -1,0 +1,371 @@
+//! Batches from afar: their data, their order, their deadlines, and what is on lease.
+
+use std::time::{Duration, Instant};
+
+use engram_engine::Table;
+use engram_rpc::pb;
+use engram_rpc::pb::column::Time;
+use engram_rpc::pb::error::Code;
+use engram_rpc::pb::sample_reply::Reply;
+use engram_rpc::pb::sample_request::Request;
+use engram_rpc::wire::{f64s, u32s, u64s};
+use engram_rpc::{Server, ServerOptions};
+
+use crate::support::{Talk, connect, engine, fill, options, queue, samples, start, until};
+
+pub(crate) type Samples = Talk<pb::SampleRequest, pb::SampleReply>;
+
+/// An ask of table `t`, to be changed.
+pub(crate) fn ask(id: u64, n: u32) -> pb::Ask {
+    pb::Ask {
+        id,
+        table: "t".into(),
+        n,
+        ..pb::Ask::default()
+    }
+}
+
+impl Samples {
+    pub(crate) async fn ask(&self, ask: pb::Ask) {
+        self.request(Request::Ask(ask)).await;
+    }
+
+    pub(crate) async fn request(&self, request: Request) {
+        self.say(pb::SampleRequest {
+            request: Some(request),
+        })
+        .await;
+    }
+
+    /// The next batch, its parts put together.
+    pub(crate) async fn batch(&mut self) -> (u64, pb::Batch) {
+        let reply = self.hear().await;
+        let Some(Reply::Batch(mut batch)) = reply.reply else {
+            panic!("{:?} instead of a batch", reply.reply);
+        };
+        let due: u64 = batch.columns.iter().map(|column| column.bytes).sum();
+        let mut payload = batch.payload.to_vec();
+        while (payload.len() as u64) < due {
+            let next = self.hear().await;
+            assert_eq!(next.id, reply.id, "batches are mixed up");
+            let Some(Reply::Part(part)) = next.reply else {
+                panic!("{:?} instead of a part", next.reply);
+            };
+            assert!(part.len() <= 1 << 20, "{} bytes", part.len());
+            payload.extend_from_slice(&part);
+        }
+        assert_eq!(payload.len() as u64, due);
+        batch.payload = payload.into();
+        (reply.id, batch)
+    }
+
+    pub(crate) async fn error(&mut self) -> (u64, pb::Error) {
+        let reply = self.hear().await;
+        match reply.reply {
+            Some(Reply::Error(error)) => (reply.id, error),
+            other => panic!("{other:?} instead of an error"),
+        }
+    }
+}
+
+fn keys(batch: &pb::Batch) -> Vec<u64> {
+    u64s("keys_le", &batch.keys_le).unwrap()
+}
+
+fn hidden(table: &Table) -> u64 {
+    table.info().stats.hidden
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_brings_data_and_facts() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    fill(&engine.table("t").unwrap(), 5, 10, 3);
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 4)).await;
+    let (id, batch) = stream.batch().await;
+    // First in, first out: the same item until it is removed.
+    assert_eq!((id, keys(&batch)), (1, vec![5; 4]));
+    assert_eq!(u32s("payload", &batch.payload).unwrap(), [5; 12]);
+    let layout = batch.layout.unwrap();
+    assert_eq!(
+        (&*layout.names, &*layout.structure),
+        (&["x".into()][..], "{}")
+    );
+    let column = &batch.columns[0];
+    let cell = column.cell.as_ref().unwrap();
+    assert_eq!(
+        (&*cell.dtype, &*cell.shape, column.bytes),
+        ("uint32", &[3][..], 48)
+    );
+    assert_eq!(column.time, Some(Time::Squeezed(pb::Nothing {})));
+    assert_eq!(u32s("", &batch.times_sampled_le).unwrap(), [1, 2, 3, 4]);
+    assert_eq!(f64s("", &batch.priorities_le).unwrap(), [1.0; 4]);
+    assert_eq!(f64s("", &batch.probabilities_le).unwrap(), [1.0; 4]);
+    let grant = &batch.grants[0];
+    assert_eq!(
+        (batch.grants.len(), grant.items, grant.table_size),
+        (1, 4, 10)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_batch_comes_in_parts() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    fill(&engine.table("t").unwrap(), 0, 40, 70_000);
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 20)).await;
+    stream.ask(ask(2, 20)).await;
+    for (id, first) in [(1, 0), (2, 20)] {
+        let (found, batch) = stream.batch().await;
+        assert_eq!(found, id);
+        let cells = u32s("payload", &batch.payload).unwrap();
+        let wanted = (first..first + 20).flat_map(|item| vec![item; 70_000]);
+        assert!(cells.into_iter().eq(wanted));
+    }
+    until("all are used", || {
+        engine.table("t").unwrap().info().stats.size == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_are_served_in_their_order_by_two_writers() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = samples(&mut connect(&server).await).await;
+    for id in 0..1_000 {
+        stream.ask(ask(id, 3)).await;
+    }
+    let table = engine.table("t").unwrap();
+    let writers = [0, 1].map(|writer| {
+        let table = table.clone();
+        std::thread::spawn(move || {
+            for at in 0..300 {
+                fill(&table, (2 * at + writer) * 5, 5, 1);
+            }
+        })
+    });
+    let mut seen = Vec::new();
+    for id in 0..1_000 {
+        let (found, batch) = stream.batch().await;
+        assert_eq!(found, id);
+        seen.extend(keys(&batch));
+    }
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..3_000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_says_how_far_it_got_and_puts_back() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 3, 1);
+    let mut stream = samples(&mut connect(&server).await).await;
+    let late = pb::Ask {
+        timeout: Some(0.1),
+        ..ask(1, 5)
+    };
+    stream.ask(late.clone()).await;
+    let (id, error) = stream.error().await;
+    assert_eq!((id, error.code()), (1, Code::DeadlineExceeded));
+    let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
+    assert!(error.text.starts_with(text), "{}", error.text);
+    assert_eq!((table.info().stats.size, hidden(&table)), (3, 0));
+    let some = pb::Ask {
+        id: 2,
+        partial: true,
+        ..late
+    };
+    stream.ask(some.clone()).await;
+    let (_, batch) = stream.batch().await;
+    assert_eq!(keys(&batch), [0, 1, 2]);
+    until("they are used", || table.info().stats.size == 0).await;
+    stream.ask(pb::Ask { id: 3, ..some }).await;
+    let (_, error) = stream.error().await;
+    let text = "table `t` yielded 0 of 5 samples within 0.1 s; `t`: ";
+    assert!(error.text.starts_with(text), "{}", error.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_ends_an_ask_behind_one_that_waits_for_ever() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 5)).await;
+    let late = pb::Ask {
+        timeout: Some(0.1),
+        ..ask(2, 1)
+    };
+    stream.ask(late).await;
+    assert_eq!(stream.error().await.0, 2);
+    fill(&engine.table("t").unwrap(), 0, 5, 1);
+    assert_eq!(stream.batch().await.0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_asks_are_answered_in_their_place() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = samples(&mut connect(&server).await).await;
+    let unknown = pb::Ask {
+        table: "u".into(),
+        ..ask(1, 1)
+    };
+    let never = pb::Ask {
+        timeout: Some(f64::NAN),
+        ..ask(2, 1)
+    };
+    for ask in [unknown, never, ask(3, 0), ask(4, 65_537)] {
+        stream.ask(ask).await;
+    }
+    let texts = [
+        "no table `u`; known tables: `t`",
+        "timeout is NaN s; it must be at least 0, or None to wait for ever",
+        "asked for 0 samples from table `t`; at least 1",
+        "asked for 65537 samples from table `t`; a server gives at most 65536 at a time",
+    ];
+    for (id, text) in (1..).zip(texts) {
+        let (found, error) = stream.error().await;
+        assert_eq!((found, &*error.text), (id, text));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_ask_makes_room_for_the_next() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 2, 1);
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 3)).await;
+    stream.ask(ask(2, 2)).await;
+    until("two asks wait", || table.info().waiting_samples == 2).await;
+    stream.request(Request::Cancel(1)).await;
+    let (id, batch) = stream.batch().await;
+    assert_eq!((id, keys(&batch)), (2, vec![0, 1]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_end_with_an_acknowledgement_or_go_back() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 8, 1);
+    let mut stream = samples(&mut connect(&server).await).await;
+    for id in 1..=4 {
+        let leased = true;
+        stream
+            .ask(pb::Ask {
+                leased,
+                ..ask(id, 2)
+            })
+            .await;
+        stream.batch().await;
+    }
+    assert_eq!(hidden(&table), 8);
+    stream.request(Request::Acknowledge(2)).await;
+    until("one batch is used", || table.info().stats.size == 6).await;
+    stream.request(Request::Cancel(3)).await;
+    until("one batch is back", || hidden(&table) == 4).await;
+    // What nobody has, or has no more, is ignored.
+    for id in [2, 3, 99] {
+        stream.request(Request::Acknowledge(id)).await;
+        stream.request(Request::Cancel(id)).await;
+    }
+    stream.ask(ask(5, 1)).await;
+    assert_eq!(keys(&stream.batch().await.1), [4]);
+    drop(stream);
+    until("the rest is back", || hidden(&table) == 0).await;
+    assert_eq!(table.info().stats.size, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_goes_back_after_its_time() {
+    let engine = engine(vec![queue("t")]);
+    let options = ServerOptions {
+        lease_timeout: Duration::from_millis(200),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(engine.clone(), options).unwrap();
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 2, 1);
+    let mut stream = samples(&mut connect(&server).await).await;
+    let leased = true;
+    stream
+        .ask(pb::Ask {
+            leased,
+            ..ask(1, 2)
+        })
+        .await;
+    let began = Instant::now();
+    stream.batch().await;
+    assert_eq!(hidden(&table), 2);
+    until("the batch is back", || hidden(&table) == 0).await;
+    assert!(began.elapsed() > Duration::from_millis(150));
+    stream.request(Request::Acknowledge(1)).await;
+    stream.ask(ask(2, 2)).await;
+    assert_eq!(keys(&stream.batch().await.1), [0, 1]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_are_served_after_the_reader_has_said_its_last() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 1)).await;
+    let (mute, _) = tokio::sync::mpsc::channel(1);
+    stream.requests = mute;
+    until("the ask waits", || table.info().waiting_samples == 1).await;
+    fill(&table, 0, 1, 1);
+    assert_eq!(stream.batch().await.0, 1);
+    assert!(stream.end().await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_what_waits() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 2, 1);
+    let mut stream = samples(&mut connect(&server).await).await;
+    let leased = true;
+    stream
+        .ask(pb::Ask {
+            leased,
+            ..ask(1, 2)
+        })
+        .await;
+    stream.batch().await;
+    for id in 2..5 {
+        stream.ask(ask(id, 1)).await;
+    }
+    until("three asks wait", || table.info().waiting_samples == 3).await;
+    let text = format!("the server at {} is stopping", server.address());
+    let began = Instant::now();
+    let stop = tokio::task::spawn_blocking(move || server.stop());
+    for id in 2..5 {
+        let (found, error) = stream.error().await;
+        assert_eq!((found, &error.text), (id, &text));
+        assert_eq!(error.code(), Code::Closed);
+    }
+    let end = stream.end().await.unwrap_err();
+    assert_eq!(
+        (end.code(), end.message()),
+        (tonic::Code::Unavailable, &*text)
+    );
+    stop.await.unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!((hidden(&table), table.info().waiting_samples), (0, 0));
+    assert!(engine.table("t").is_ok(), "the engine is the caller's");
+}

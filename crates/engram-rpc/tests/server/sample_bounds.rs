@@ -1,0 +1,96 @@
+//! What a reader may not do, and what it cannot do to a server's memory.
+
+use std::time::Duration;
+
+use engram_rpc::pb;
+use tonic::Code;
+
+use crate::sample::ask;
+use crate::support::{connect, engine, fill, options, queue, samples, start, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_stops_the_server_from_gathering() {
+    const BATCHES: u32 = 200;
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    // Batches of 1 MiB.
+    fill(&table, 0, BATCHES * 4, 1 << 16);
+    let mut stream = samples(&mut connect(&server).await).await;
+    for id in 0..BATCHES {
+        stream.ask(ask(id.into(), 4)).await;
+    }
+    // A queue's items are gone once their batch was handed to the transport.
+    let gathered = || BATCHES - u32::try_from(table.info().stats.size).unwrap() / 4;
+    let mut before = u32::MAX;
+    while gathered() != before {
+        before = gathered();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    // The client's windows take little; then there are four messages and the batch at hand.
+    assert!((1..20).contains(&before), "{before} batches");
+    for id in 0..BATCHES {
+        assert_eq!(stream.batch().await.0, u64::from(id));
+    }
+    until("all are used", || table.info().stats.size == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_asks_end_the_stream() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    let mut client = connect(&server).await;
+    let mut stream = samples(&mut client).await;
+    for id in 0..1_024 {
+        stream.ask(ask(id, 1)).await;
+    }
+    until("all wait", || table.info().waiting_samples == 1_024).await;
+    stream.ask(ask(1_024, 1)).await;
+    let status = stream.end().await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(
+        status.message(),
+        "ask 1024 is one too many: 1024 batches of this stream are asked for or not acknowledged, \
+         and no more may be"
+    );
+    until("none waits", || table.info().waiting_samples == 0).await;
+    // What is on lease counts too.
+    fill(&table, 0, 1_024, 1);
+    let mut stream = samples(&mut client).await;
+    let leased = true;
+    for id in 0..1_024 {
+        stream
+            .ask(pb::Ask {
+                leased,
+                ..ask(id, 1)
+            })
+            .await;
+        stream.batch().await;
+    }
+    stream.ask(ask(1_024, 1)).await;
+    let status = stream.end().await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    until("all are back", || table.info().stats.hidden == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_make_no_sense_end_the_stream() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut stream = samples(&mut client).await;
+    stream.say(pb::SampleRequest { request: None }).await;
+    let status = stream.end().await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(
+        status.message(),
+        "the request is empty; it must be an ask, an acknowledgement or a cancellation"
+    );
+    let mut stream = samples(&mut client).await;
+    stream.ask(ask(7, 1)).await;
+    stream.ask(ask(7, 1)).await;
+    let status = stream.end().await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "ask 7 comes after ask 7; ids must ascend");
+}
