@@ -75,9 +75,8 @@ class Server:
         self.store: Store = store if isinstance(store, Store) else Store(store, seed=seed)
         self._own = own
         try:
-            self._native = _engram.Server(
-                self.store._native, _address(host), port, token, tls, bool(insecure), lease_timeout
-            )
+            native = self.store._native  # noqa: SLF001, both halves of one door
+            self._native = _engram.Server(native, _address(host), port, token, tls, bool(insecure), lease_timeout)
         except BaseException:
             if own:
                 self.store.close()

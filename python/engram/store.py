@@ -239,6 +239,7 @@ class Store(AnyStore):
 
     A store does not survive `fork`: a child process gets a `ForkedError`.
     """
+
     def __init__(self, tables: Iterable[Table], *, seed: int | None = None) -> None:
         """Makes the tables.
 

@@ -6,6 +6,9 @@ import typer
 
 import engram
 from engram.cli.demo import demo
+from engram.cli.info import info
+from engram.cli.serve import serve
+from engram.cli.top import top
 
 app = typer.Typer(
     name="engram",
@@ -14,6 +17,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(serve)
+app.command()(info)
+app.command()(top)
 
 
 def _print_version(*, wanted: bool) -> None:

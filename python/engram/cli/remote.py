@@ -1,0 +1,38 @@
+"""What all subcommands that talk to a server have in common: options, and how a failure ends them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import engram
+from engram.errors import EngramError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Address = Annotated[str, typer.Argument(help="The server's host:port.", envvar="ENGRAM_ADDRESS")]
+Token = Annotated[
+    str | None,
+    typer.Option(help="What the server asks for.", envvar="ENGRAM_TOKEN", show_default=False, show_envvar=True),
+]
+Ca = Annotated[Path | None, typer.Option(help="PEM file with who signed the server's certificate; turns TLS on.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def connect(address: str, token: str | None, ca: Path | None) -> engram.Client:
+    """A client with the options that all subcommands share."""
+    return engram.Client(address, token=token, ca=ca)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """End the command with status 1 and the error's text, without a traceback, when Engram says no."""
+    try:
+        yield
+    except EngramError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
