@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from engram import TableInfo
 
 
+KIBI = 1024
+
+
 def info(address: Address, *, token: Token = None, ca: Ca = None, as_json: JsonFlag = False) -> None:
     """Print sizes, rates, and why calls wait."""
     with failures():
@@ -51,7 +54,7 @@ def overview(infos: Mapping[str, TableInfo]) -> Group:
 
 def _bytes(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+        if count < KIBI:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
+        count /= KIBI
     return f"{count:,.1f} TiB"

@@ -88,10 +88,11 @@ def _table(name: str, options: object) -> engram.Table:
 
 
 def _chosen(role: str, found: object, kinds: dict[str, Any]) -> object:
-    arguments = dict(found) if isinstance(found, dict) else {"kind": found}
+    arguments: dict[str, Any] = dict(found) if isinstance(found, dict) else {"kind": found}
     kind = arguments.pop("kind", None)
     if kind not in kinds:
         raise InvalidArgumentError(f"`{role}` is {kind!r}; known are {', '.join(kinds)}")
-    if isinstance(arguments.get("error_buffer"), list):
-        arguments["error_buffer"] = tuple(arguments["error_buffer"])
+    buffer = arguments.get("error_buffer")
+    if isinstance(buffer, list):
+        arguments["error_buffer"] = tuple(buffer)
     return kinds[kind](**arguments)
