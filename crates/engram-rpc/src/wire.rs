@@ -4,10 +4,12 @@
 //! allocates in proportion to the bytes that came.
 
 mod batch_out;
+mod insert_in;
 mod numbers;
 mod options;
 
 pub use batch_out::BatchOut;
+pub use insert_in::{Broken, Intake};
 pub use numbers::{f64s, i64s, join, u32s, u64s};
 pub use options::{
     cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,
