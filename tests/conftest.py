@@ -14,8 +14,21 @@ IN_CI = os.environ.get("CI") == "true"
 # checkout without it can still collect them.
 FRAMEWORKS = {"jax": "jax", "tf": "tensorflow", "torch": "torch", "interop": "reverb"}
 
+
+class Remote(engram.Client):
+    """A client whose server comes and goes with it."""
+
+    def __init__(self, tables, *, seed) -> None:
+        self.server = engram.Server(tables, seed=seed)
+        super().__init__(self.server.address)
+
+    def close(self) -> None:
+        self.server.stop()
+        super().close()
+
+
 # The doors: every promise of a store is kept through each of them.
-OPENERS = {"in_process": engram.Store}
+OPENERS = {"in_process": engram.Store, "remote": Remote}
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=500, deadline=None, derandomize=True)

@@ -67,6 +67,16 @@ impl Holders {
         }
     }
 
+    /// True when some table holds a reference.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.first.load(Ordering::Acquire) != 0
+            || self.rest.get().is_some_and(|rest| {
+                let rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
+                !rest.is_empty()
+            })
+    }
+
     /// Takes one reference back; true when it was the table's last.
     pub fn release(&self, id: HolderId) -> bool {
         let seen = self.first.load(Ordering::Acquire);
@@ -104,13 +114,14 @@ mod tests {
     fn counts_each_table_apart() {
         let holders = Holders::default();
         let [a, b, c] = [HolderId::fresh(), HolderId::fresh(), HolderId::fresh()];
-        assert!(holders.hold(a) && !holders.hold(a));
+        assert!(!holders.any());
+        assert!(holders.hold(a) && !holders.hold(a) && holders.any());
         assert!(holders.hold(b) && !holders.hold(b));
-        assert!(!holders.release(a) && holders.release(a));
+        assert!(!holders.release(a) && holders.release(a) && holders.any());
         // The inline place is free again: `c` takes it while `b` stays where it was.
         assert!(holders.hold(c) && !holders.hold(b));
         assert!(!holders.release(b) && !holders.release(b) && holders.release(b));
         assert!(holders.release(c));
-        assert!(!holders.release(c));
+        assert!(!holders.release(c) && !holders.any());
     }
 }

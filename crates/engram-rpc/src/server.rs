@@ -7,6 +7,7 @@ mod auth;
 mod bind;
 mod calls;
 mod change;
+mod insert;
 mod manage;
 mod sample;
 

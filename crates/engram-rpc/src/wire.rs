@@ -5,12 +5,14 @@
 
 mod batch_in;
 mod batch_out;
+mod insert_in;
 mod insert_out;
 mod numbers;
 mod options;
 
 pub use batch_in::{Arrived, Arriving};
 pub use batch_out::BatchOut;
+pub use insert_in::{Broken, Intake};
 pub use insert_out::{Parcel, Told};
 pub use numbers::{f64s, i64s, join, u32s, u64s};
 pub use options::{

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::stopping::Stopping;
-use super::{ServerOptions, change, manage, sample};
+use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
 use crate::{PROTOCOL, pb};
 
@@ -94,9 +94,10 @@ impl Engram for Service {
 
     async fn insert(
         &self,
-        _request: Request<Streaming<pb::InsertRequest>>,
+        request: Request<Streaming<pb::InsertRequest>>,
     ) -> Result<Response<Self::InsertStream>, Status> {
-        Err(Status::unimplemented("inserts are not served yet"))
+        let replies = insert::serve(&self.shared, request.into_inner());
+        Ok(Response::new(replies))
     }
 
     async fn sample(

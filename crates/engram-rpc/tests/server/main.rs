@@ -7,6 +7,9 @@
 
 mod change;
 mod door;
+mod insert;
+mod insert_bounds;
+mod insert_garbage;
 mod manage;
 mod sample;
 mod sample_bounds;

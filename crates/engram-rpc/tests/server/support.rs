@@ -172,6 +172,12 @@ pub(crate) async fn samples(client: &mut Client) -> Talk<pb::SampleRequest, pb::
     Talk { requests, replies }
 }
 
+pub(crate) async fn inserts(client: &mut Client) -> Talk<pb::InsertRequest, pb::InsertReply> {
+    let (requests, outbound) = outbound();
+    let replies = client.insert(outbound).await.unwrap().into_inner();
+    Talk { requests, replies }
+}
+
 pub(crate) fn error_of(reply: pb::ManageReply) -> pb::Error {
     match reply.reply {
         Some(pb::manage_reply::Reply::Error(error)) => error,

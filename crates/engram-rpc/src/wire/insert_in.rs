@@ -1,0 +1,202 @@
+//! From an insert stream's messages to chunks and items.
+
+mod arriving;
+mod items;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engram_core::{Chunk, Error, Schema, WindowShape};
+use prost::Message;
+
+use super::{cell_in, layout_in};
+use crate::pb;
+use arriving::Arriving;
+
+/// Chunks that a stream keeps.
+const MAX_CHUNKS: usize = 65_536;
+
+/// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came.
+const MAX_UNHELD: u64 = 1 << 30;
+
+/// Schemas, and shapes, that a stream keeps.
+const MAX_FORMS: usize = 65_536;
+
+/// Bytes of messages that schemas and shapes came in.
+const MAX_FORM_BYTES: usize = 64 << 20;
+
+/// Why a stream cannot go on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Broken {
+    /// A message makes no sense.
+    Invalid(Error),
+    /// Its sender has gone beyond a bound.
+    TooMuch(String),
+}
+
+impl From<Error> for Broken {
+    fn from(error: Error) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+/// What the items of one insert stream may be made of.
+#[derive(Debug, Default)]
+pub struct Intake {
+    schemas: Forms<Schema>,
+    shapes: Forms<WindowShape>,
+    chunks: HashMap<u32, Arc<Chunk>>,
+    /// At least as many bytes as the kept chunks have that no table refers to.
+    unheld: u64,
+    arriving: Option<Arriving>,
+}
+
+impl Intake {
+    /// Takes note of a schema.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn schema(&mut self, schema: pb::Schema) -> Result<(), Broken> {
+        let (id, bytes) = (schema.id, schema.encoded_len());
+        let cells = schema.cells.iter().map(cell_in);
+        let cells = cells.collect::<Result<_, _>>()?;
+        let layout = Arc::new(layout_in(schema.layout)?);
+        self.schemas.add(id, bytes, Schema { layout, cells })
+    }
+
+    /// Takes note of a shape.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn shape(&mut self, shape: pb::Shape) -> Result<(), Broken> {
+        let (id, bytes) = (shape.id, shape.encoded_len());
+        let (columns, slices) = items::columns(&shape.columns, &shape.slices)?;
+        let layout = Arc::new(layout_in(shape.layout)?);
+        let shape = WindowShape {
+            layout,
+            columns,
+            slices,
+        };
+        self.shapes.add(id, bytes, shape)
+    }
+
+    /// Takes note of a chunk; `part`s follow unless all its bytes are there. One that is still
+    /// incomplete is given up.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn chunk(&mut self, chunk: &pb::Chunk) -> Result<(), Broken> {
+        let schema = self.schemas.get("schema", chunk.schema)?;
+        self.arriving = Some(Arriving::new(chunk, Arc::clone(schema))?);
+        self.arrive()
+    }
+
+    /// Takes more bytes of the chunk that is incomplete.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn part(&mut self, part: &[u8]) -> Result<(), Broken> {
+        let Some(arriving) = &mut self.arriving else {
+            return Err(invalid(format!(
+                "{} bytes came for a chunk, but none is incomplete",
+                part.len()
+            )));
+        };
+        arriving.push(part)?;
+        self.arrive()
+    }
+
+    fn arrive(&mut self) -> Result<(), Broken> {
+        let Some(arrived) = self.arriving.take_if(|chunk| chunk.is_complete()) else {
+            return Ok(());
+        };
+        let id = arrived.id();
+        let chunk = Arc::new(arrived.finish()?);
+        self.unheld += chunk.payload().len() as u64;
+        self.chunks.insert(id, chunk);
+        self.check_room(id)
+    }
+
+    fn check_room(&mut self, newest: u32) -> Result<(), Broken> {
+        if self.chunks.len() > MAX_CHUNKS {
+            return Err(Broken::TooMuch(format!(
+                "this stream keeps {} chunks; at most {MAX_CHUNKS} are allowed: release those that \
+                 no more items will refer to",
+                self.chunks.len()
+            )));
+        }
+        if self.unheld <= MAX_UNHELD {
+            return Ok(());
+        }
+        let unheld = (self.chunks.iter())
+            .filter(|(id, chunk)| **id != newest && !chunk.holders().any())
+            .map(|(_, chunk)| chunk.payload().len() as u64);
+        self.unheld = unheld.sum();
+        if self.unheld <= MAX_UNHELD {
+            return Ok(());
+        }
+        Err(Broken::TooMuch(format!(
+            "this stream keeps {} bytes of chunks that no table refers to; at most {MAX_UNHELD} \
+             are allowed: release those that no more items will refer to",
+            self.unheld
+        )))
+    }
+
+    /// Forgets a chunk; items that refer to it keep it.
+    pub fn release(&mut self, chunk: u32) {
+        self.chunks.remove(&chunk);
+    }
+
+    fn kept_chunk(&self, id: u32) -> Result<&Arc<Chunk>, Broken> {
+        self.chunks.get(&id).ok_or_else(|| unknown("chunk", id))
+    }
+}
+
+/// Schemas or shapes, by the numbers that their sender gave them.
+#[derive(Debug)]
+struct Forms<T> {
+    forms: HashMap<u32, (usize, Arc<T>)>,
+    bytes: usize,
+}
+
+impl<T> Default for Forms<T> {
+    fn default() -> Self {
+        Self {
+            forms: HashMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<T> Forms<T> {
+    fn add(&mut self, id: u32, bytes: usize, form: T) -> Result<(), Broken> {
+        let before = self.forms.insert(id, (bytes, Arc::new(form)));
+        self.bytes += bytes;
+        self.bytes -= before.map_or(0, |(bytes, _)| bytes);
+        if self.forms.len() <= MAX_FORMS && self.bytes <= MAX_FORM_BYTES {
+            return Ok(());
+        }
+        Err(Broken::TooMuch(format!(
+            "this stream keeps {} schemas or shapes of {} bytes; at most {MAX_FORMS} of \
+             {MAX_FORM_BYTES} are allowed: use their numbers again",
+            self.forms.len(),
+            self.bytes
+        )))
+    }
+
+    fn get(&self, what: &str, id: u32) -> Result<&Arc<T>, Broken> {
+        let found = self.forms.get(&id).map(|(_, form)| form);
+        found.ok_or_else(|| unknown(what, id))
+    }
+}
+
+fn unknown(what: &str, id: u32) -> Broken {
+    invalid(format!(
+        "{what} {id} is not known on this stream; it is sent before what refers to it, and not \
+         released yet"
+    ))
+}
+
+fn invalid(text: String) -> Broken {
+    Broken::Invalid(Error::InvalidArgument(text))
+}

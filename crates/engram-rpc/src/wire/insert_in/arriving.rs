@@ -1,0 +1,128 @@
+//! A chunk whose bytes come in parts.
+
+use std::sync::Arc;
+
+use engram_core::aligned::aligned;
+use engram_core::chunk::MAX_CHUNK_BYTES;
+use engram_core::codec::Codec;
+use engram_core::{AlignedBytes, Chunk, Error, Extent, Origin, Payload, Result, Schema};
+use smallvec::SmallVec;
+
+use super::{Broken, invalid};
+use crate::pb;
+use crate::wire::u64s;
+
+/// A chunk on its way. What it claims to be costs nothing: memory follows the bytes that come.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    id: u32,
+    schema: Arc<Schema>,
+    origin: Origin,
+    extents: SmallVec<[Extent; 4]>,
+    bytes: AlignedBytes,
+    filled: usize,
+    /// Bytes in all.
+    due: usize,
+}
+
+impl Arriving {
+    pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, Broken> {
+        let due = usize::try_from(chunk.bytes).unwrap_or(usize::MAX);
+        if due > MAX_CHUNK_BYTES {
+            return Err(invalid(format!(
+                "chunk {} has {} bytes; a chunk has at most {MAX_CHUNK_BYTES}",
+                chunk.id, chunk.bytes
+            )));
+        }
+        let origin = Origin {
+            key: chunk.key,
+            episodes: u64s("episodes_le", &chunk.episodes_le)?.into(),
+            first_step: chunk.first_step,
+            steps: chunk.steps,
+        };
+        let mut arriving = Self {
+            id: chunk.id,
+            schema,
+            origin,
+            extents: extents(chunk)?,
+            bytes: room(0)?,
+            filled: 0,
+            due,
+        };
+        arriving.push(&chunk.payload)?;
+        Ok(arriving)
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn push(&mut self, part: &[u8]) -> Result<(), Broken> {
+        let end = self.filled + part.len();
+        if end > self.due {
+            return Err(invalid(format!(
+                "{end} bytes came for chunk {}, which has {}",
+                self.id, self.due
+            )));
+        }
+        if self.filled == 0 && end == self.due {
+            self.bytes = room(end)?;
+            self.bytes.copy_from_slice(part);
+        } else {
+            if end > self.bytes.len() {
+                // As much again as has come, at most.
+                let mut bytes = room(self.due.min(2 * end))?;
+                bytes[..self.filled].copy_from_slice(&self.bytes[..self.filled]);
+                self.bytes = bytes;
+            }
+            self.bytes[self.filled..end].copy_from_slice(part);
+        }
+        self.filled = end;
+        Ok(())
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.filled == self.due
+    }
+
+    /// The chunk, once it is complete.
+    pub(super) fn finish(self) -> Result<Chunk> {
+        let payload = Payload::Heap(self.bytes);
+        Chunk::from_parts(self.origin, self.schema, self.extents, payload)
+    }
+}
+
+fn room(bytes: usize) -> Result<AlignedBytes> {
+    AlignedBytes::zeroed(bytes).ok_or_else(|| Error::out_of_memory("a chunk", Some(bytes)))
+}
+
+/// Columns lie one after the other, each from a multiple of 64 bytes.
+fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, Broken> {
+    let mut offset = 0_usize;
+    let extents = chunk.extents.iter().map(|extent| {
+        let first = u32::try_from(offset).map_err(|_| {
+            invalid(format!(
+                "the columns of chunk {} have more than {MAX_CHUNK_BYTES} bytes",
+                chunk.id
+            ))
+        })?;
+        // 32 bits each: no sum of a message's worth of them overflows.
+        offset += aligned(extent.stored as usize);
+        Ok(Extent {
+            offset: first,
+            stored: extent.stored,
+            rows: extent.rows,
+            codec: match extent.codec {
+                0 => Codec::Raw,
+                1 => Codec::Lz4,
+                other => {
+                    return Err(invalid(format!(
+                        "chunk {} has a column of codec {other}; this protocol has 0 and 1",
+                        chunk.id
+                    )));
+                }
+            },
+        })
+    });
+    extents.collect()
+}

@@ -1,0 +1,400 @@
+//! Items from afar: what they are made of, their order, and what becomes of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engram_core::gather::{Data, Uneven, gather};
+use engram_core::{RateLimits, TableOptions};
+use engram_engine::{Engine, Patience, Table, Waited, wait};
+use engram_rpc::pb;
+use engram_rpc::pb::error::Code;
+use engram_rpc::pb::items::Form;
+use engram_rpc::wire::join;
+
+use crate::support::{Talk, connect, engine, fill, inserts, options, queue, start, until};
+
+pub(crate) type Inserts = Talk<pb::InsertRequest, pb::InsertReply>;
+
+pub(crate) fn layout() -> pb::Layout {
+    pb::Layout {
+        names: vec!["x".into()],
+        structure: "{}".into(),
+    }
+}
+
+/// Schema 1: one column of `width` uint32s.
+pub(crate) fn schema(width: u64) -> pb::Schema {
+    pb::Schema {
+        id: 1,
+        layout: Some(layout()),
+        cells: vec![pb::Cell {
+            dtype: "uint32".into(),
+            shape: vec![width],
+        }],
+    }
+}
+
+/// A chunk of schema 1; row `r` holds `first + r` everywhere.
+pub(crate) fn chunk(id: u32, rows: u32, width: u32, first: u32) -> pb::Chunk {
+    let cells = (first..first + rows).flat_map(|value| vec![value; width as usize]);
+    let payload = join(cells.collect::<Vec<u32>>().into_iter());
+    pb::Chunk {
+        id,
+        schema: 1,
+        key: u64::from(id) + 1,
+        episodes_le: join([1_u64].into_iter()),
+        first_step: 0,
+        steps: rows,
+        extents: vec![pb::Extent {
+            stored: u32::try_from(payload.len()).unwrap(),
+            rows,
+            codec: 0,
+        }],
+        bytes: payload.len() as u64,
+        payload,
+    }
+}
+
+/// Items of one row each: rows `0..n` of a chunk, keyed and numbered from `first` on.
+pub(crate) fn rows(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
+    pb::Items {
+        table: table.into(),
+        first,
+        keys_le: join(
+            (first..first + u64::from(n))
+                .collect::<Vec<_>>()
+                .into_iter(),
+        ),
+        priorities_le: join([1.0].into_iter()),
+        form: Some(Form::Rows(pb::Rows {
+            len: 1,
+            squeeze: true,
+        })),
+        chunks_le: join(vec![chunk; n as usize].into_iter()),
+        offsets_le: join((0..n).collect::<Vec<_>>().into_iter()),
+    }
+}
+
+/// A first message: a session, schema 1 of scalars, and chunk 1 of ten rows.
+pub(crate) fn opening(session: u64) -> pb::InsertRequest {
+    pb::InsertRequest {
+        session: Some(session),
+        schemas: vec![schema(1)],
+        chunks: vec![chunk(1, 10, 1, 100)],
+        ..pb::InsertRequest::default()
+    }
+}
+
+pub(crate) fn sending(items: impl IntoIterator<Item = pb::Items>) -> pb::InsertRequest {
+    pb::InsertRequest {
+        items: items.into_iter().collect(),
+        ..pb::InsertRequest::default()
+    }
+}
+
+impl Inserts {
+    /// Waits until a table is done with items up to a number; returns the errors on the way.
+    pub(crate) async fn settled(&mut self, table: &str, number: u64) -> Vec<(u64, pb::Error)> {
+        let mut errors = Vec::new();
+        let mut last = 0;
+        while last < number {
+            for settled in self.hear().await.settled {
+                assert_eq!(settled.table, table, "another table's news");
+                assert!(settled.number > last, "{} after {last}", settled.number);
+                last = settled.number;
+                errors.extend(settled.error.map(|error| (last, error)));
+            }
+        }
+        assert_eq!(last, number);
+        errors
+    }
+}
+
+/// What the next `n` items of a table hold.
+pub(crate) fn values(table: &Arc<Table>, n: usize) -> Vec<u32> {
+    let mut ticket = table.sample(n, false).unwrap();
+    let mut patience = Patience {
+        deadline: None,
+        interrupted: &mut || false,
+    };
+    let Waited::Served(Ok(sample)) = wait(&mut ticket, &mut patience) else {
+        panic!("no sample");
+    };
+    let pool = Arc::default();
+    let columns = gather(&sample.draws, Uneven::Ragged, &pool).unwrap();
+    let Data::Bytes(bytes) = &columns.columns[0].data else {
+        panic!("strings");
+    };
+    engram_rpc::wire::u32s("x", bytes).unwrap()
+}
+
+fn size(engine: &Engine, table: &str) -> u64 {
+    engine.table(table).unwrap().info().stats.size
+}
+
+/// A table that takes `n` items before somebody samples.
+fn blocking(name: &str, n: u32) -> TableOptions {
+    TableOptions {
+        limits: RateLimits {
+            kind: "Queue".into(),
+            max_diff: n.into(),
+            ..options(name).limits
+        },
+        ..queue(name)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_of_every_form_arrive() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    let column = pb::SpanColumn {
+        slices: 1,
+        squeeze: false,
+    };
+    let slice = pb::Slice {
+        chunk: 0,
+        column: 0,
+        offset: 1,
+        len: 2,
+    };
+    let shape = pb::Shape {
+        id: 5,
+        layout: Some(layout()),
+        columns: vec![column],
+        slices: vec![slice],
+    };
+    let windows = pb::Items {
+        form: Some(Form::Shape(5)),
+        offsets_le: join([0_u32, 7].into_iter()),
+        ..rows("t", 3, 2, 1)
+    };
+    let spans = pb::Items {
+        form: Some(Form::Spans(pb::Spans {
+            layout: Some(layout()),
+            chunks: vec![2, 1],
+            columns: vec![pb::SpanColumn {
+                slices: 2,
+                ..column
+            }],
+            slices: vec![slice, pb::Slice { chunk: 1, ..slice }],
+        })),
+        ..rows("t", 5, 1, 1)
+    };
+    stream.say(opening(1)).await;
+    let request = pb::InsertRequest {
+        shapes: vec![shape],
+        chunks: vec![chunk(2, 10, 1, 200)],
+        released: vec![1, 2],
+        ..sending([rows("t", 1, 2, 1), windows, spans])
+    };
+    stream.say(request).await;
+    assert_eq!(stream.settled("t", 5).await, []);
+    let table = engine.table("t").unwrap();
+    assert_eq!(values(&table, 2), [100, 101]);
+    assert_eq!(values(&table, 2), [101, 102, 108, 109]);
+    assert_eq!(values(&table, 1), [201, 202, 101, 102]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_may_come_in_parts() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut whole = chunk(7, 3, 1 << 20, 1);
+    let payload = std::mem::take(&mut whole.payload);
+    whole.payload = payload.slice(..1_000_001);
+    let first = pb::InsertRequest {
+        schemas: vec![schema(1 << 20)],
+        chunks: vec![whole],
+        ..opening(1)
+    };
+    stream.say(first).await;
+    let mut at = 1_000_001;
+    while at < payload.len() {
+        let end = payload.len().min(at + (1 << 20));
+        let part = payload.slice(at..end);
+        stream
+            .say(pb::InsertRequest {
+                part,
+                ..sending([])
+            })
+            .await;
+        at = end;
+    }
+    stream.say(sending([rows("t", 1, 3, 7)])).await;
+    assert_eq!(stream.settled("t", 3).await, []);
+    let found = values(&engine.table("t").unwrap(), 3);
+    let due = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
+    assert!(found.into_iter().eq(due));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_again_is_not_doubled() {
+    let engine = engine(vec![queue("t"), queue("u")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut stream = inserts(&mut client).await;
+    stream.say(opening(9)).await;
+    stream.say(sending([rows("t", 1, 6, 1)])).await;
+    stream.settled("t", 6).await;
+    // Also what has been sampled out meanwhile.
+    assert_eq!(values(&engine.table("t").unwrap(), 2), [100, 101]);
+    drop(stream);
+    let mut stream = inserts(&mut client).await;
+    stream.say(opening(9)).await;
+    stream.say(sending([rows("t", 1, 8, 1)])).await;
+    stream.settled("t", 8).await;
+    assert_eq!(size(&engine, "t"), 6);
+    assert_eq!(engine.table("t").unwrap().info().stats.limiter.inserts, 8);
+    stream.say(sending([rows("u", 1, 3, 1)])).await;
+    stream.settled("u", 3).await;
+    // Another session's numbers are its own.
+    let mut stream = inserts(&mut client).await;
+    stream.say(opening(10)).await;
+    let mut again = rows("t", 1, 2, 1);
+    again.keys_le = join([50_u64, 51].into_iter());
+    stream.say(sending([again])).await;
+    stream.settled("t", 2).await;
+    assert_eq!((size(&engine, "t"), size(&engine, "u")), (8, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_blocks_does_not_hold_up_the_others() {
+    let engine = engine(vec![blocking("full", 2), queue("t")]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    stream
+        .say(sending([rows("full", 1, 2, 1), rows("full", 3, 4, 1)]))
+        .await;
+    stream.settled("full", 2).await;
+    for at in 0..50 {
+        stream.say(sending([rows("t", 1 + 10 * at, 10, 1)])).await;
+        stream.settled("t", 10 + 10 * at).await;
+    }
+    let full = engine.table("full").unwrap();
+    assert_eq!(full.info().waiting_inserts, 1);
+    assert_eq!(values(&full, 4), [100, 101, 100, 101]);
+    stream.settled("full", 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_that_wait_are_withdrawn_when_their_stream_ends() {
+    let engine = engine(vec![blocking("full", 2)]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut stream = inserts(&mut client).await;
+    stream.say(opening(1)).await;
+    stream
+        .say(sending([rows("full", 1, 2, 1), rows("full", 3, 4, 1)]))
+        .await;
+    stream.settled("full", 2).await;
+    let full = engine.table("full").unwrap();
+    until("the rest waits", || full.info().waiting_inserts == 1).await;
+    drop(stream);
+    until("nothing waits", || full.info().waiting_inserts == 0).await;
+    // A writer that has said its last hears of all its items first.
+    let mut stream = inserts(&mut client).await;
+    stream.say(opening(1)).await;
+    stream.say(sending([rows("full", 3, 2, 1)])).await;
+    stream.requests = tokio::sync::mpsc::channel(1).0;
+    until("items wait again", || full.info().waiting_inserts == 1).await;
+    assert_eq!(values(&full, 2), [100, 101]);
+    stream.settled("full", 4).await;
+    assert!(stream.end().await.unwrap().is_none());
+    assert_eq!(values(&full, 2), [100, 101]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_items_are_settled_with_the_tables_error() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    let mut mixed = rows("t", 1, 8, 1);
+    mixed.priorities_le = join([1.0, f64::NAN, f64::NAN, 1.0, f64::NAN, 1.0, 1.0, 1.0].into_iter());
+    // Rows 8 to 15 of ten.
+    let mut beyond = rows("t", 9, 8, 1);
+    beyond.offsets_le = join((8..16_u32).collect::<Vec<_>>().into_iter());
+    stream.say(sending([mixed, beyond])).await;
+    let errors = stream.settled("t", 16).await;
+    let numbers: Vec<u64> = errors.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [3, 5, 11, 12, 13, 14, 15, 16]);
+    assert_eq!(errors[0].1.code(), Code::Priority);
+    assert_eq!(
+        errors[2].1.text,
+        "item refers to cells 10..11 of column `x`, whose chunk has 10"
+    );
+    assert_eq!(size(&engine, "t"), 7);
+    stream.say(sending([rows("nowhere", 1, 2, 1)])).await;
+    let errors = stream.settled("nowhere", 2).await;
+    assert_eq!(errors[0].1.text, "no table `nowhere`; known tables: `t`");
+    engine.close();
+    stream.say(sending([rows("t", 17, 2, 1)])).await;
+    let errors = stream.settled("t", 18).await;
+    assert_eq!(errors[0].1.text, "the store is closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dropping_a_table_settles_what_waits_for_it() {
+    let engine = engine(vec![blocking("full", 1)]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    stream
+        .say(sending([rows("full", 1, 1, 1), rows("full", 2, 4, 1)]))
+        .await;
+    stream.say(sending([rows("full", 6, 4, 1)])).await;
+    stream.settled("full", 1).await;
+    let full = engine.table("full").unwrap();
+    until("two calls wait", || full.info().waiting_inserts == 2).await;
+    engine.drop_table("full").unwrap();
+    let mut errors = stream.settled_from("full", 1, 9).await;
+    assert_eq!(errors.len(), 2);
+    assert_eq!(errors.remove(0).1.text, "table `full` was dropped");
+}
+
+impl Inserts {
+    async fn settled_from(&mut self, table: &str, from: u64, number: u64) -> Vec<(u64, pb::Error)> {
+        let errors = self.settled(table, number).await;
+        assert!(errors.iter().all(|(number, _)| *number > from));
+        errors
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_leaves_what_waits_to_be_sent_again() {
+    let engine = engine(vec![blocking("full", 2)]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    stream
+        .say(sending([rows("full", 1, 2, 1), rows("full", 3, 4, 1)]))
+        .await;
+    stream.settled("full", 2).await;
+    let full = engine.table("full").unwrap();
+    until("the rest waits", || full.info().waiting_inserts == 1).await;
+    let text = format!("the server at {} is stopping", server.address());
+    let began = std::time::Instant::now();
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .unwrap();
+    assert!(began.elapsed() < Duration::from_secs(1));
+    // Settled would mean refused: the writer would not try again.
+    let end = stream.end().await.unwrap_err();
+    assert_eq!(
+        (end.code(), end.message()),
+        (tonic::Code::Unavailable, &*text)
+    );
+    assert_eq!(full.info().waiting_inserts, 0);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    stream.say(sending([rows("full", 1, 6, 1)])).await;
+    assert_eq!(values(&full, 6), [100, 101, 102, 103, 104, 105]);
+    stream.settled("full", 6).await;
+    fill(&full, 0, 1, 1);
+    assert_eq!(size(&engine, "full"), 1);
+}

@@ -1,0 +1,307 @@
+//! What a writer may not do, and what it cannot do to a server's memory.
+
+use std::time::Duration;
+
+use engram_core::{RateLimits, TableOptions};
+use engram_rpc::pb;
+use engram_rpc::pb::items::Form;
+use engram_rpc::wire::join;
+use tonic::Code;
+
+use crate::insert::{Inserts, chunk, layout, opening, rows, schema, sending};
+use crate::support::{Client, connect, engine, inserts, options, queue, start, until};
+
+/// What a stream ends with after these messages.
+async fn end(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
+    let mut stream: Inserts = inserts(client).await;
+    for request in requests {
+        // The server may have ended the stream before it has heard everything.
+        let _ = stream.requests.send(request).await;
+    }
+    loop {
+        match stream.end().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the stream ended well"),
+            Err(status) => return (status.code(), status.message().into()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
+async fn messages_that_make_no_sense_end_the_stream() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let form = |form| pb::Items {
+        form,
+        ..rows("t", 1, 2, 1)
+    };
+    let one_more = |request| vec![opening(1), request];
+    let chunks = |chunk| pb::InsertRequest {
+        chunks: vec![chunk],
+        ..sending([])
+    };
+    let spans = pb::Spans {
+        layout: Some(layout()),
+        chunks: vec![1, 1],
+        ..pb::Spans::default()
+    };
+    let shape = pb::Shape {
+        id: 1,
+        layout: Some(layout()),
+        columns: vec![pb::SpanColumn {
+            slices: u32::MAX,
+            squeeze: false,
+        }],
+        slices: vec![],
+    };
+    let cases = [
+        (
+            vec![sending([])],
+            "the first message of the stream names no session; it must",
+        ),
+        (
+            vec![opening(1), opening(1)],
+            "a later message of the stream names a session; only the first may",
+        ),
+        (
+            one_more(sending([rows("t", 1, 2, 3)])),
+            "chunk 3 is not known on this stream; it is sent before what refers to it, and not \
+             released yet",
+        ),
+        (
+            one_more(sending([form(Some(Form::Shape(4)))])),
+            "shape 4 is not known on this stream; it is sent before what refers to it, and not \
+             released yet",
+        ),
+        (
+            one_more(sending([form(Some(Form::Spans(spans.clone())))])),
+            "2 items came with the slices of one; there is one at a time",
+        ),
+        (
+            one_more(sending([pb::Items {
+                form: Some(Form::Spans(spans)),
+                ..rows("t", 1, 1, 1)
+            }])),
+            "an item names chunk 1 twice; it names each once",
+        ),
+        (
+            one_more(sending([form(None)])),
+            "items of no form came; they are `rows`, of a `shape`, or `spans`",
+        ),
+        (
+            one_more(sending([pb::Items {
+                chunks_le: join([1_u32].into_iter()),
+                ..rows("t", 1, 2, 1)
+            }])),
+            "1 chunks and 2 rows came for 2 items; there is one of each per item",
+        ),
+        (
+            one_more(sending([pb::Items {
+                priorities_le: join([1.0; 3].into_iter()),
+                ..rows("t", 1, 2, 1)
+            }])),
+            "3 priorities came for 2 items; there is one for all or one each",
+        ),
+        (
+            one_more(sending([pb::Items {
+                first: u64::MAX,
+                ..rows("t", 1, 2, 1)
+            }])),
+            "2 items are numbered from 18446744073709551615 on; numbers are from 1 on and below 2^64",
+        ),
+        (
+            one_more(pb::InsertRequest {
+                shapes: vec![shape],
+                ..sending([])
+            }),
+            "0 slices came, which is not how many their columns say they have",
+        ),
+        (
+            one_more(pb::InsertRequest {
+                part: vec![0; 5].into(),
+                ..sending([])
+            }),
+            "5 bytes came for a chunk, but none is incomplete",
+        ),
+        (
+            one_more(chunks(pb::Chunk {
+                bytes: 39,
+                ..chunk(2, 10, 1, 0)
+            })),
+            "40 bytes came for chunk 2, which has 39",
+        ),
+        (
+            one_more(chunks(pb::Chunk {
+                bytes: 1 << 32,
+                ..chunk(2, 10, 1, 0)
+            })),
+            "chunk 2 has 4294967296 bytes; a chunk has at most 4294967295",
+        ),
+        (
+            one_more(chunks(pb::Chunk {
+                extents: vec![pb::Extent {
+                    stored: 40,
+                    rows: 10,
+                    codec: 2,
+                }],
+                ..chunk(2, 10, 1, 0)
+            })),
+            "chunk 2 has a column of codec 2; this protocol has 0 and 1",
+        ),
+        (
+            one_more(chunks(chunk(2, 10, 2, 0))),
+            "column `x` has 80 bytes for 10 rows of uint32[1]; they take 40",
+        ),
+    ];
+    for (requests, text) in cases {
+        let found = end(&mut client, requests).await;
+        assert_eq!(found, (Code::InvalidArgument, text.into()));
+    }
+    assert_eq!(engine.table("t").unwrap().info().stats.size, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_is_given_up_when_another_begins() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    // Four gigabytes are claimed, and never come: nothing is set aside for them.
+    let huge = pb::Chunk {
+        bytes: u32::MAX.into(),
+        ..chunk(2, 10, 1, 0)
+    };
+    for _ in 0..100 {
+        let request = pb::InsertRequest {
+            chunks: vec![huge.clone()],
+            ..sending([])
+        };
+        stream.say(request).await;
+    }
+    let request = pb::InsertRequest {
+        chunks: vec![chunk(2, 10, 1, 0)],
+        ..sending([rows("t", 1, 10, 2)])
+    };
+    stream.say(request).await;
+    assert_eq!(stream.settled("t", 10).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_keeps_so_many_chunks_and_no_more() {
+    let engine = engine(vec![]);
+    let server = start(&engine);
+    let chunks = |from: u32, to: u32| pb::InsertRequest {
+        chunks: (from..to).map(|id| chunk(id, 1, 1, id)).collect(),
+        ..sending([])
+    };
+    let mut requests = vec![opening(1)];
+    for at in 0..17 {
+        requests.push(chunks(2 + at * 4_000, 2 + (at + 1) * 4_000));
+    }
+    let (code, text) = end(&mut connect(&server).await, requests).await;
+    assert_eq!(code, Code::ResourceExhausted);
+    assert_eq!(
+        text,
+        "this stream keeps 65537 chunks; at most 65536 are allowed: release those that no more \
+         items will refer to"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_cannot_ask_for_endless_checks() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let slice = pb::Slice {
+        chunk: 0,
+        column: 0,
+        offset: 0,
+        len: 1,
+    };
+    let shape = pb::Shape {
+        id: 1,
+        layout: Some(layout()),
+        columns: vec![pb::SpanColumn {
+            slices: 100_000,
+            squeeze: false,
+        }],
+        slices: vec![slice; 100_000],
+    };
+    let shapes = pb::InsertRequest {
+        shapes: vec![shape],
+        ..sending([])
+    };
+    let items = pb::Items {
+        form: Some(Form::Shape(1)),
+        ..rows("t", 1, 50_000, 1)
+    };
+    let requests = vec![opening(1), shapes, sending([items])];
+    let (code, text) = end(&mut connect(&server).await, requests).await;
+    assert_eq!(code, Code::ResourceExhausted);
+    assert_eq!(
+        text,
+        "50000 items of 100000 slices each came in one message; at most 67108864 slices in all \
+         are allowed: send fewer at a time"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_stops_while_too_much_waits() {
+    let engine = engine(vec![TableOptions {
+        limits: RateLimits {
+            kind: "Queue".into(),
+            max_diff: 1.0,
+            ..options("full").limits
+        },
+        ..queue("full")
+    }]);
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    // Chunks of 4 MB in four parts, released at once: only items that wait keep them.
+    let mut whole = chunk(1, 1, 1 << 20, 1);
+    let payload = std::mem::take(&mut whole.payload);
+    whole.payload = payload.slice(..1 << 20);
+    stream
+        .say(pb::InsertRequest {
+            session: Some(1),
+            schemas: vec![schema(1 << 20)],
+            ..sending([])
+        })
+        .await;
+    let requests = stream.requests.clone();
+    let talking = tokio::spawn(async move {
+        for number in 1..=100 {
+            let first = pb::InsertRequest {
+                chunks: vec![whole.clone()],
+                ..sending([])
+            };
+            let parts = (1..4).map(|at| pb::InsertRequest {
+                part: payload.slice(at << 20..(at + 1) << 20),
+                ..sending([])
+            });
+            let items = pb::InsertRequest {
+                released: vec![1],
+                ..sending([rows("full", number, 1, 1)])
+            };
+            for request in std::iter::once(first).chain(parts).chain([items]) {
+                requests.send(request).await.unwrap();
+            }
+        }
+    });
+    let full = engine.table("full").unwrap();
+    let waiting = || full.info().waiting_inserts;
+    until("some wait", || waiting() > 10).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // 64 MiB, and the one that went beyond.
+    assert_eq!(waiting(), 16, "items of 4 MiB");
+    let sampler = tokio::task::spawn_blocking(move || {
+        for _ in 0..100 {
+            let found = crate::insert::values(&full, 1);
+            assert_eq!((found.len(), found[0]), (1 << 20, 1));
+        }
+    });
+    assert_eq!(stream.settled("full", 100).await, []);
+    talking.await.unwrap();
+    sampler.await.unwrap();
+}

@@ -1,0 +1,217 @@
+//! Nothing that a writer sends brings a server down.
+
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use engram_core::gather::{Uneven, gather};
+use engram_rpc::pb;
+use engram_rpc::pb::items::Form;
+use engram_rpc::wire::join;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use tokio::runtime::Runtime;
+
+use crate::insert::{opening, rows, sending};
+use crate::support::{connect, engine, inserts, options, start};
+
+/// Numbers that are mostly right, sometimes on an edge, rarely anything.
+fn number() -> impl Strategy<Value = u32> {
+    prop_oneof![6 => 0..4_u32, 2 => 0..70_u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
+}
+
+fn long() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => 0..4_u64, 2 => 0..300_u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
+}
+
+fn bytes() -> impl Strategy<Value = Bytes> {
+    let numbers = prop_oneof![
+        vec(any::<u8>(), 0..80),
+        vec(number(), 0..8).prop_map(|numbers| join(numbers.into_iter()).to_vec()),
+        vec(long(), 0..8).prop_map(|numbers| join(numbers.into_iter()).to_vec()),
+        vec(0.0..2.0, 0..4).prop_map(|numbers| join(numbers.into_iter()).to_vec()),
+    ];
+    numbers.prop_map(Bytes::from)
+}
+
+prop_compose! {
+    fn layout()(names in vec("[a-b]{0,2}", 0..3), structure in "[a-z{}]{0,4}") -> pb::Layout {
+        pb::Layout { names, structure }
+    }
+}
+
+prop_compose! {
+    fn cell()(
+        dtype in prop_oneof![Just("uint8"), Just("uint32"), Just("string"), Just("what")],
+        shape in vec(long(), 0..3),
+    ) -> pb::Cell {
+        pb::Cell { dtype: dtype.into(), shape }
+    }
+}
+
+prop_compose! {
+    fn schema()(id in number(), layout in option::weighted(0.9, layout()), cells in vec(cell(), 0..3))
+        -> pb::Schema {
+        pb::Schema { id, layout, cells }
+    }
+}
+
+prop_compose! {
+    fn column()(slices in number(), squeeze in any::<bool>()) -> pb::SpanColumn {
+        pb::SpanColumn { slices, squeeze }
+    }
+}
+
+prop_compose! {
+    fn slice()(chunk in number(), column in number(), offset in number(), len in number())
+        -> pb::Slice {
+        pb::Slice { chunk, column, offset, len }
+    }
+}
+
+prop_compose! {
+    fn shape()(
+        id in number(),
+        layout in option::weighted(0.9, layout()),
+        columns in vec(column(), 0..3),
+        slices in vec(slice(), 0..5),
+    ) -> pb::Shape {
+        pb::Shape { id, layout, columns, slices }
+    }
+}
+
+prop_compose! {
+    fn extent()(stored in number(), rows in number(), codec in 0..3_u32) -> pb::Extent {
+        pb::Extent { stored, rows, codec }
+    }
+}
+
+prop_compose! {
+    fn chunk()(
+        (id, schema, steps) in (number(), number(), number()),
+        (key, first_step, bytes) in (any::<u64>(), long(), long()),
+        episodes_le in bytes(),
+        extents in vec(extent(), 0..3),
+        payload in bytes(),
+        whole in any::<bool>(),
+    ) -> pb::Chunk {
+        let bytes = if whole { payload.len() as u64 } else { bytes };
+        pb::Chunk { id, schema, key, episodes_le, first_step, steps, extents, bytes, payload }
+    }
+}
+
+fn form() -> impl Strategy<Value = Form> {
+    prop_oneof![
+        (number(), any::<bool>()).prop_map(|(len, squeeze)| Form::Rows(pb::Rows { len, squeeze })),
+        number().prop_map(Form::Shape),
+        (
+            layout(),
+            vec(number(), 0..3),
+            vec(column(), 0..3),
+            vec(slice(), 0..5)
+        )
+            .prop_map(|(layout, chunks, columns, slices)| {
+                Form::Spans(pb::Spans {
+                    layout: Some(layout),
+                    chunks,
+                    columns,
+                    slices,
+                })
+            }),
+    ]
+}
+
+prop_compose! {
+    fn items()(
+        table in "[tu]",
+        first in long(),
+        form in option::weighted(0.9, form()),
+        n in 0..4_usize,
+        good in any::<bool>(),
+        (keys, priorities, chunks, offsets) in (bytes(), bytes(), bytes(), bytes()),
+        (some_chunks, some_offsets) in (vec(number(), 4), vec(number(), 4)),
+    ) -> pb::Items {
+        let bad = pb::Items {
+            table,
+            first,
+            form,
+            keys_le: keys,
+            priorities_le: priorities,
+            chunks_le: chunks,
+            offsets_le: offsets,
+        };
+        if !good {
+            return bad;
+        }
+        pb::Items {
+            keys_le: join((0..n as u64).collect::<Vec<_>>().into_iter()),
+            priorities_le: join([1.0].into_iter()),
+            chunks_le: join(some_chunks.into_iter().take(n).collect::<Vec<_>>().into_iter()),
+            offsets_le: join(some_offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
+            ..bad
+        }
+    }
+}
+
+prop_compose! {
+    fn request()(
+        session in option::weighted(0.02, any::<u64>()),
+        schemas in vec(schema(), 0..2),
+        shapes in vec(shape(), 0..2),
+        chunks in vec(chunk(), 0..2),
+        part in prop_oneof![3 => Just(Bytes::new()), 1 => bytes()],
+        items in vec(items(), 0..3),
+        released in vec(number(), 0..2),
+    ) -> pb::InsertRequest {
+        pb::InsertRequest { session, schemas, shapes, chunks, part, items, released }
+    }
+}
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn garbage_ends_its_stream_at_most(
+        requests in vec(request(), 1..6),
+        opened in any::<bool>(),
+        session in any::<u64>(),
+    ) {
+        runtime().block_on(async {
+            let engine = engine(vec![options("t")]);
+            let server = start(&engine);
+            let mut client = connect(&server).await;
+            let mut stream = inserts(&mut client).await;
+            let first = if opened {
+                opening(session)
+            } else {
+                pb::InsertRequest { session: Some(session), ..sending([]) }
+            };
+            let _ = stream.requests.send(first).await;
+            for request in requests {
+                let _ = stream.requests.send(request).await;
+            }
+            stream.requests = tokio::sync::mpsc::channel(1).0;
+            while let Ok(Some(_)) = stream.end().await {}
+            // What got in can be read, and the next writer is served.
+            let table = engine.table("t").unwrap();
+            if table.info().stats.size > 0 {
+                let sample = table.sample(8, false).unwrap().take_partial();
+                let pool = std::sync::Arc::default();
+                let _ = gather(&sample.draws, Uneven::Pad, &pool);
+            }
+            let before = table.info().stats.size;
+            let mut stream = inserts(&mut client).await;
+            stream.say(opening(session.wrapping_add(1))).await;
+            let mut good = rows("t", 1, 10, 1);
+            good.keys_le = join((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
+            stream.say(sending([good])).await;
+            assert_eq!(stream.settled("t", 10).await, []);
+            assert_eq!(table.info().stats.size, before + 10);
+        });
+    }
+}
