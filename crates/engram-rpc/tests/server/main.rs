@@ -7,6 +7,7 @@
 
 mod change;
 mod door;
+mod encryption;
 mod insert;
 mod insert_bounds;
 mod insert_garbage;
