@@ -77,5 +77,11 @@ def one_of(what: str, value: object, union: object, hint: str) -> None:
     raise InvalidArgumentError(f"{what} must be {hint}; got {found}")
 
 
+def table(what: str, value: object) -> None:
+    """The name of a table."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} must be the name of a table; got {_describe(value)}")
+
+
 def _describe(value: object) -> str:
     return f"{value!r} ({type(value).__name__})" if value is not None else "None"

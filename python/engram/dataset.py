@@ -94,19 +94,27 @@ class Dataset(Generic[T]):
             self._table, self._batch_size, self._prefetch, self._max_batches, self._timeout, self._pad
         )
         self._open.append(stream)
+        single = self._batch_size is None
+        delivered = True
         try:
-            while (native := stream.next()) is not None:
-                single = self._batch_size is None
-                yield cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
+            while True:
+                # Ctrl-C may strike after any call: between here and `yield` the batch is on its way.
+                delivered = False
+                native = stream.next()
+                if native is None:
+                    return
+                batch = cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
+                delivered = True
+                yield batch
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
-                stream.close()
+                stream.close(delivered)
             self._open.remove(stream)
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""
         for stream in list(self._open):  # iterators that end take themselves out
-            stream.close()
+            stream.close(delivered=True)
 
     def __enter__(self) -> Self:
         return self

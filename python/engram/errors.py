@@ -14,6 +14,7 @@ __all__ = [
     "ForkedError",
     "InvalidArgumentError",
     "NeverServedError",
+    "OutOfMemoryError",
     "PriorityError",
     "SignatureError",
     "UnknownTableError",
@@ -66,6 +67,13 @@ class NeverServedError(EngramError, ValueError):
 
     Raised at once, whatever the timeout: a sample of more items than a table that hands each out so
     many times can ever hold, or an item larger than its table's `max_bytes`.
+    """
+
+
+class OutOfMemoryError(EngramError, MemoryError):
+    """A batch, or a chunk of a writer, needs more memory than the system gives.
+
+    What was drawn goes back where sampling uses items up; nothing of the step or item is kept.
     """
 
 

@@ -78,7 +78,15 @@ class Store:
             raise InvalidArgumentError(
                 f'`priorities` must map tables to priorities, such as {{"replay": 1.0}}; got {priorities!r}'
             )
-        return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+        try:
+            return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+        except (TypeError, OverflowError):
+            # Looked at only now: a check of each insert would cost more than it is worth.
+            for table, priority in priorities.items():
+                _checks.table("each key of `priorities`", table)
+                _checks.number(f"the priority for `{table}`", priority)
+            _checks.seconds("`timeout`", timeout)
+            raise
 
     def writer(
         self,
@@ -167,6 +175,7 @@ class Store:
             DeadlineExceededError: The text says how many came, and what was waited for.
             NeverServedError: No waiting would help: the table can never hold so many.
             SignatureError: The items' columns do not go side by side.
+            OutOfMemoryError: The batch needs more memory than there is.
             UnknownTableError, ClosedError: As their descriptions say.
         """
         return Batch(

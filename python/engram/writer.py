@@ -114,7 +114,8 @@ class TrajectoryWriter(_Writer):
         self._history: Any = None
         self._history_version = -1
         # Once per step: calls go straight to the native method, past the one below.
-        self.append = self._native.append  # type: ignore[method-assign]
+        if type(self).append is TrajectoryWriter.append:
+            self.append = self._native.append  # type: ignore[method-assign]
 
     def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
         """Adds a step.
@@ -171,7 +172,14 @@ class TrajectoryWriter(_Writer):
             PriorityError: The priority is NaN, or negative or infinite where it is a weight.
             UnknownTableError, BackpressureError: As their descriptions say.
         """
-        return self._native.create_item(table, priority, trajectory, num_steps)
+        try:
+            return self._native.create_item(table, priority, trajectory, num_steps)
+        except (TypeError, OverflowError):
+            _checks.table("`table`", table)
+            _checks.number("`priority`", priority)
+            if num_steps is not None:
+                _checks.integer("`num_steps`", num_steps)
+            raise
 
     @property
     def episode_steps(self) -> int:
@@ -223,7 +231,8 @@ class PatternWriter(_Writer):
             timeout,
             compression,
         )
-        self.append = self._native.append  # type: ignore[method-assign]
+        if type(self).append is PatternWriter.append:
+            self.append = self._native.append  # type: ignore[method-assign]
 
     def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
         """Adds a step, and makes the items that are due.

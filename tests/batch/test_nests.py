@@ -9,6 +9,8 @@ import optree
 import pytest
 
 from engram import Pattern, Table
+from engram._engram import flatten
+from engram._engram import names as names_of
 from engram.errors import SignatureError
 
 
@@ -128,3 +130,73 @@ def test_none_leaves_of_a_writer(open_store):
         writer.create_item("t", trajectory={"x": history["x"][:], "y": {"z": history["y"]["z"][::2]}})
     data = store.sample("t", 1).data
     assert (data["x"].tolist(), data["y"]["z"].tolist()) == ([[0, 1, 2, 3]], [[0, 2]])
+
+
+# --- paths, and what is not a refusal ------------------------------------------------------------
+
+
+def test_no_two_leaves_have_the_same_path():
+    nest = {"": {"b": 0}, "\\0": {"b": 1}, "a": {"b": 2}, "a/b": 3, "a\\": {"b": 4}, "a\\/b": 5, "b": 6}
+    _, names, text = flatten(nest)
+    assert names == ["\\0/b", "\\\\0/b", "a/b", "a\\/b", "a\\\\/b", "a\\\\\\/b", "b"]
+    assert names_of(text) == names
+
+
+def test_steps_that_look_alike_keep_their_columns_apart(open_store):
+    store = open_store(Table("t"))
+    with store.writer() as writer:
+        writer.append({"a/b": 1})
+        writer.append({"a/b": 2, "a": {"b": 3}})
+        history = writer.history
+        writer.create_item("t", trajectory={"flat": history["a/b"][:], "nested": history["a"]["b"][-1:]})
+    data = store.sample("t", 1).data
+    assert (data["flat"].tolist(), data["nested"].tolist()) == ([[1, 2]], [[3]])
+
+
+class Raising:
+    """A leaf that cannot be had."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __array__(self, dtype=None, copy=None):
+        raise self.error
+
+
+class Key:
+    def __init__(self, error):
+        self.error = error
+
+    def __lt__(self, other):
+        raise self.error
+
+
+@optree.register_pytree_node_class(namespace="engram")
+class Node:
+    def __init__(self, error):
+        self.error = error
+
+    def __tree_flatten__(self):
+        raise self.error
+
+    tree_flatten = __tree_flatten__
+
+    @classmethod
+    def tree_unflatten(cls, metadata, children):
+        raise NotImplementedError
+
+    __tree_unflatten__ = tree_unflatten
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
+@pytest.mark.parametrize("make", [Raising, lambda error: {Key(error): 1, Key(error): 2}, Node])
+def test_ctrl_c_and_no_memory_are_not_refusals(open_store, make, error):
+    store = open_store(Table("t"))
+    with pytest.raises(error):
+        store.insert({"x": make(error)}, {"t": 1.0})
+
+
+@pytest.mark.parametrize("make", [Raising, lambda error: {Key(error): 1, Key(error): 2}])
+def test_other_errors_are(open_store, make):
+    with pytest.raises(SignatureError):
+        open_store(Table("t")).insert({"x": make(ZeroDivisionError)}, {"t": 1.0})

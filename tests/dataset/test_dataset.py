@@ -1,8 +1,9 @@
 """Datasets: prefetching on lease, and how iteration ends."""
 
+import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, namedtuple
 
 import numpy as np
 import pytest
@@ -130,6 +131,46 @@ def test_what_was_not_delivered_goes_back_to_its_place_in_the_queue(open_store, 
     info = store.info()["q"]
     assert (info.size, info.samples, info.leased_out) == (17, 3, 0)
     assert drain(store, "q", 17) == list(range(3, 20))
+
+
+def test_what_ctrl_c_kept_from_the_loop_goes_back(open_store, monkeypatch):
+    store = open_store(Table.queue("q", max_size=9))
+    fill(store, "q", range(6))
+    iterator = iter(Dataset(store, "q", 2))
+    assert next(iterator).data["x"].tolist() == [0, 1]
+
+    def struck(_):
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("engram.dataset.Batch", struck)
+        next(iterator)
+    assert drain(store, "q", 4) == [2, 3, 4, 5]
+    assert store.info()["q"].samples == 6
+
+
+class Fussy(namedtuple("Fussy", "x")):  # noqa: PYI024, it must not always be made
+    """A nest that can refuse to be built."""
+
+    __slots__ = ()
+    refuses = False
+
+    def __new__(cls, x):
+        if cls.refuses:
+            raise ZeroDivisionError
+        return super().__new__(cls, x)
+
+
+def test_a_batch_that_cannot_be_built_goes_back(open_store, monkeypatch):
+    store = open_store(Table.queue("q", max_size=9))
+    for value in range(4):
+        store.insert(Fussy(value), {"q": 1.0})
+    iterator = iter(Dataset(store, "q", 2))
+    assert next(iterator).data.x.tolist() == [0, 1]
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(Fussy, "refuses", True)
+        next(iterator)
+    assert store.sample("q", 2, timeout=10).data.x.tolist() == [2, 3]
 
 
 def test_heap_order_is_regained(open_store):

@@ -207,3 +207,21 @@ def test_bad_spec_shapes(shape):
         ArraySpec(shape, np.int8)
     with raises(InvalidArgumentError, "each axis of `shape` must be at least 0; got -1"):
         ArraySpec((-1,), np.int8)
+
+
+@pytest.mark.parametrize(
+    ("priorities", "text"),
+    [
+        ({1: 1.0}, "each key of `priorities` must be the name of a table; got 1 (int)"),
+        ({"t": None}, "the priority for `t` must be a number; got None"),
+        ({"t": "high"}, "the priority for `t` must be a number; got 'high' (str)"),
+        ({"t": 10**400}, f"the priority for `t` must be a number; got {10**400} (int)"),
+    ],
+)
+def test_priorities_of_wrong_types(open_store, priorities, text):
+    store = open_store(Table("t"))
+    with raises(InvalidArgumentError, text):
+        store.insert({"x": 1}, priorities)
+    with raises(InvalidArgumentError, "`timeout` must be a number; got 'soon' (str)"):
+        store.insert({"x": 1}, {"t": 1.0}, timeout="soon")
+    assert store.info()["t"].size == 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import raises
 
+import engram
 from engram import ArraySpec, Table, selectors
 from engram._engram import flatten
 from engram.errors import (
@@ -396,3 +397,33 @@ def test_any_history_and_chunk_length_go_together(store):
                 count_up(writer, 20)
                 data = made(store, writer, {"x": writer.history["x"][-history:]})
                 assert data["x"].tolist() == [list(range(20 - history, 20))]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"table": 1}, "`table` must be the name of a table; got 1 (int)"),
+        ({"table": "t", "priority": None}, "`priority` must be a number; got None"),
+        ({"table": "t", "num_steps": "two"}, "`num_steps` must be an integer; got 'two' (str)"),
+    ],
+)
+def test_items_of_wrong_types(store, options, text):
+    with store.writer() as writer:
+        count_up(writer, 2)
+        with raises(InvalidArgumentError, text):
+            writer.create_item(**{"num_steps": 1, **options})
+
+
+@pytest.mark.parametrize("base", [engram.TrajectoryWriter, engram.PatternWriter])
+def test_a_subclass_may_append_in_its_own_way(store, monkeypatch, base):
+    class Doubling(base):
+        def append(self, step, *, partial_step=False):
+            super().append({"x": 2 * step["x"]}, partial_step=partial_step)
+
+    monkeypatch.setattr(f"engram.store.{base.__name__}", Doubling)
+    patterns = base is engram.PatternWriter
+    with store.pattern_writer([engram.Pattern("t", num_steps=1)]) if patterns else store.writer() as writer:
+        writer.append({"x": 3})
+        if not patterns:
+            writer.create_item("t", num_steps=1)
+    assert store.sample("t", 1, timeout=10).data["x"].tolist() == [[6]]

@@ -122,7 +122,7 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds
         .iter()
         .map(|cell| vec![7_u8; cell.bytes() * envs]);
     let bytes: Vec<_> = bytes.collect();
-    let columns: Vec<_> = bytes.iter().map(|b| BatchColumn::Cells(b)).collect();
+    let columns: Vec<_> = bytes.iter().map(|b| BatchColumn::cells(b)).collect();
     let (mut best, mut items) = (f64::MAX, Vec::new());
     for _ in 0..3 {
         let layout = if alike {

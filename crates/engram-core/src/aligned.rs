@@ -5,7 +5,7 @@
     reason = "std has no aligned buffer; these are plain bytes with one owner"
 )]
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -31,41 +31,22 @@ unsafe impl Send for AlignedBytes {}
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    fn layout(len: usize) -> Layout {
-        #[expect(clippy::expect_used, reason = "only lengths near isize::MAX fail")]
-        Layout::from_size_align(len.max(1), ALIGN).expect("buffer length fits an isize")
+    /// `None` when no buffer can be so long.
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len.max(1), ALIGN).ok()
     }
 
-    /// A buffer of `len` zero bytes.
+    /// A buffer of `len` zero bytes; `None` when the system does not give so many.
     #[must_use]
-    pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is at least 1.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else {
-            handle_alloc_error(layout)
-        };
-        Self { ptr, len }
-    }
-
-    /// A copy of `bytes`.
-    #[must_use]
-    pub fn copy_of(bytes: &[u8]) -> Self {
-        let layout = Self::layout(bytes.len());
-        // SAFETY: the layout's size is at least 1.
-        let ptr = unsafe { alloc(layout) };
-        let Some(ptr) = NonNull::new(ptr) else {
-            handle_alloc_error(layout)
-        };
-        // SAFETY: both sides are `bytes.len()` long, and the new one is unshared.
-        unsafe {
-            ptr.as_ptr()
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        };
-        Self {
-            ptr,
-            len: bytes.len(),
+    pub fn zeroed(len: usize) -> Option<Self> {
+        #[cfg(test)]
+        if failing::strikes() {
+            return None;
         }
+        let layout = Self::layout(len)?;
+        // SAFETY: the layout's size is at least 1.
+        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { ptr, len })
     }
 }
 
@@ -87,14 +68,35 @@ impl DerefMut for AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        // SAFETY: allocated in this module with this very layout.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) };
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: allocated in this module with this very layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) };
+        }
     }
 }
 
 impl fmt::Debug for AlignedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "AlignedBytes({} bytes)", self.len)
+    }
+}
+
+/// Lets an allocation of this thread fail.
+#[cfg(test)]
+pub(crate) mod failing {
+    use std::cell::Cell;
+
+    thread_local!(static IN: Cell<Option<usize>> = const { Cell::new(None) });
+
+    /// The allocation after the next `n` fails.
+    pub(crate) fn after(n: usize) {
+        IN.set(Some(n));
+    }
+
+    pub(super) fn strikes() -> bool {
+        let left = IN.get();
+        IN.set(left.and_then(|n| n.checked_sub(1)));
+        left == Some(0)
     }
 }
 
@@ -105,10 +107,12 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_empty_ones_are_fine() {
         for len in [0, 1, 63, 64, 65, 1 << 20] {
-            let bytes = AlignedBytes::zeroed(len);
+            let bytes = AlignedBytes::zeroed(len).unwrap();
             assert_eq!(bytes.len(), len);
             assert_eq!(bytes.as_ptr() as usize % ALIGN, 0);
         }
-        assert_eq!(&*AlignedBytes::copy_of(b"abc"), b"abc");
+        for absurd in [1 << 60, isize::MAX as usize, usize::MAX] {
+            assert!(AlignedBytes::zeroed(absurd).is_none());
+        }
     }
 }

@@ -102,11 +102,14 @@ impl Chunk {
     /// Unpacks a compressed column of fixed-size cells.
     ///
     /// # Errors
-    /// [`Error::Payload`] when the stored bytes are damaged.
+    /// [`Error::Payload`] when the stored bytes are damaged, [`Error::OutOfMemory`].
     pub fn unpack(&self, pinned: &Pinned<'_>, column: usize) -> Result<AlignedBytes> {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
-        let mut out = AlignedBytes::zeroed(bytes);
+        let mut out = AlignedBytes::zeroed(bytes).ok_or_else(|| {
+            let name = &self.schema.layout.names[column];
+            Error::out_of_memory(format_args!("column `{name}` of a chunk"), Some(bytes))
+        })?;
         match extent.codec {
             Codec::Raw => out.copy_from_slice(self.stored(pinned, column)),
             Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
@@ -162,6 +165,14 @@ pub struct ChunkBuilder {
     strings: Box<[StringColumn]>,
 }
 
+/// A chunk's bytes.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    extents: SmallVec<[Extent; 4]>,
+    /// `None` where the builder's buffer is the payload as it is.
+    payload: Option<AlignedBytes>,
+}
+
 #[derive(Clone, Debug, Default)]
 struct StringColumn {
     ends: Vec<u32>,
@@ -173,7 +184,8 @@ impl ChunkBuilder {
     /// Room for `capacity` rows of every column.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when they would exceed [`MAX_CHUNK_BYTES`].
+    /// [`Error::InvalidArgument`] when they would exceed [`MAX_CHUNK_BYTES`],
+    /// [`Error::OutOfMemory`].
     pub fn new(schema: Arc<Schema>, capacity: usize) -> Result<Self> {
         let mut offsets = SmallVec::new();
         let mut bytes = 0_usize;
@@ -182,14 +194,15 @@ impl ChunkBuilder {
             bytes = cell
                 .bytes()
                 .checked_mul(capacity)
-                .and_then(|column| bytes.checked_add(aligned(column)))
+                .filter(|column| *column <= MAX_CHUNK_BYTES)
+                .map(|column| bytes + aligned(column))
                 .filter(|total| *total <= MAX_CHUNK_BYTES)
                 .ok_or_else(|| too_large(&schema, capacity))?;
         }
         let columns = schema.cells.len();
         let any_strings = schema.cells.iter().any(|c| c.dtype == DType::String);
         Ok(Self {
-            buffer: AlignedBytes::zeroed(bytes),
+            buffer: allocate(bytes, capacity)?,
             capacity,
             offsets,
             rows: SmallVec::from_elem(0, columns),
@@ -313,11 +326,35 @@ impl ChunkBuilder {
         Ok(())
     }
 
+    /// Takes back what [`commit`](Self::commit) did last to a column: its cell is staged again.
+    pub(crate) fn uncommit(&mut self, column: usize) {
+        if let Some(strings) = self.strings.get_mut(column) {
+            strings.ends.pop();
+        }
+        self.rows[column] -= 1;
+    }
+
+    /// Forgets the cells of a string column.
+    pub(crate) fn clear_strings(&mut self, column: usize) {
+        self.strings[column] = StringColumn::default();
+        self.rows[column] = 0;
+    }
+
     /// Turns the committed rows into a chunk.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the stored bytes would exceed [`MAX_CHUNK_BYTES`].
+    /// [`Error::InvalidArgument`] when the stored bytes would exceed [`MAX_CHUNK_BYTES`],
+    /// [`Error::OutOfMemory`].
     pub fn seal(self, origin: Origin, compressor: &mut Compressor) -> Result<Chunk> {
+        let packed = self.pack(compressor)?;
+        Ok(self.finish(packed, origin))
+    }
+
+    /// Does all of sealing that may fail, and leaves the builder as it is.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<Packed> {
         let columns = self.schema.cells.len();
         let packed: SmallVec<[Option<Vec<u8>>; 4]> = (0..columns)
             .map(|column| match self.schema.cells[column].dtype {
@@ -347,23 +384,28 @@ impl ChunkBuilder {
             offset += aligned(stored);
         }
         let payload = if as_is {
-            self.buffer
+            None
         } else {
-            let mut buffer = AlignedBytes::zeroed(offset);
+            let mut buffer = allocate(offset, self.capacity)?;
             for (column, packed) in packed.iter().enumerate() {
                 let bytes = packed.as_deref().unwrap_or_else(|| self.column(column));
                 let extent: &Extent = &extents[column];
                 buffer[extent.offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            buffer
+            Some(buffer)
         };
-        Ok(Chunk {
+        Ok(Packed { extents, payload })
+    }
+
+    /// The chunk of what was packed; nothing was written since.
+    pub(crate) fn finish(self, packed: Packed, origin: Origin) -> Chunk {
+        Chunk {
             origin,
             schema: self.schema,
-            extents,
-            payload: Payload::Heap(payload),
+            extents: packed.extents,
+            payload: Payload::Heap(packed.payload.unwrap_or(self.buffer)),
             holders: Holders::default(),
-        })
+        }
     }
 
     /// The committed bytes of a fixed-size column.
@@ -390,6 +432,11 @@ impl StringColumn {
         out.extend_from_slice(&self.bytes[..committed]);
         out
     }
+}
+
+fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
+    AlignedBytes::zeroed(bytes)
+        .ok_or_else(|| Error::out_of_memory(format_args!("a chunk of {rows} rows"), Some(bytes)))
 }
 
 fn too_large(schema: &Schema, rows: usize) -> Error {

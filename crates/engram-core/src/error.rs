@@ -1,5 +1,7 @@
 //! Everything that can go wrong, one variant per cause a caller can act on.
 
+use std::fmt;
+
 /// Shorthand used throughout the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -42,6 +44,19 @@ pub enum Error {
     /// Stored bytes could not be read back.
     #[error("{0}")]
     Payload(String),
+    /// The system does not give as much memory as a request needs; nothing was changed.
+    #[error("{0}")]
+    OutOfMemory(String),
+}
+
+impl Error {
+    /// `what` needs so many bytes, more than can be counted if `None`.
+    pub fn out_of_memory(what: impl fmt::Display, bytes: Option<usize>) -> Self {
+        let bytes = bytes.map_or_else(|| "2^64 or more".into(), |bytes| bytes.to_string());
+        Self::OutOfMemory(format!(
+            "{what} needs {bytes} bytes, more than the system gives"
+        ))
+    }
 }
 
 fn listed(names: &[String]) -> String {

@@ -99,7 +99,7 @@ impl AsTrajectory for Draw {
 ///
 /// # Errors
 /// [`Error::Signature`] when the items' columns do not go side by side, [`Error::Payload`] when
-/// stored bytes cannot be read.
+/// stored bytes cannot be read, [`Error::OutOfMemory`].
 pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) -> Result<Columns> {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return Err(Error::InvalidArgument(
@@ -115,8 +115,14 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
         .collect::<Result<Vec<_>>>()?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
-        .map(|plan| pool.take(plan.fixed_bytes(items.len())))
-        .collect();
+        .zip(&first.layout().names)
+        .map(|(plan, name)| {
+            let bytes = plan.least_bytes(items.len());
+            bytes
+                .and_then(|bytes| pool.take(if plan.is_string() { 0 } else { bytes }))
+                .ok_or_else(|| too_large(name, items.len(), bytes))
+        })
+        .collect::<Result<_>>()?;
     let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
     let parts = if total >= PARALLEL && may_go_parallel() {
         rayon::current_num_threads().min(items.len())
@@ -139,6 +145,13 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
         layout: Arc::clone(first.layout()),
         columns,
     })
+}
+
+fn too_large(name: &str, items: usize, bytes: Option<usize>) -> Error {
+    Error::out_of_memory(
+        format_args!("column `{name}` of a batch of {items} items"),
+        bytes,
+    )
 }
 
 /// False in a forked child: the threads of the pool that its parent used did not come along.
@@ -291,8 +304,19 @@ impl Plan {
         }
     }
 
-    fn fixed_bytes(&self, items: usize) -> usize {
-        self.start(items) * self.cell_bytes
+    /// Bytes of all items, or the least that their strings take; `None` when they are too many to
+    /// count.
+    fn least_bytes(&self, items: usize) -> Option<usize> {
+        let cells = match &self.time {
+            Time::Even(each) | Time::Padded { longest: each, .. } => items.checked_mul(*each)?,
+            Time::Squeezed | Time::Ragged(_) => self.start(items),
+        };
+        let cell = if self.is_string() {
+            self.cell.elements().checked_mul(size_of::<u32>())?
+        } else {
+            self.cell_bytes
+        };
+        cells.checked_mul(cell)
     }
 
     fn is_string(&self) -> bool {
@@ -314,18 +338,30 @@ impl Plan {
 
     fn gather_strings<T: AsTrajectory>(&self, items: &[T], at: usize) -> Result<Vec<u8>> {
         let mut out = Vec::new();
+        let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
+            let reserved = more.and_then(|more| out.try_reserve(more).ok());
+            reserved.ok_or_else(|| {
+                let name = &items[0].trajectory().layout().names[at];
+                let bytes = more.and_then(|more| out.len().checked_add(more));
+                too_large(name, items.len(), bytes)
+            })
+        };
+        reserve(&mut out, self.least_bytes(items.len()))?;
         for (i, item) in items.iter().enumerate() {
             item.trajectory()
                 .for_each_slice(at, |chunk, column, first, len| {
                     let pinned = chunk.payload().pin()?;
                     let stored = chunk.stored(&pinned, column);
                     let rows = chunk.extents()[column].rows as usize;
-                    out.extend_from_slice(string_cells(stored, rows, first, len)?);
+                    let cells = string_cells(stored, rows, first, len)?;
+                    reserve(&mut out, Some(cells.len()))?;
+                    out.extend_from_slice(cells);
                     Ok(())
                 })?;
             if let Time::Padded { longest, lengths } = &self.time {
-                let missing = (longest - lengths[i]) * self.cell.elements();
-                out.resize(out.len() + missing * size_of::<u32>(), 0);
+                let missing = (longest - lengths[i]) * self.cell.elements() * size_of::<u32>();
+                reserve(&mut out, Some(missing))?;
+                out.resize(out.len() + missing, 0);
             }
         }
         Ok(out)
@@ -492,6 +528,29 @@ mod tests {
     use super::*;
     use crate::{ChunkBuilder, Compression, Compressor, Origin, Schema};
     use smallvec::smallvec;
+
+    #[test]
+    fn sizes_beyond_counting_are_none() {
+        let plan = |time| Plan {
+            cell: CellSpec {
+                dtype: DType::Uint8,
+                shape: smallvec![1 << 30],
+            },
+            cell_bytes: 1 << 30,
+            time,
+        };
+        let padded = plan(Time::Padded {
+            longest: 1 << 30,
+            lengths: Vec::new(),
+        });
+        assert_eq!(padded.least_bytes(1), Some(1 << 60));
+        assert_eq!(padded.least_bytes(16), None);
+        assert_eq!(plan(Time::Even(usize::MAX)).least_bytes(2), None);
+        assert_eq!(
+            too_large("x", 16, None).to_string(),
+            "column `x` of a batch of 16 items needs 2^64 or more bytes, more than the system gives"
+        );
+    }
 
     #[test]
     fn a_column_is_unpacked_once() {

@@ -138,9 +138,15 @@ mod tests {
         }
     }
 
+    fn abc() -> AlignedBytes {
+        let mut bytes = AlignedBytes::zeroed(3).unwrap();
+        bytes.copy_from_slice(b"abc");
+        bytes
+    }
+
     #[test]
     fn every_kind_of_payload_pins_or_says_why_not() {
-        let heap = Payload::Heap(AlignedBytes::copy_of(b"abc"));
+        let heap = Payload::Heap(abc());
         assert_eq!(&*heap.pin().unwrap(), b"abc");
         let region = Arc::new(Segment(b"xxabcxx".to_vec()));
         let mapped = Payload::Mapped {

@@ -32,22 +32,22 @@ pub struct PooledBytes {
 }
 
 impl Pool {
-    /// A buffer of `len` bytes.
+    /// A buffer of `len` bytes; `None` when the system does not give so many.
     #[must_use]
-    pub fn take(self: &Arc<Self>, len: usize) -> PooledBytes {
+    pub fn take(self: &Arc<Self>, len: usize) -> Option<PooledBytes> {
         let found = (len >= WORTH_POOLING).then(|| self.find(len)).flatten();
-        let bytes = found.unwrap_or_else(|| AlignedBytes::zeroed(len));
-        PooledBytes {
+        let bytes = found.or_else(|| AlignedBytes::zeroed(len))?;
+        Some(PooledBytes {
             bytes: Some(bytes),
             len,
             pool: Arc::clone(self),
-        }
+        })
     }
 
     fn find(&self, len: usize) -> Option<AlignedBytes> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         // Half as much again would waste what another batch could use.
-        let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() <= len / 2 * 3;
+        let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() / 3 <= len / 2;
         let at = free.buffers.iter().rposition(fits)?;
         let bytes = free.buffers.swap_remove(at);
         free.bytes -= bytes.len();
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn a_large_buffer_is_used_again() {
         let pool = Arc::new(Pool::default());
-        let first = pool.take(1 << 20);
+        let first = pool.take(1 << 20).unwrap();
         let address = first.as_ptr();
         drop(first);
-        let again = pool.take((1 << 20) - 5);
+        let again = pool.take((1 << 20) - 5).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (address, (1 << 20) - 5));
-        assert_ne!(pool.take(1 << 20).as_ptr(), address);
+        assert_ne!(pool.take(1 << 20).unwrap().as_ptr(), address);
     }
 }

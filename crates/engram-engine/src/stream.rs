@@ -43,13 +43,14 @@ pub struct Batch {
 
 /// A running prefetcher and its reader's end.
 ///
-/// Asking for the next batch acknowledges the one before. Ending the stream acknowledges what was
-/// handed over and gives back the rest.
+/// Asking for the next batch acknowledges the one before; who closes the stream says whether the
+/// last one reached its reader. What did not goes back.
 #[derive(Debug)]
 pub struct Stream {
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
-    delivered: Option<Lease>,
+    /// The newest batch that a reader asked for.
+    last: Option<Lease>,
 }
 
 #[derive(Debug)]
@@ -122,7 +123,7 @@ impl Stream {
         Ok(Self {
             shared,
             worker: Some(worker),
-            delivered: None,
+            last: None,
         })
     }
 
@@ -131,13 +132,13 @@ impl Stream {
     /// # Errors
     /// What ended the prefetcher: the table was dropped, the store closed, a chunk unreadable.
     pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<Next> {
-        if let Some(lease) = self.delivered.take() {
+        if let Some(lease) = self.last.take() {
             lease.acknowledge();
         }
         let mut ready = self.shared.ready.lock();
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
-                self.delivered = Some(lease);
+                self.last = Some(lease);
                 self.shared.changed.notify_all();
                 return Ok(Next::Batch(batch));
             }
@@ -158,8 +159,14 @@ impl Stream {
         }
     }
 
-    /// Stops prefetching; what was not handed over goes back.
-    pub fn close(&mut self) {
+    /// Gives the last batch back: it did not reach its reader.
+    pub fn take_back(&mut self) {
+        self.last = None;
+    }
+
+    /// Stops prefetching; what was not handed over goes back, and so does the last batch unless it
+    /// was `delivered`.
+    pub fn close(&mut self, delivered: bool) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.changed.notify_all();
         if let Some(worker) = self.worker.take() {
@@ -167,7 +174,7 @@ impl Stream {
             // A panic in the worker has ended its leases all the same.
             let _ = worker.join();
         }
-        if let Some(lease) = self.delivered.take() {
+        if let Some(lease) = self.last.take().filter(|_| delivered) {
             lease.acknowledge();
         }
         let batches = std::mem::take(&mut self.shared.ready.lock().batches);
@@ -177,7 +184,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.close();
+        self.close(true);
     }
 }
 

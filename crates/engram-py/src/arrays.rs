@@ -34,8 +34,10 @@ pub(crate) fn from_bytes<'py>(
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
     let descr = dtypes::to_numpy(py, dtype)?;
-    let needed = shape.iter().product::<usize>() * dtype.size();
-    if needed > bytes.len() {
+    let needed = shape
+        .iter()
+        .try_fold(dtype.size(), |bytes, axis| bytes.checked_mul(*axis));
+    if needed.is_none_or(|needed| needed > bytes.len()) {
         let text = format!(
             "{} bytes do not fill an array of {shape:?} {dtype}",
             bytes.len()
@@ -56,7 +58,7 @@ pub(crate) fn from_bytes<'py>(
             _bytes: Home::new("batch", bytes),
         },
     )?;
-    // SAFETY: `data` points to at least `needed` bytes that nothing else refers to, aligned to 64
+    // SAFETY: `data` points to at least as many bytes as the array has, that nothing else refers to, aligned to 64
     // bytes; moving `bytes` into the owner does not move its heap buffer. The array gets a
     // reference to the owner before anything can fail, so the buffer outlives it.
     // `NewFromDescr` steals the descr, `SetBaseObject` steals the owner, also when it fails.

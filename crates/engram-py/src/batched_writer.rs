@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::door::{Home, Timeout};
 use crate::errors;
 use crate::intake::differs;
-use crate::leaf::{Leaf, bytes_of};
+use crate::leaf::{Leaf, bytes_of, hold};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
 use crate::store::Store;
@@ -150,6 +150,11 @@ impl Inner {
                 _ => BatchColumn::Strings(strings),
             })
             .collect();
+        let arrays = leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Array { array, .. } => Some(hold(array)),
+            _ => None,
+        });
+        let _held = arrays.collect::<PyResult<Vec<_>>>()?;
         py.detach(|| recorder.append_batch(&columns, ends))
             .map_err(wrong)?;
         self.send(py)

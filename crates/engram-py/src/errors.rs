@@ -1,6 +1,7 @@
 //! The one place where engine errors become Python exceptions.
 
 use engram_core::Error;
+use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
@@ -17,6 +18,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::Closed(_) => "ClosedError",
         Error::ExpiredStep(_) => "ExpiredStepError",
         Error::Backpressure(_) => "BackpressureError",
+        Error::OutOfMemory(_) => "OutOfMemoryError",
         _ => "EngramError",
     };
     new(py, class, error.to_string())
@@ -45,6 +47,21 @@ pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
 pub(crate) fn in_use(py: Python<'_>) -> PyErr {
     let text = "this writer is in the middle of another call; a writer belongs to one thread";
     new(py, "EngramError", text.into())
+}
+
+/// True when an error only says that a value will not do. Ctrl-C, an exit and a lack of memory say
+/// something else.
+pub(crate) fn is_refusal(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
+}
+
+/// What to raise instead of an error, if that is a refusal.
+pub(crate) fn instead(py: Python<'_>, error: PyErr, refusal: impl FnOnce() -> PyErr) -> PyErr {
+    if is_refusal(py, &error) {
+        refusal()
+    } else {
+        error
+    }
 }
 
 fn new(py: Python<'_>, class: &str, text: String) -> PyErr {

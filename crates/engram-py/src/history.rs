@@ -236,7 +236,10 @@ impl TrajectoryColumn {
         if cell.dtype == DType::String {
             return arrays::from_strings(py, &bytes, &shape);
         }
-        let mut buffer = inner.pool().take(bytes.len());
+        let mut buffer = inner.pool().take(bytes.len()).ok_or_else(|| {
+            let error = Error::out_of_memory("a slice of the history", Some(bytes.len()));
+            errors::to_py(py, &error)
+        })?;
         buffer.copy_from_slice(&bytes);
         arrays::from_bytes(py, buffer, cell.dtype, &shape)
     }

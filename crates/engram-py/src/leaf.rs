@@ -1,10 +1,10 @@
 //! One leaf of a step: what it is, and its bytes.
 
-use engram_core::{CellSpec, DType, Shape};
+use engram_core::{CellSpec, DType, Shape, SharedBytes};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyWeakrefReference};
 
 use crate::dtypes;
 use crate::errors;
@@ -175,15 +175,25 @@ impl<'py> Leaf<'py> {
     /// Copies the value, which must match, as `dtype` into `out`.
     ///
     /// # Errors
-    /// `SignatureError` when an integer is out of the column's range.
+    /// `SignatureError` when an integer is out of the column's range, or when another thread
+    /// resized the array since it was looked at.
     pub(crate) fn copy_to(&self, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
         match self {
             Self::Array { array, .. } => {
                 let bytes = bytes_of(array);
+                if bytes.len() != out.len() {
+                    let text = format!(
+                        "column `{path}` had {} bytes and has {} now: another thread resized it",
+                        out.len(),
+                        bytes.len()
+                    );
+                    return Err(errors::signature(array.py(), text));
+                }
                 if bytes.len() < LARGE {
-                    out.copy_from_slice(bytes);
+                    bytes.copy_to(out);
                 } else {
-                    array.py().detach(|| out.copy_from_slice(bytes));
+                    let _held = hold(array)?;
+                    array.py().detach(|| bytes.copy_to(out));
                 }
                 Ok(())
             }
@@ -196,17 +206,30 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The bytes of a C-ordered array.
+/// The bytes of a C-ordered array. Who reads them without the GIL must [`hold`] it.
 #[expect(unsafe_code, reason = "NumPy's data pointer")]
-pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> &'a [u8] {
+pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<'a> {
     let len = array.len() * array.dtype().itemsize();
     if len == 0 {
-        return &[];
+        return SharedBytes::from(&[][..]);
     }
     // SAFETY: the array object is kept alive by the borrow and, being C-contiguous, spans `len`
-    // bytes from its data pointer. Python code may write to it meanwhile, as with NumPy itself;
-    // any byte pattern is valid here.
-    unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
+    // bytes from its data pointer. Only `resize` would move them, and `hold` forbids it.
+    unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
+}
+
+/// Keeps other threads from resizing an array, or the one that it is a view of: NumPy refuses while
+/// there is a weak reference, even with `refcheck=False`, which a buffer export does not stop.
+pub(crate) fn hold<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+) -> PyResult<Vec<Bound<'py, PyWeakrefReference>>> {
+    let mut held = vec![PyWeakrefReference::new(array)?];
+    let mut base = array.getattr("base")?;
+    while let Ok(array) = base.cast::<PyUntypedArray>() {
+        held.push(PyWeakrefReference::new(array)?);
+        base = array.getattr("base")?;
+    }
+    Ok(held)
 }
 
 /// Python numbers adapt to a column of their kind or a richer one.
@@ -285,8 +308,8 @@ fn store_number(
                 .import("numpy")?
                 .getattr("asarray")?
                 .call1((value, dtypes::to_numpy(py, dtype)?))
-                .map_err(|_| out_of_range())?;
-            out.copy_from_slice(bytes_of(array.cast::<PyUntypedArray>()?));
+                .map_err(|error| errors::instead(py, error, out_of_range))?;
+            bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
         }
     }
     Ok(())
@@ -309,7 +332,10 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
             format!("column `{path}` is a {name}, which does not convert to a NumPy array"),
         )
     };
-    let array = asarray.bind(py).call1((value,)).map_err(|_| refused())?;
+    let array = asarray
+        .bind(py)
+        .call1((value,))
+        .map_err(|error| errors::instead(py, error, refused))?;
     array.cast_into().map_err(|_| refused())
 }
 

@@ -79,7 +79,7 @@ impl Quick {
             let Ok(target) = recorder.cell_mut(column) else {
                 return false;
             };
-            target.copy_from_slice(bytes_of(array));
+            bytes_of(array).copy_to(target);
             return true;
         }
         if !cell.shape.is_empty() || !value.get_type().is(&self.scalars[column]) {

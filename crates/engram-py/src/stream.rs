@@ -40,7 +40,8 @@ impl PyStream {
 
 #[pymethods]
 impl PyStream {
-    /// The next batch, or None at the end; acknowledges the one before.
+    /// The next batch, or None at the end; acknowledges the one before. A batch that cannot be made
+    /// goes back.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
         let stream = self.stream.get(py)?;
@@ -55,20 +56,27 @@ impl PyStream {
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
             Next::Batch(batch) => {
-                Batch::new(py, batch.columns, &batch.draws, self.single).map(Some)
+                let made = Batch::new(py, batch.columns, &batch.draws, self.single);
+                if made.is_err() {
+                    py.detach(|| {
+                        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+                        stream.take_back();
+                    });
+                }
+                made.map(Some)
             }
             // Without an exception, another thread closed the stream.
             Next::End | Next::Interrupted => raised.map_or(Ok(None), Err),
         }
     }
 
-    /// Stops fetching; what was not handed over goes back.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Stops fetching; what was not handed over goes back, the last batch too unless `delivered`.
+    fn close(&self, py: Python<'_>, delivered: bool) -> PyResult<()> {
         let stream = self.stream.get(py)?;
         self.closing.store(true, Ordering::Release);
         enter(py, || {
             let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.close();
+            stream.close(delivered);
             Ok(())
         })
     }

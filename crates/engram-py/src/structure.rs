@@ -36,7 +36,7 @@ pub(crate) enum Node {
 #[derive(Debug)]
 pub(crate) struct Structure {
     pub(crate) root: Node,
-    /// One path per leaf, such as `obs/pixels`.
+    /// One path per leaf, such as `obs/pixels`; all of them differ.
     pub(crate) names: Vec<String>,
     /// The same as text: what is stored beside the data.
     pub(crate) text: String,
@@ -125,6 +125,25 @@ impl Structure {
         }
         Ok(parsed)
     }
+}
+
+/// The path of an entry of a container. No two leaves of a nest have the same: in a key, a slash is
+/// written `\/`, a backslash `\\`, and an empty one is `\0`.
+fn below(path: &str, entry: &str) -> String {
+    let mut whole = String::from(path);
+    if !path.is_empty() {
+        whole.push('/');
+    }
+    if entry.is_empty() {
+        whole.push_str("\\0");
+    }
+    for letter in entry.chars() {
+        if matches!(letter, '/' | '\\') {
+            whole.push('\\');
+        }
+        whole.push(letter);
+    }
+    whole
 }
 
 fn damaged(py: Python<'_>, text: &str, why: &str) -> PyErr {

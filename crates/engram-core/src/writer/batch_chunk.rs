@@ -6,11 +6,20 @@ use smallvec::SmallVec;
 
 use super::Position;
 use super::batch_column::BatchColumn;
-use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin};
+use crate::aligned::ALIGN;
+use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, Packed};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
+use crate::shared_bytes::SharedBytes;
+
+/// What the open chunks of one batch may hold where some columns are strings.
+pub(super) const MAX_STRINGS: usize = if cfg!(test) {
+    4 << 20
+} else {
+    MAX_CHUNK_BYTES / 2
+};
 
 /// How a batch of environments shares chunks.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +53,8 @@ pub(super) struct OpenBatch {
     /// Per column, encoded cells step after step; they are put in order when sealed.
     strings: Vec<Vec<Vec<u8>>>,
     string_bytes: usize,
+    /// Those of the steps that were copied from the chunks before.
+    carried_bytes: usize,
 }
 
 impl OpenBatch {
@@ -57,6 +68,7 @@ impl OpenBatch {
             episodes: vec![SmallVec::new(); grouping.groups()],
             strings: vec![Vec::new(); schema.cells.len()],
             string_bytes: 0,
+            carried_bytes: 0,
             schema: Arc::clone(schema),
             grouping,
             first,
@@ -80,12 +92,13 @@ impl OpenBatch {
     /// Adds one step of all environments; the columns were checked against the schema.
     pub(super) fn push(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
         let new: usize = columns.iter().map(BatchColumn::string_bytes).sum();
-        // Offsets of the strings are stored as well.
-        if new > 0 && self.string_bytes + new + self.fixed_bytes() > MAX_CHUNK_BYTES / 2 {
+        // Checked here, so that sealing finds room for everything.
+        let held = self.string_bytes + self.carried_bytes + self.fixed_bytes();
+        if new > 0 && held + new > MAX_STRINGS {
             return Err(Error::InvalidArgument(format!(
                 "a batch of {new} bytes of strings does not fit; the chunks of one batch hold at \
-                 most {} bytes: write fewer environments or shorter strings at once",
-                MAX_CHUNK_BYTES / 2
+                 most {MAX_STRINGS} bytes and have {held} already: write fewer environments or \
+                 shorter strings at once"
             )));
         }
         self.string_bytes += new;
@@ -125,7 +138,9 @@ impl OpenBatch {
             }
         }
         for (new, old) in self.strings.iter_mut().zip(&old.strings) {
-            new.extend(old.iter().skip(from * envs).cloned());
+            let carried = old.iter().skip(from * envs);
+            self.carried_bytes += carried.clone().map(|cell| cell.len() + 4).sum::<usize>();
+            new.extend(carried.cloned());
         }
         self.steps = steps;
     }
@@ -137,64 +152,96 @@ impl OpenBatch {
         self.builders[env / group].cell(column, row)
     }
 
-    /// Makes them immutable; rows are `member * steps + step` then.
-    pub(super) fn seal(
-        self,
-        keys: impl Iterator<Item = u64>,
-        compressor: &mut Compressor,
-    ) -> Result<Vec<Arc<Chunk>>> {
-        let Self {
-            grouping,
-            first,
-            steps,
-            builders,
-            episodes,
-            strings,
-            schema,
-            ..
-        } = self;
-        let parts = builders.into_iter().zip(episodes).zip(keys);
-        parts
-            .enumerate()
-            .map(|(group, ((mut builder, episodes), key))| {
-                let members = grouping.members(group);
-                let rows = members.len() * steps;
-                for (column, cell) in schema.cells.iter().enumerate() {
-                    if cell.dtype == DType::String {
-                        for env in members.clone() {
-                            for step in 0..steps {
-                                let cell = &strings[column][step * grouping.envs + env];
-                                builder.push_string(column, cell)?;
-                            }
-                        }
-                        continue;
-                    }
-                    compact(
-                        builder.column_mut(column),
-                        cell.bytes() * grouping.length,
-                        cell.bytes() * steps,
-                    );
-                    builder.set_rows(column, u32::try_from(rows).unwrap_or(u32::MAX));
+    /// Prepares to seal them; rows are `member * steps + step` then.
+    ///
+    /// # Errors
+    /// As [`ChunkBuilder::seal`]; nothing has changed then.
+    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Vec<Packed>> {
+        let mut packed = Vec::with_capacity(self.builders.len());
+        for group in 0..self.builders.len() {
+            let outcome = self
+                .line_up(group)
+                .and_then(|()| self.builders[group].pack(compressor));
+            match outcome {
+                Ok(done) => packed.push(done),
+                Err(error) => {
+                    (0..=group).for_each(|group| self.undo_line_up(group));
+                    return Err(error);
                 }
-                let origin = Origin {
-                    key,
-                    episodes,
-                    first_step: first,
-                    steps: u32::try_from(steps).unwrap_or(u32::MAX),
-                };
-                builder.seal(origin, compressor).map(Arc::new)
-            })
-            .collect()
+            }
+        }
+        Ok(packed)
     }
 
+    /// Makes what was packed immutable.
+    pub(super) fn seal(
+        self,
+        packed: Vec<Packed>,
+        keys: impl Iterator<Item = u64>,
+    ) -> Vec<Arc<Chunk>> {
+        let (first_step, steps) = (self.first, u32::try_from(self.steps).unwrap_or(u32::MAX));
+        let parts = self.builders.into_iter().zip(self.episodes);
+        let parts = parts.zip(packed).zip(keys);
+        let chunks = parts.map(|(((builder, episodes), packed), key)| {
+            let origin = Origin {
+                key,
+                episodes,
+                first_step,
+                steps,
+            };
+            Arc::new(builder.finish(packed, origin))
+        });
+        chunks.collect()
+    }
+
+    /// Moves the rows of a group together.
+    fn line_up(&mut self, group: usize) -> Result<()> {
+        let members = self.grouping.members(group);
+        let rows = u32::try_from(members.len() * self.steps).unwrap_or(u32::MAX);
+        let builder = &mut self.builders[group];
+        let length = self.grouping.length;
+        for (column, cell) in self.schema.cells.iter().enumerate() {
+            if cell.dtype != DType::String {
+                let (each, keep) = (cell.bytes() * length, cell.bytes() * self.steps);
+                compact(builder.column_mut(column), each, keep);
+                builder.set_rows(column, rows);
+            }
+        }
+        for (column, strings) in self.strings.iter().enumerate() {
+            if self.schema.cells[column].dtype == DType::String {
+                for env in members.clone() {
+                    for cell in strings.iter().skip(env).step_by(self.grouping.envs) {
+                        builder.push_string(column, cell)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn undo_line_up(&mut self, group: usize) {
+        let builder = &mut self.builders[group];
+        let length = self.grouping.length;
+        for (column, cell) in self.schema.cells.iter().enumerate() {
+            if cell.dtype == DType::String {
+                builder.clear_strings(column);
+            } else {
+                let (each, keep) = (cell.bytes() * length, cell.bytes() * self.steps);
+                spread(builder.column_mut(column), each, keep);
+            }
+        }
+    }
+
+    /// Bytes of a chunk but for its strings: cells, offsets of strings, padding.
     fn fixed_bytes(&self) -> usize {
-        let step: usize = self.schema.cells.iter().map(CellSpec::bytes).sum();
-        step * self.grouping.length * self.grouping.group
+        let rows = self.grouping.length * self.grouping.group;
+        let column = |cell: &CellSpec| (cell.bytes().max(4) * (rows + 1)) + ALIGN;
+        self.schema.cells.iter().map(column).sum()
     }
 }
 
 /// Writes cell `n` of `cells` to place `step` of the `n`-th `length` places of `room`.
-fn scatter(room: &mut [u8], cells: &[u8], size: usize, length: usize, step: usize) {
+fn scatter(room: &mut [u8], cells: SharedBytes<'_>, size: usize, length: usize, step: usize) {
     match size {
         0 => {}
         1 => scatter_sized::<1>(room, cells, length, step),
@@ -204,18 +251,23 @@ fn scatter(room: &mut [u8], cells: &[u8], size: usize, length: usize, step: usiz
         16 => scatter_sized::<16>(room, cells, length, step),
         _ => {
             let places = room.chunks_exact_mut(size * length);
-            for (place, cell) in places.zip(cells.chunks_exact(size)) {
-                place[step * size..][..size].copy_from_slice(cell);
+            for (place, cell) in places.zip(cells.pieces(size)) {
+                cell.copy_to(&mut place[step * size..][..size]);
             }
         }
     }
 }
 
 /// A copy of known size is one move, not a call.
-fn scatter_sized<const N: usize>(room: &mut [u8], cells: &[u8], length: usize, step: usize) {
+fn scatter_sized<const N: usize>(
+    room: &mut [u8],
+    cells: SharedBytes<'_>,
+    length: usize,
+    step: usize,
+) {
     let places = room.as_chunks_mut::<N>().0[step..].iter_mut();
-    for (place, cell) in places.step_by(length).zip(cells.as_chunks::<N>().0) {
-        *place = *cell;
+    for (place, cell) in places.step_by(length).zip(cells.arrays::<N>()) {
+        *place = cell;
     }
 }
 
@@ -227,6 +279,17 @@ fn compact(bytes: &mut [u8], each: usize, keep: usize) {
     let count = bytes.len().checked_div(each).unwrap_or(0);
     for n in 1..count {
         bytes.copy_within(n * each..n * each + keep, n * keep);
+    }
+}
+
+/// Undoes [`compact`].
+fn spread(bytes: &mut [u8], each: usize, keep: usize) {
+    if keep == each {
+        return;
+    }
+    let count = bytes.len().checked_div(each).unwrap_or(0);
+    for n in (1..count).rev() {
+        bytes.copy_within(n * keep..(n + 1) * keep, n * each);
     }
 }
 
@@ -242,13 +305,25 @@ mod tests {
             let mut expected = vec![Vec::new(); envs];
             for step in 0..3_u8 {
                 let cells: Vec<u8> = (0..3).flat_map(|env| vec![10 * env + step; size]).collect();
-                scatter(&mut room, &cells, size, length, step.into());
+                scatter(
+                    &mut room,
+                    cells.as_slice().into(),
+                    size,
+                    length,
+                    step.into(),
+                );
                 for (env, cell) in (0..envs).zip(cells.chunks(size.max(1))) {
                     expected[env].extend_from_slice(cell);
                 }
             }
+            let before = room.clone();
             compact(&mut room, size * length, size * 3);
             assert_eq!(room[..envs * 3 * size], expected.concat());
+            spread(&mut room, size * length, size * 3);
+            for env in 0..envs {
+                let cells = env * size * length..(env * length + 3) * size;
+                assert_eq!(room[cells.clone()], before[cells]);
+            }
         }
     }
 }

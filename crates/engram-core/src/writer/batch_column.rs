@@ -3,17 +3,24 @@
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
+use crate::shared_bytes::SharedBytes;
 
 /// One column of one step of all environments.
 #[derive(Clone, Copy, Debug)]
 pub enum BatchColumn<'a> {
     /// Cells of fixed size, environment after environment.
-    Cells(&'a [u8]),
+    Cells(SharedBytes<'a>),
     /// One encoded cell per environment: per element a little-endian `u32` length and the bytes.
     Strings(&'a [Vec<u8>]),
 }
 
-impl BatchColumn<'_> {
+impl<'a> BatchColumn<'a> {
+    /// Cells of fixed size that nobody writes to.
+    #[must_use]
+    pub fn cells(bytes: &'a [u8]) -> Self {
+        Self::Cells(bytes.into())
+    }
+
     /// Bytes that its strings will take, their offsets included.
     pub(super) fn string_bytes(&self) -> usize {
         match self {

@@ -242,14 +242,13 @@ impl BatchedRecorder {
         Ok(())
     }
 
-    /// Seals the open chunks, if there are any.
+    /// Seals the open chunks, if there are any. Where it fails nothing has changed.
     fn cut(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else {
+        let Some(open) = &mut self.open else {
             return Ok(());
         };
         let (grouping, first, steps) = (open.grouping, open.first, open.steps);
         let Grouping { group, length, .. } = grouping;
-        let keys = std::iter::repeat_with(|| self.keys.next_key());
         // A shared chunk is read a few rows at a time: unpacking all of it would cost too much.
         let mut raw = Compressor::new(crate::Compression::Off);
         let compressor = if group > 1 {
@@ -257,7 +256,12 @@ impl BatchedRecorder {
         } else {
             &mut self.compressor
         };
-        let chunks = open.seal(keys, compressor)?;
+        let packed = open.pack(compressor)?;
+        let Some(open) = self.open.take() else {
+            unreachable!("it was just packed")
+        };
+        let keys = std::iter::repeat_with(|| self.keys.next_key());
+        let chunks = open.seal(packed, keys);
         self.pending.resolve(|row| {
             let (env, step) = (row as usize / length, row as usize % length);
             let row = u32::try_from(env % group * steps + step).unwrap_or(u32::MAX);
@@ -280,7 +284,9 @@ impl BatchedRecorder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::batch_chunk::MAX_STRINGS;
     use super::*;
+    use crate::aligned::failing;
     use crate::codec::Compression;
     use crate::dtype::DType;
     use crate::schema::Layout;
@@ -326,7 +332,7 @@ mod tests {
         );
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
-        let good = [BatchColumn::Cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        let good = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
         let mut text = |columns: &[BatchColumn<'_>], ends: Option<&[bool]>| {
             recorder
                 .append_batch(columns, ends)
@@ -338,7 +344,7 @@ mod tests {
             "batch has 1 columns; its steps have 2"
         );
         assert_eq!(
-            text(&[BatchColumn::Cells(&[0; 5]), good[1]], None),
+            text(&[BatchColumn::cells(&[0; 5]), good[1]], None),
             "column `x` of the batch has 5 bytes; 2 environments have 4"
         );
         assert_eq!(
@@ -346,7 +352,7 @@ mod tests {
             "column `s` of the batch has 1 cells; 2 environments have 2"
         );
         assert_eq!(
-            text(&[good[0], BatchColumn::Cells(&[])], None),
+            text(&[good[0], BatchColumn::cells(&[])], None),
             "column `s` of the batch has 0 string cells; 2 environments have 2"
         );
         assert_eq!(
@@ -364,10 +370,57 @@ mod tests {
     }
 
     #[test]
+    fn chunks_that_cannot_be_sealed_stay_open() {
+        let strings = vec![[1, 0, 0, 0, b'a'].to_vec(), vec![0; 4]];
+        let filled = |failing: bool| {
+            let mut recorder = recorder(2).unwrap();
+            for step in 0..3 {
+                let cells = [step, 0, step + 10, 0];
+                let batch = [BatchColumn::cells(&cells), BatchColumn::Strings(&strings)];
+                recorder.append_batch(&batch, None).unwrap();
+                if failing {
+                    failing::after(0);
+                    let error = recorder.flush().unwrap_err().to_string();
+                    assert!(error.ends_with("more than the system gives"), "{error}");
+                    assert_eq!(recorder.ready_items(), 0);
+                }
+            }
+            recorder.flush().unwrap();
+            let items: Vec<_> = recorder.take_ready().collect();
+            let chunk = &items[0].1.trajectory.chunks()[0];
+            let bytes = [0, 1].map(|c| chunk.stored(&chunk.payload().pin().unwrap(), c).to_vec());
+            (items.len(), bytes)
+        };
+        assert_eq!(filled(true), filled(false));
+    }
+
+    #[test]
+    fn carried_strings_count() {
+        let mut recorder = recorder(2).unwrap();
+        recorder.options.chunk_length = None;
+        recorder.patterns[0].pattern.reach = 2;
+        // One batch fits, but not a second beside the copy of the first.
+        let bytes = MAX_STRINGS * 3 / 10;
+        let mut large = vec![0; 4 + bytes];
+        large[..4].copy_from_slice(&u32::try_from(bytes).unwrap().to_le_bytes());
+        let (large, small) = (vec![large; 2], vec![vec![0; 4]; 2]);
+        let mut append = |strings: &[Vec<u8>]| {
+            let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(strings)];
+            recorder.append_batch(&batch, None)
+        };
+        append(&large).unwrap();
+        let error = append(&large).unwrap_err().to_string();
+        assert!(error.contains("bytes of strings does not fit"), "{error}");
+        assert_eq!(append(&small), Ok(2));
+        recorder.flush().unwrap();
+        assert_eq!(recorder.take_ready().count(), 2);
+    }
+
+    #[test]
     fn chunks_name_the_episodes_of_their_steps() {
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
-        let batch = [BatchColumn::Cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
         for step in 0..6 {
             let ends = [step == 1 || step == 3, false];
             recorder.append_batch(&batch, Some(&ends)).unwrap();

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Position;
 use super::rows::RowMap;
-use crate::chunk::{Chunk, ChunkBuilder, Origin};
+use crate::chunk::{Chunk, ChunkBuilder, Origin, Packed};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -190,20 +190,28 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Makes it immutable. Items may refer to the step in progress, so what earlier partial
+    /// Prepares to seal it. Items may refer to the step in progress, so what earlier partial
     /// appends gave goes along; no step of the chunk's own refers to it.
-    pub(super) fn seal(
-        mut self,
-        origin: Origin,
-        compressor: &mut Compressor,
-    ) -> Result<(Chunk, RowMap)> {
-        for column in 0..self.marks.len() {
-            match self.marks[column] {
-                Mark::Unset => {}
-                Mark::Written => self.builder.unstage_string(column),
-                Mark::Set => self.builder.commit(column),
+    ///
+    /// # Errors
+    /// As [`ChunkBuilder::seal`]; nothing has changed then.
+    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Packed> {
+        let (marks, builder) = (&self.marks, &mut self.builder);
+        let set = || (0..marks.len()).filter(|column| marks[*column] == Mark::Set);
+        for column in set() {
+            builder.commit(column);
+        }
+        let packed = builder.pack(compressor);
+        if packed.is_err() {
+            for column in set() {
+                builder.uncommit(column);
             }
         }
-        Ok((self.builder.seal(origin, compressor)?, self.rows))
+        packed
+    }
+
+    /// Makes what was packed immutable.
+    pub(super) fn seal(self, packed: Packed, origin: Origin) -> (Chunk, RowMap) {
+        (self.builder.finish(packed, origin), self.rows)
     }
 }

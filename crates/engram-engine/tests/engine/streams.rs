@@ -82,7 +82,7 @@ fn a_reader_that_stops_returns_what_it_did_not_deliver() {
         );
         // Two of the delivered batch, two batches ready; the ninth is drawn once one is taken.
         until_hidden(&table, 6);
-        stream.close();
+        stream.close(true);
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
         assert_eq!(table.info().waiting_samples, 0);
@@ -232,4 +232,18 @@ fn an_interrupted_reader_loses_nothing() {
     ));
     served(table.insert(items(0..1)).unwrap()).unwrap();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
+}
+
+#[test]
+fn a_batch_that_did_not_reach_its_reader_goes_back() {
+    let table = table(queue("t", 8));
+    put(&table, items(0..4));
+    let mut stream = open(&table, 1, 1, None);
+    assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
+    assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [1]);
+    until_hidden(&table, 2);
+    stream.take_back();
+    assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [2]);
+    stream.close(false);
+    assert_eq!(take(&table, 3), [1, 2, 3]);
 }

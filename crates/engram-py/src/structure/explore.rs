@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
 use serde_json::{Value, json};
 
 use super::text::remember_class;
-use super::{Leaves, Node, forget_parsed};
+use super::{Leaves, Node, below, forget_parsed};
 use crate::errors;
 
 /// Where node types are registered with optree, which knows none without a namespace.
@@ -29,18 +29,17 @@ pub(super) fn explore<'py>(
             format!("a nest has more than {DEEPEST} levels; at most that many are supported");
         return Err(errors::signature(tree.py(), text));
     }
-    let below = |entry: &str| {
-        if path.is_empty() {
-            entry.to_string()
-        } else {
-            format!("{path}/{entry}")
-        }
-    };
     let mut sequence = |items: Vec<Bound<'py, PyAny>>| -> PyResult<(Vec<Node>, Vec<Value>)> {
         let mut nodes = Vec::new();
         let mut values = Vec::new();
         for (at, item) in items.iter().enumerate() {
-            let (node, value) = explore(item, &below(&at.to_string()), depth + 1, leaves, names)?;
+            let (node, value) = explore(
+                item,
+                &below(path, &at.to_string()),
+                depth + 1,
+                leaves,
+                names,
+            )?;
             nodes.push(node);
             values.push(value);
         }
@@ -60,7 +59,7 @@ pub(super) fn explore<'py>(
         let mut nodes = Vec::new();
         let mut values = Vec::new();
         for (field, item) in fields.iter().zip(tuple.iter()) {
-            let (node, value) = explore(&item, &below(field), depth + 1, leaves, names)?;
+            let (node, value) = explore(&item, &below(path, field), depth + 1, leaves, names)?;
             nodes.push(node);
             values.push(json!([field, value]));
         }
@@ -93,7 +92,7 @@ pub(super) fn explore<'py>(
         let text = key_text(&key)?;
         let (node, value) = explore(
             &item,
-            &below(key.str()?.to_str()?),
+            &below(path, key.str()?.to_str()?),
             depth + 1,
             leaves,
             names,
@@ -114,12 +113,14 @@ fn sorted_entries<'py>(
     let py = mapping.py();
     let keys = mapping.keys()?;
     let shown = keys.repr()?.to_string();
-    if keys.as_any().call_method0("sort").is_err() {
-        let text = format!(
-            "keys {shown} have no common order; a mapping's keys must be all text or all integers"
-        );
-        return Err(errors::signature(py, text));
-    }
+    keys.as_any().call_method0("sort").map_err(|error| {
+        errors::instead(py, error, || {
+            let text = format!(
+                "keys {shown} have no common order; a mapping's keys must be all text or all integers"
+            );
+            errors::signature(py, text)
+        })
+    })?;
     keys.iter()
         .map(|key| mapping.get_item(&key).map(|value| (key, value)))
         .collect()
@@ -158,8 +159,10 @@ pub(super) fn registered_children<'py>(
     let options = PyDict::new(py);
     options.set_item("none_is_leaf", true)?;
     options.set_item("namespace", NAMESPACE)?;
-    let Ok(flat) = flatten.bind(py).call((tree,), Some(&options)) else {
-        return Ok(None);
+    let flat = match flatten.bind(py).call((tree,), Some(&options)) {
+        Ok(flat) => flat,
+        Err(error) if errors::is_refusal(py, &error) => return Ok(None),
+        Err(error) => return Err(error),
     };
     let (children, _, entries): (
         Vec<Bound<'py, PyAny>>,

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use serde_json::{Value, json};
 
-use super::Node;
+use super::{Node, below};
 
 /// Namedtuple classes seen so far, so that what goes in as one comes back as the same.
 static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
@@ -58,13 +58,6 @@ pub(super) fn revive(
     names: &mut Vec<String>,
 ) -> PyResult<Node> {
     let bad = || PyTypeError::new_err(format!("{value} is no node"));
-    let below = |entry: &str| {
-        if path.is_empty() {
-            entry.to_string()
-        } else {
-            format!("{path}/{entry}")
-        }
-    };
     if value == &json!(0) {
         names.push(path.into());
         return Ok(Node::Leaf);
@@ -78,7 +71,7 @@ pub(super) fn revive(
             let children = items
                 .iter()
                 .enumerate()
-                .map(|(at, item)| revive(py, item, &below(&at.to_string()), names));
+                .map(|(at, item)| revive(py, item, &below(path, &at.to_string()), names));
             return Ok(make(children.collect::<PyResult<_>>()?));
         }
     }
@@ -99,7 +92,7 @@ pub(super) fn revive(
         children.push((
             object,
             text.clone(),
-            revive(py, child, &below(&text), names)?,
+            revive(py, child, &below(path, &text), names)?,
         ));
     }
     match value.get("n").and_then(Value::as_str) {

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::super::history::Segment;
 use super::super::open::{Mark, OpenChunk};
 use super::Recorder;
-use crate::chunk::Origin;
+use crate::chunk::{Origin, Packed};
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 
@@ -37,7 +37,8 @@ impl Recorder {
     }
 
     /// Seals the open chunk. What the step in progress has, and copies of the last `carried`
-    /// steps, begin the next one: old column `i` as column `map(i)` of `schema`.
+    /// steps, begin the next one: old column `i` as column `map(i)` of `schema`. Where it fails
+    /// nothing has changed.
     pub(super) fn cut(
         &mut self,
         schema: Arc<Schema>,
@@ -55,18 +56,22 @@ impl Recorder {
             }
             _ => None,
         };
+        // Copies of steps that the chunk before has are worth a chunk only to items.
+        let waiting = self.pending.is_waiting();
+        let worth = |open: &&mut OpenChunk| open.steps > open.carried || waiting;
+        let packed = match self.open.as_mut().filter(worth) {
+            Some(open) => Some(open.pack(&mut self.compressor)?),
+            None => None,
+        };
         self.schema = schema;
-        match std::mem::replace(&mut self.open, next) {
-            Some(old) => self.seal(old),
-            None => Ok(()),
+        let old = std::mem::replace(&mut self.open, next);
+        if let Some((old, packed)) = old.zip(packed) {
+            self.seal(old, packed);
         }
+        Ok(())
     }
 
-    fn seal(&mut self, open: OpenChunk) -> Result<()> {
-        // Copies of steps that the chunk before has are worth a chunk only to items.
-        if open.steps == open.carried && !self.pending.is_waiting() {
-            return Ok(());
-        }
+    fn seal(&mut self, open: OpenChunk, packed: Packed) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
             key: self.keys.next_key(),
@@ -74,12 +79,11 @@ impl Recorder {
             first_step: first - self.episode_first,
             steps,
         };
-        let (chunk, rows) = open.seal(origin, &mut self.compressor)?;
+        let (chunk, rows) = open.seal(packed, origin);
         let chunk = Arc::new(chunk);
         self.pending.resolve(|row| (&chunk, row));
         self.history.push(Segment::new(first, steps, chunk, rows));
         self.history.expire(self.referable().start);
-        Ok(())
     }
 
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
@@ -97,6 +101,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{append, recorder};
+    use crate::aligned::failing;
     use crate::writer::Selection;
 
     #[test]
@@ -136,6 +141,41 @@ mod tests {
         assert_eq!((old.first_step, old.steps), (2, 2));
         assert_eq!((new.first_step, new.steps), (0, 1));
         assert_ne!(old.episodes, new.episodes);
+    }
+
+    #[test]
+    fn a_chunk_that_cannot_be_sealed_stays_open() {
+        let mut recorder = recorder(8, Some(4));
+        append(&mut recorder, 2);
+        let key = recorder.next_key();
+        let selection = Selection::Last(2);
+        recorder
+            .create(0, key, 1.0, &selection, |_| Ok(()))
+            .unwrap();
+        recorder.cell_mut(0).unwrap().fill(7);
+        recorder.finish_step(true).unwrap();
+        // Neither the next chunk nor this one's bytes can be had.
+        for allocation in 0..2 {
+            failing::after(allocation);
+            let error = recorder.flush().unwrap_err().to_string();
+            assert!(
+                error.ends_with("bytes, more than the system gives"),
+                "{error}"
+            );
+            assert_eq!((recorder.pending_items(), recorder.ready_items()), (1, 0));
+        }
+        recorder.cell_mut(1).unwrap().fill(8);
+        recorder.finish_step(false).unwrap();
+        let key = recorder.next_key();
+        recorder
+            .create(0, key, 1.0, &selection, |_| Ok(()))
+            .unwrap();
+        recorder.flush().unwrap();
+        let ready: Vec<_> = recorder.take_ready().collect();
+        let chunk = &ready[0].1.trajectory.chunks()[0];
+        assert_eq!((ready.len(), chunk.origin().steps), (2, 3));
+        let pinned = chunk.payload().pin().unwrap();
+        assert_eq!(chunk.raw(&pinned, 0).unwrap(), [1, 1, 1, 1, 1, 1, 7, 7, 7]);
     }
 
     #[test]

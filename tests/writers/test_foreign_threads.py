@@ -1,0 +1,91 @@
+"""Large arrays are copied without the GIL: other threads may write to them, but not take them away."""
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import Pattern, Table
+from engram.errors import SignatureError
+
+LARGE = 2**26
+
+
+@pytest.fixture
+def patient():
+    """A thread keeps the GIL until it waits or lets go of it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    yield
+    sys.setswitchinterval(before)
+
+
+def by_writer(store):
+    writer = store.writer(history=1, chunk_length=1, compression="off")
+    return lambda value: writer.append({"x": value})
+
+
+def by_batched_writer(store):
+    writer = store.batched_writer(1, [Pattern("t", num_steps=1)], chunk_length=1, compression="off")
+    writer.append_batch({"x": np.ones((1, LARGE), np.uint8)})
+    return lambda value: writer.append_batch({"x": value})
+
+
+def by_insert(store):
+    return lambda value: store.insert({"x": value}, {"t": 1.0})
+
+
+def race(append, value, resized):
+    """What becomes of a resize of `resized` while `value` is appended."""
+    outcome = None
+    go, done = threading.Event(), []
+
+    def resize():
+        nonlocal outcome
+        go.wait()
+        try:
+            if not done:
+                resized.resize(1, refcheck=False)
+                outcome = "resized"
+        except ValueError:
+            outcome = "refused"
+
+    other = threading.Thread(target=resize)
+    other.start()
+    go.set()
+    try:
+        append(value)
+    finally:
+        done.append(True)
+        other.join()
+    return outcome
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
+def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
+    append = appender(open_store(Table("t", max_size=1)))
+    outcomes = set()
+    for _ in range(20):  # until the other thread comes neither too early nor too late
+        value = np.zeros((1, LARGE), np.uint8)
+        outcomes.add(race(append, value[:] if view else value, value))
+        if "refused" in outcomes:
+            return
+    pytest.fail(f"never refused: {outcomes}")
+
+
+@pytest.mark.usefixtures("patient")
+def test_an_array_resized_before_its_turn_is_refused(open_store):
+    append = by_insert(open_store(Table("t", max_size=1)))
+
+    def until_quick_enough():
+        for _ in range(20):
+            later = np.zeros(9, np.uint8)
+            race(append, {"large": np.zeros(LARGE, np.uint8), "later": later}, later)
+
+    with raises(SignatureError, "column `x/later` had 9 bytes and has 1 now: another thread resized it"):
+        until_quick_enough()
