@@ -12,6 +12,7 @@ mod insert;
 mod insert_bounds;
 mod insert_garbage;
 mod manage;
+mod manage_garbage;
 mod sample;
 mod sample_bounds;
 mod support;
