@@ -104,15 +104,12 @@ impl Shared {
         }
     }
 
-    /// Lets a thread that waits here serve the rest, itself first; false when none does.
+    /// Lets a caller that waits for samples serve the rest, its own first; false when none does.
+    /// Not one whose items wait: a writer need not be waiting for them.
     pub(super) fn hand_over(&mut self, aside: &mut Aside) -> bool {
-        let sample = self.first_unserved_sample();
-        let insert = self.inserts.values_mut().next();
-        let waker = insert.and_then(|wait| wait.waker.take()).or_else(|| {
-            let wait = self.samples.get_mut(&sample?)?;
-            wait.waker.take()
-        });
-        let Some(waker) = waker else {
+        let waiting = self.first_unserved_sample();
+        let waiting = waiting.and_then(|id| self.samples.get_mut(&id)?.waker.take());
+        let Some(waker) = waiting else {
             return false;
         };
         aside.wakers.push(waker);

@@ -80,6 +80,20 @@ fn nobody_serves_another_for_long() {
 }
 
 #[test]
+fn what_nobody_waits_for_is_served_all_the_same() {
+    let table = table(TableOptions {
+        max_size: 100_000,
+        limits: ratio(1, 0.0, 1.0),
+        ..fifo("t")
+    });
+    let mut insert = table.insert(items(0..50_000)).unwrap();
+    // Its writer has looked, and will not look again soon.
+    assert!(poll(&mut insert, &Arc::default()).is_pending());
+    table.set_limits(RateLimits::min_size(1)).unwrap();
+    assert_eq!(insert.items_left(), 0);
+}
+
+#[test]
 fn at_the_deadline_everything_goes_back() {
     let table = table(queue("replay", 256));
     put(&table, items(0..37));

@@ -112,7 +112,13 @@ impl Reader {
                         ask.id
                     )));
                 }
-                self.asks.add(&self.shared.engine, &ask)?;
+                let id = ask.id;
+                let sent = self.outgoing.as_ref().is_some_and(|out| out.id == id);
+                if sent || self.leases.holds(id) || !self.asks.add(&self.shared.engine, &ask) {
+                    return Err(Status::invalid_argument(format!(
+                        "ask {id} comes while another of that id is not done with; each has its own"
+                    )));
+                }
             }
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
                 // Before its last part: of no use to a reader that plays by the rules.
@@ -127,11 +133,8 @@ impl Reader {
                     outgoing.lease = None;
                 }
             }
-            None => {
-                return Err(Status::invalid_argument(
-                    "the request is empty; it must be an ask, an acknowledgement or a cancellation",
-                ));
-            }
+            // A request that its sender has thought better of.
+            None => {}
         }
         Ok(())
     }

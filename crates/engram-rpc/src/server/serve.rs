@@ -32,8 +32,15 @@ const SHUTDOWN: Duration = Duration::from_millis(200);
 /// Largest message that is read.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// HTTP/2 windows, of streams and connections.
-const WINDOW: u32 = 16 << 20;
+/// HTTP/2 window of a stream: what a writer sends ahead of a server that reads no further.
+const STREAM_WINDOW: u32 = 16 << 20;
+
+/// HTTP/2 window of a connection. Room for several streams that wait: the stream that would let
+/// them go on may be on the same connection.
+const CONNECTION_WINDOW: u32 = 256 << 20;
+
+/// A handshake takes no longer.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Calls that one connection may have open.
 const MAX_CALLS: u32 = 1024;
@@ -152,8 +159,8 @@ async fn forget(health: &HealthReporter) {
 
 fn transport() -> Transport {
     Transport::builder()
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_CALLS)
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
@@ -161,7 +168,7 @@ fn transport() -> Transport {
 
 pub(super) fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
     let identity = Identity::from_pem(&tls.certificate_pem, &tls.key_pem);
-    let config = ServerTlsConfig::new().identity(identity);
+    let config = ServerTlsConfig::new().identity(identity).timeout(HANDSHAKE);
     match &tls.client_ca_pem {
         Some(pem) => config.client_ca_root(Certificate::from_pem(pem)),
         None => config,

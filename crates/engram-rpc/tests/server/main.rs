@@ -7,10 +7,12 @@
 
 mod change;
 mod door;
+mod encryption;
 mod insert;
 mod insert_bounds;
 mod insert_garbage;
 mod manage;
+mod manage_garbage;
 mod sample;
 mod sample_bounds;
 mod support;

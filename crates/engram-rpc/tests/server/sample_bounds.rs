@@ -6,7 +6,7 @@ use engram_rpc::pb;
 use tonic::Code;
 
 use crate::sample::ask;
-use crate::support::{connect, engine, fill, options, queue, samples, start, until};
+use crate::support::{connect, engine, fill, queue, samples, start, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_stops_the_server_from_gathering() {
@@ -75,22 +75,19 @@ async fn too_many_asks_end_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_make_no_sense_end_the_stream() {
-    let engine = engine(vec![options("t")]);
+async fn an_id_stands_for_one_ask_at_a_time() {
+    let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = samples(&mut client).await;
+    // An empty request means nothing.
     stream.say(pb::SampleRequest { request: None }).await;
+    stream.ask(ask(7, 1)).await;
+    stream.ask(ask(7, 1)).await;
     let status = stream.end().await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(
         status.message(),
-        "the request is empty; it must be an ask, an acknowledgement or a cancellation"
+        "ask 7 comes while another of that id is not done with; each has its own"
     );
-    let mut stream = samples(&mut client).await;
-    stream.ask(ask(7, 1)).await;
-    stream.ask(ask(7, 1)).await;
-    let status = stream.end().await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(status.message(), "ask 7 comes after ask 7; ids must ascend");
 }

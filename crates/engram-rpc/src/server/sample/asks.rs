@@ -1,6 +1,7 @@
 //! The asks of a stream that wait for their table, and those that were served and not yet sent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,6 @@ use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
-use tonic::Status;
 
 use crate::pb;
 
@@ -37,7 +37,9 @@ pub(super) struct Served {
 /// Everything asked for and not yet sent.
 #[derive(Debug, Default)]
 pub(super) struct Asks {
-    newest: Option<u64>,
+    /// How many asks there were: each has a place in the order in which they came.
+    asked: u64,
+    places: HashMap<u64, u64>,
     waiting: BTreeMap<u64, Waiting>,
     waits: FuturesUnordered<Abortable<Wait>>,
     served: BTreeMap<u64, Served>,
@@ -45,6 +47,7 @@ pub(super) struct Asks {
 
 #[derive(Debug)]
 struct Waiting {
+    id: u64,
     table: Arc<Table>,
     abort: AbortHandle,
 }
@@ -54,48 +57,49 @@ type Wait = Pin<Box<dyn Future<Output = Served> + Send>>;
 impl Asks {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.served.len()
+        self.places.len()
     }
 
-    /// The ids of all of them, in order.
-    pub(super) fn ids(&self) -> BTreeSet<u64> {
-        let ids = self.waiting.keys().chain(self.served.keys());
-        ids.copied().collect()
+    /// The ids of all of them, in the order in which they came.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
+        let waiting = self.waiting.iter().map(|(place, ask)| (*place, ask.id));
+        let served = self.served.iter().map(|(place, ask)| (*place, ask.id));
+        let places: BTreeMap<u64, u64> = waiting.chain(served).collect();
+        places.into_values()
     }
 
-    /// Puts an ask into its table's queue.
-    ///
-    /// # Errors
-    /// The status that ends the stream: ids must ascend.
-    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::Ask) -> Result<(), Status> {
-        let id = ask.id;
-        if let Some(newest) = self.newest.filter(|newest| *newest >= id) {
-            return Err(Status::invalid_argument(format!(
-                "ask {id} comes after ask {newest}; ids must ascend"
-            )));
-        }
-        self.newest = Some(id);
+    /// Puts an ask into its table's queue; false when there is one of that id already.
+    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::Ask) -> bool {
+        let (id, place) = (ask.id, self.asked);
+        match self.places.entry(id) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(entry) => entry.insert(place),
+        };
+        self.asked += 1;
         match begin(engine, ask) {
             Ok(ticket) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let table = Arc::clone(ticket.table());
-                self.waiting.insert(id, Waiting { table, abort });
+                self.waiting.insert(place, Waiting { id, table, abort });
                 let wait: Wait = Box::pin(wait(Arc::clone(engine), ticket, ask.clone()));
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
-                self.served.insert(id, served(ask, Err(error), None));
+                self.served.insert(place, served(ask, Err(error), None));
             }
         }
-        Ok(())
+        true
     }
 
     /// Withdraws an ask; what it has drawn goes back.
     pub(super) fn cancel(&mut self, id: u64) {
-        if let Some(waiting) = self.waiting.remove(&id) {
+        let Some(place) = self.places.remove(&id) else {
+            return;
+        };
+        if let Some(waiting) = self.waiting.remove(&place) {
             waiting.abort.abort();
         }
-        self.served.remove(&id);
+        self.served.remove(&place);
     }
 
     /// Waits until an ask is served, or for ever; then [`Self::next_served`] may have one.
@@ -103,8 +107,10 @@ impl Asks {
         match self.waits.next().await {
             Some(Ok(served)) => {
                 // Unless it was cancelled at the last moment.
-                if self.waiting.remove(&served.id).is_some() {
-                    self.served.insert(served.id, served);
+                if let Some(place) = self.places.get(&served.id)
+                    && self.waiting.remove(place).is_some()
+                {
+                    self.served.insert(*place, served);
                 }
             }
             Some(Err(_aborted)) => {}
@@ -115,15 +121,17 @@ impl Asks {
     /// The next ask to be answered. Those of one table are, in the order in which they were made:
     /// a table serves them so, but does not say so in that order.
     pub(super) fn next_served(&mut self) -> Option<Served> {
-        let id = self.served.iter().find_map(|(id, served)| {
+        let place = self.served.iter().find_map(|(place, served)| {
             let held_up = served.outcome.is_ok()
-                && (self.waiting.range(..id)).any(|(_, earlier)| {
+                && (self.waiting.range(..place)).any(|(_, earlier)| {
                     let table = served.table.as_ref();
                     table.is_some_and(|table| Arc::ptr_eq(table, &earlier.table))
                 });
-            (!held_up).then_some(*id)
+            (!held_up).then_some(*place)
         });
-        self.served.remove(&id?)
+        let served = self.served.remove(&place?)?;
+        self.places.remove(&served.id);
+        Some(served)
     }
 }
 

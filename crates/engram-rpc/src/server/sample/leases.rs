@@ -19,6 +19,10 @@ impl Leases {
         self.held.len()
     }
 
+    pub(super) fn holds(&self, id: u64) -> bool {
+        self.held.contains_key(&id)
+    }
+
     /// Keeps a lease for a reader; a timeout beyond all time is none.
     pub(super) fn add(&mut self, id: u64, lease: Lease, timeout: Duration) {
         let expiry = Instant::now().checked_add(timeout);

@@ -19,7 +19,8 @@ pub(super) struct Arriving {
     schema: Arc<Schema>,
     origin: Origin,
     extents: SmallVec<[Extent; 4]>,
-    bytes: AlignedBytes,
+    /// None until the first come.
+    bytes: Option<AlignedBytes>,
     filled: usize,
     /// Bytes in all.
     due: usize,
@@ -45,7 +46,7 @@ impl Arriving {
             schema,
             origin,
             extents: extents(chunk)?,
-            bytes: room(0)?,
+            bytes: None,
             filled: 0,
             due,
         };
@@ -65,18 +66,22 @@ impl Arriving {
                 self.id, self.due
             )));
         }
-        if self.filled == 0 && end == self.due {
-            self.bytes = room(end)?;
-            self.bytes.copy_from_slice(part);
-        } else {
-            if end > self.bytes.len() {
+        let bytes = match &mut self.bytes {
+            Some(bytes) if bytes.len() >= end => bytes,
+            before => {
                 // As much again as has come, at most.
-                let mut bytes = room(self.due.min(2 * end))?;
-                bytes[..self.filled].copy_from_slice(&self.bytes[..self.filled]);
-                self.bytes = bytes;
+                let room = self.due.min(2 * end);
+                let mut bytes = AlignedBytes::zeroed(room).ok_or_else(|| {
+                    let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
+                    Broken::TooMuch(error.to_string())
+                })?;
+                if let Some(before) = before {
+                    bytes[..self.filled].copy_from_slice(&before[..self.filled]);
+                }
+                before.insert(bytes)
             }
-            self.bytes[self.filled..end].copy_from_slice(part);
-        }
+        };
+        bytes[self.filled..end].copy_from_slice(part);
         self.filled = end;
         Ok(())
     }
@@ -87,13 +92,13 @@ impl Arriving {
 
     /// The chunk, once it is complete.
     pub(super) fn finish(self) -> Result<Chunk> {
-        let payload = Payload::Heap(self.bytes);
+        // `new` has pushed what came with it, be it nothing.
+        let bytes = self
+            .bytes
+            .ok_or_else(|| Error::InvalidArgument(format!("chunk {} has no bytes yet", self.id)))?;
+        let payload = Payload::Heap(bytes);
         Chunk::from_parts(self.origin, self.schema, self.extents, payload)
     }
-}
-
-fn room(bytes: usize) -> Result<AlignedBytes> {
-    AlignedBytes::zeroed(bytes).ok_or_else(|| Error::out_of_memory("a chunk", Some(bytes)))
 }
 
 /// Columns lie one after the other, each from a multiple of 64 bytes.

@@ -1,0 +1,139 @@
+//! No table that a client can ask for brings a server down.
+
+use std::sync::OnceLock;
+
+use engram_rpc::pb;
+use engram_rpc::pb::manage_reply::Reply;
+use engram_rpc::pb::manage_request::Call;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use tokio::runtime::Runtime;
+
+use crate::insert::{opening, rows, sending};
+use crate::sample::ask;
+use crate::support::{Client, connect, engine, inserts, samples, start};
+
+fn count() -> impl Strategy<Value = u64> {
+    prop_oneof![4 => 0..6_u64, 1 => Just(u64::MAX), 1 => Just(u64::from(u32::MAX)), 1 => any::<u64>()]
+}
+
+fn real() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        3 => -2.0..4.0,
+        1 => Just(f64::MAX),
+        1 => Just(f64::MIN),
+        1 => Just(f64::NAN),
+        1 => Just(f64::INFINITY),
+    ]
+}
+
+prop_compose! {
+    fn selector()(kind in 0..7_i32, exponent in real()) -> pb::Selector {
+        pb::Selector { kind, exponent }
+    }
+}
+
+prop_compose! {
+    fn limits()(
+        kind in "[A-Z][a-z]{0,3}",
+        samples_per_insert in real(),
+        min_size in count(),
+        min_diff in real(),
+        max_diff in real(),
+    ) -> pb::Limits {
+        pb::Limits { kind, samples_per_insert, min_size, min_diff, max_diff }
+    }
+}
+
+fn easy() -> pb::Limits {
+    pb::Limits {
+        kind: "MinSize(1)".into(),
+        samples_per_insert: 1.0,
+        min_size: 1,
+        min_diff: f64::MIN,
+        max_diff: f64::MAX,
+    }
+}
+
+prop_compose! {
+    fn signature()(
+        name in "[xy]",
+        dtype in prop_oneof![Just("uint32"), Just("what")],
+        shape in vec(-2..3_i64, 0..3),
+    ) -> pb::Signature {
+        let column = pb::ColumnSpec { name, dtype: dtype.into(), shape };
+        pb::Signature { columns: vec![column], structure: "{}".into() }
+    }
+}
+
+prop_compose! {
+    fn options()(
+        (max_size, max_times_sampled) in (count(), prop_oneof![0..3_u32, Just(u32::MAX)]),
+        max_bytes in option::weighted(0.2, prop_oneof![count(), 100..1_000_u64]),
+        ttl in option::weighted(0.2, count()),
+        sampler in option::weighted(0.95, selector()),
+        remover in option::weighted(0.95, selector()),
+        limits in prop_oneof![Just(Some(easy())), option::weighted(0.95, limits().prop_map(Some)).prop_map(Option::flatten)],
+        signature in option::weighted(0.1, signature()),
+        seed in option::of(any::<u64>()),
+    ) -> pb::TableOptions {
+        pb::TableOptions {
+            name: "t".into(),
+            max_size,
+            max_bytes,
+            max_times_sampled,
+            ttl,
+            sampler,
+            remover,
+            limits,
+            signature,
+            seed,
+        }
+    }
+}
+
+async fn call(client: &mut Client, call: Call) -> Reply {
+    let request = pb::ManageRequest { call: Some(call) };
+    let reply = client.manage(request).await.unwrap().into_inner();
+    reply.reply.unwrap()
+}
+
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_table_is_refused_or_works(options in options(), changed in limits(), n in count()) {
+        runtime().block_on(async {
+            let engine = engine(vec![]);
+            let server = start(&engine);
+            let mut client = connect(&server).await;
+            let made = call(&mut client, Call::Create(options)).await;
+            let set = pb::SetLimits { table: "t".into(), limits: Some(changed) };
+            if made == Reply::Done(pb::Nothing {}) {
+                let writer = inserts(&mut client).await;
+                writer.say(opening(1)).await;
+                writer.say(sending([rows("t", 1, 10, 1)])).await;
+                let mut reader = samples(&mut client).await;
+                let now = |id, n| pb::Ask { timeout: Some(0.01), partial: true, ..ask(id, n) };
+                reader.ask(now(1, 3)).await;
+                reader.hear().await;
+                call(&mut client, Call::SetLimits(set)).await;
+                reader.ask(now(2, 40)).await;
+                reader.hear().await;
+                let may = pb::May { table: "t".into(), n };
+                call(&mut client, Call::MaySample(may.clone())).await;
+                call(&mut client, Call::MayInsert(may)).await;
+                call(&mut client, Call::Reset("t".into())).await;
+                call(&mut client, Call::Drop("t".into())).await;
+            }
+            let tables = call(&mut client, Call::Info(pb::Nothing {})).await;
+            assert_eq!(tables, Reply::Info(pb::Infos { tables: vec![] }));
+        });
+    }
+}
