@@ -23,6 +23,7 @@ class Remote(engram.Client):
         super().__init__(self.server.address)
 
     def close(self) -> None:
+        self.server.store.close()
         self.server.stop()
         super().close()
 

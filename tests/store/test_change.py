@@ -139,7 +139,6 @@ def test_create_and_drop(open_store):
     store.drop_table("b")
     assert store.tables == ["a"]
     store.create_table(Table("b"))
-    assert repr(store) == "Store(['a', 'b'])"
 
 
 def test_names_are_taken_once(open_store):
@@ -155,6 +154,8 @@ def test_names_are_taken_once(open_store):
 def test_tables_may_come_from_any_iterable():
     with engram.Store(Table(name) for name in ("a", "b")) as store:
         assert store.tables == ["a", "b"]
+        assert repr(store) == "Store(['a', 'b'])"
+    assert repr(store) == "Store(closed)"
 
 
 def test_bad_tables(open_store):
@@ -199,7 +200,6 @@ def test_a_closed_store(open_store):
     writer, dataset = store.writer(), engram.Dataset(store, "t", 1)
     store.close()
     store.close()
-    assert repr(store) == "Store(closed)"
     writer.append({"x": 1})
     for call in (
         lambda: store.sample("t", 1),

@@ -9,22 +9,23 @@ from engram.errors import OutOfMemoryError
 
 # Cells of 1 MiB: an empty string takes four bytes.
 CELLS = {"bytes": np.zeros(2**20, np.uint8), "strings": np.full(2**18, "", object)}
-HALF = 2**14
-TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**51} bytes, more than the system gives"
+HALF = 2**15
+TIMES = 2**11
+TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than the system gives"
 
 
 @pytest.fixture(params=sorted(CELLS))
 def store(request, open_store):
-    """Two items of one step and of 65,536 times the same one, each to be sampled 16,384 times."""
+    """Two items of one step and of 2,048 times the same one, each to be sampled 32,768 times."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=HALF))
     with store.writer(history=1) as writer:
         writer.append({"x": CELLS[request.param]})
-        for times in (1, 2**16):
+        for times in (1, TIMES):
             writer.create_item("t", trajectory={"x": writer.history["x"][[0] * times]})
     return store
 
 
-def test_a_padded_batch_of_petabytes(store):
+def test_a_padded_batch_of_terabytes(store):
     with raises(OutOfMemoryError, TEXT):
         store.sample("t", 2 * HALF, pad=True, timeout=10)
     info = store.info()["t"]
@@ -32,7 +33,7 @@ def test_a_padded_batch_of_petabytes(store):
     assert store.sample("t", 2, timeout=10).data["x"].shape[:2] == (2, 1)
 
 
-def test_a_prefetched_batch_of_petabytes(store):
+def test_a_prefetched_batch_of_terabytes(store):
     with raises(OutOfMemoryError, TEXT):
         next(iter(Dataset(store, "t", 2 * HALF, pad=True)))
     info = store.info()["t"]

@@ -1,7 +1,7 @@
 //! What all writers share: sending items, and waiting for the tables to take them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
 use engram_core::{Error, NewItem, TableOptions};
@@ -12,6 +12,9 @@ use pyo3::prelude::*;
 use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
 use crate::tables::Tables;
+
+/// The least that a server is given to answer.
+const ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// Items on their way, and how many of them there may be.
 #[derive(Debug)]
@@ -110,7 +113,12 @@ impl Sender {
     ) -> PyResult<bool> {
         let done = match &mut self.way {
             Way::Here(_, outbox) => wait_for(py, outbox.wait_for(allowed), deadline)?,
-            Way::There(outbox) => wait_for(py, outbox.wait_for(allowed), deadline)?,
+            Way::There(outbox) => {
+                // What is merely on its way does not wait for a table.
+                let soonest = Instant::now() + ROUND_TRIP;
+                let deadline = deadline.map(|deadline| deadline.max(soonest));
+                wait_for(py, outbox.wait_for(allowed), deadline)?
+            }
         };
         Ok(done.is_some())
     }

@@ -172,6 +172,8 @@ impl Shared {
         {
             if let Some(numbers) = &mut wait.numbers {
                 numbers.next.number += 1;
+                // A server tells its writer how far it is.
+                aside.wakers.extend(wait.waker.take());
             }
             if applied {
                 aside.trash.add(item);

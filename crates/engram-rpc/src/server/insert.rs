@@ -62,10 +62,8 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, requests: Streaming<pb::InsertRequest>, replies: Sender<Reply>) {
-        let Err(status) = self.work(requests, &replies).await else {
-            return;
-        };
-        // What is settled is told; what waits is withdrawn: its writer will send it again.
+        let end = self.work(requests, &replies).await;
+        // What is settled is told; what waits is withdrawn: its writer may send it again.
         let mut news = std::mem::take(&mut self.lanes).withdraw();
         drop(self);
         while let Some(reply) = news.next_reply() {
@@ -73,7 +71,9 @@ impl Writer {
                 return;
             }
         }
-        let _ = replies.send(Err(status)).await;
+        if let Err(status) = end {
+            let _ = replies.send(Err(status)).await;
+        }
     }
 
     /// # Errors
@@ -84,11 +84,7 @@ impl Writer {
         replies: &Sender<Reply>,
     ) -> Result<(), Status> {
         let mut stopping = self.shared.stopping.clone();
-        let mut reading = true;
         loop {
-            if !reading && self.lanes.is_empty() {
-                return Ok(());
-            }
             tokio::select! {
                 () = stopping.wait() => return Err(stopping.status()),
                 () = replies.closed() => return Ok(()),
@@ -100,12 +96,12 @@ impl Writer {
                         permit.send(Ok(reply));
                     }
                 }
-                request = requests.message(), if reading && self.lanes.have_room() => match request? {
+                request = requests.message(), if self.lanes.have_room() => match request? {
                     Some(request) if request.encoded_len() >= LARGE => {
                         tokio::task::block_in_place(|| self.take(request))?;
                     }
                     Some(request) => self.take(request)?,
-                    None => reading = false,
+                    None => return Ok(()),
                 },
                 () = self.lanes.progress() => {}
             }

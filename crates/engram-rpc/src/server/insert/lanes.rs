@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use engram_core::{Chunk, Error, NewItem, Result};
@@ -55,8 +56,15 @@ impl Batch {
     }
 }
 
-/// A batch's table, its id, and how it ended.
-type Done = (Arc<str>, u64, Result<()>);
+/// A batch's table, its id, and how it stands.
+type Done = (Arc<str>, u64, Standing);
+
+/// How a batch stands.
+enum Standing {
+    Ended(Result<()>),
+    /// So many of its items are not in yet.
+    Left(usize, InsertTicket),
+}
 
 /// What waits, table by table, in order; and what its writer has yet to hear.
 #[derive(Default)]
@@ -69,11 +77,6 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// True when nothing waits and everything was told.
-    pub(super) fn is_empty(&self) -> bool {
-        self.queues.is_empty() && !self.has_reply()
-    }
-
     /// May more items be read?
     pub(super) fn have_room(&self) -> bool {
         self.backlog.has_room() && self.news.len() < MAX_NEWS
@@ -87,13 +90,17 @@ impl Lanes {
         self.next_id += 1;
         let id = batch.id;
         if let Some(table) = self.push(table, batch) {
-            let expires = ticket.table().options().ttl.is_some();
-            let wait = async move {
-                let outcome = wait(ticket, expires).await;
-                (table, id, outcome)
-            };
-            self.waits.push(wait.boxed());
+            let left = ticket.items_left();
+            self.note((table, id, Standing::Left(left, ticket)));
         }
+    }
+
+    fn wait_for(&mut self, table: Arc<str>, id: u64, ticket: InsertTicket, left: usize) {
+        let wait = async move {
+            let standing = wait(ticket, left).await;
+            (table, id, standing)
+        };
+        self.waits.push(wait.boxed());
     }
 
     /// Takes note of items up to a number that their table will not have.
@@ -124,14 +131,28 @@ impl Lanes {
 
     /// Waits until some items are settled, or for ever.
     pub(super) async fn progress(&mut self) {
-        let Some((table, id, outcome)) = self.waits.next().await else {
+        let Some(done) = self.waits.next().await else {
             return std::future::pending().await;
         };
-        self.settle(&table, id, outcome);
-        while let Some(Some((table, id, outcome))) = self.waits.next().now_or_never() {
-            self.settle(&table, id, outcome);
+        self.note(done);
+        while let Some(Some(done)) = self.waits.next().now_or_never() {
+            self.note(done);
             if self.news.len() >= MAX_NEWS {
                 break;
+            }
+        }
+    }
+
+    fn note(&mut self, (table, id, standing): Done) {
+        match standing {
+            Standing::Ended(outcome) => self.settle(&table, id, outcome),
+            Standing::Left(left, ticket) => {
+                // Those behind the first batch are settled after it.
+                let first = self.queues.get(&table).and_then(VecDeque::front);
+                if let Some(number) = first.filter(|first| first.id == id).map(|b| b.number) {
+                    self.news.add(&table, number - left as u64, Ok(()));
+                }
+                self.wait_for(table, id, ticket, left);
             }
         }
     }
@@ -178,11 +199,21 @@ impl Lanes {
     }
 }
 
-async fn wait(mut ticket: InsertTicket, expires: bool) -> Result<()> {
+/// Waits until a batch ends, or fewer than `left` of its items are.
+async fn wait(mut ticket: InsertTicket, left: usize) -> Standing {
+    let expires = ticket.table().options().ttl.is_some();
     loop {
+        let looked = std::future::poll_fn(|context| match ticket.poll_unpin(context) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+            Poll::Pending if ticket.items_left() < left => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
         tokio::select! {
             biased;
-            outcome = &mut ticket => return outcome,
+            outcome = looked => return match outcome {
+                Some(outcome) => Standing::Ended(outcome),
+                None => Standing::Left(ticket.items_left(), ticket),
+            },
             // Asking again removes what has expired, which may make room.
             () = tokio::time::sleep(GLANCE), if expires => {}
         }
