@@ -23,9 +23,8 @@ class Remote(engram.Client):
         super().__init__(self.server.address)
 
     def close(self) -> None:
+        """Close what is at the other end."""
         self.server.store.close()
-        self.server.stop()
-        super().close()
 
 
 # The doors: every promise of a store is kept through each of them.
@@ -56,3 +55,5 @@ def open_store(request: pytest.FixtureRequest):
     yield open_one
     for store in opened:
         store.close()
+        if isinstance(store, Remote):
+            store.server.stop()

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from support import Caller, drain, fill
+from support import Caller, drain, fill, until
 
 from engram import Dataset, Pattern, Table
 
@@ -37,8 +37,7 @@ def test_sample(open_store):
     fill(store, "q", [1, 2])
     with interrupted():
         store.sample("q", 3)
-    info = store.info()["q"]
-    assert (info.samples, info.waiting_samples) == (0, 0)
+    until(lambda: (store.info()["q"].samples, store.info()["q"].waiting_samples) == (0, 0))
     assert drain(store, "q", 2) == [1, 2]
 
 

@@ -86,7 +86,7 @@ impl Sender {
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         py.detach(|| match &self.way {
             Way::Here(_, outbox) => outbox.items_left(),
-            Way::There(outbox) => outbox.in_flight(),
+            Way::There(outbox) => outbox.items_left(),
         })
     }
 

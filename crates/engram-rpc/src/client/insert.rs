@@ -25,6 +25,8 @@ struct State {
     /// Per table: items sent, and items settled.
     tables: Vec<(u64, u64)>,
     errors: VecDeque<Error>,
+    /// Items that those errors refused.
+    refused: u64,
     /// Tables that were dropped or closed: their successors must be looked up.
     lost: Vec<u32>,
 }
@@ -64,8 +66,19 @@ impl Progress {
         waiting.and_then(|table| u32::try_from(table).ok())
     }
 
+    /// Items sent that no table has, as far as the writer has been told.
+    pub(crate) fn items_left(&self) -> usize {
+        let refused = self.state.lock().refused;
+        self.in_flight() + usize::try_from(refused).unwrap_or(usize::MAX)
+    }
+
     pub(crate) fn take_error(&self) -> Option<Error> {
-        self.state.lock().errors.pop_front()
+        let mut state = self.state.lock();
+        let error = state.errors.pop_front();
+        if state.errors.is_empty() {
+            state.refused = 0;
+        }
+        error
     }
 
     /// The table has a successor.
@@ -232,9 +245,11 @@ impl Talk for Sending {
                 )));
             };
             let (_, next, last) = &mut self.tables[at];
-            *last = settled.number.min(*next - 1).max(*last);
+            let before = *last;
+            *last = settled.number.min(*next - 1).max(before);
             state.tables[at].1 = *last;
             if let Some(error) = settled.error {
+                state.refused += *last - before;
                 let error = error_in(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
                     state.lost.extend(u32::try_from(at));

@@ -92,6 +92,12 @@ impl RemoteOutbox {
         self.progress.in_flight()
     }
 
+    /// Items sent that no table has, as far as the writer has been told.
+    #[must_use]
+    pub fn items_left(&self) -> usize {
+        self.progress.items_left()
+    }
+
     /// Sends items to their tables, in order.
     ///
     /// # Errors
