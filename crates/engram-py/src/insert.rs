@@ -73,17 +73,14 @@ impl Inserter {
             }
             Ok(items)
         })?;
-        let names: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
+        let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let taken = match tables {
-            Tables::Here(engine) => put_here(py, engine, &names, items, deadline)?,
-            Tables::There(link) => put_there(py, link, &names, items, deadline)?,
+            Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
+            Tables::There(link) => put_there(py, link, &wanted, items, deadline)?,
         };
-        let named = |wanted: bool| {
-            let names = names
-                .iter()
-                .zip(&taken)
-                .filter(|(_, taken)| **taken == wanted);
-            names
+        let named = |is_in: bool| {
+            let each = wanted.iter().zip(&taken);
+            each.filter(|(_, taken)| **taken == is_in)
                 .map(|(name, _)| format!("`{name}`"))
                 .collect::<Vec<_>>()
         };
@@ -92,7 +89,7 @@ impl Inserter {
             return Ok(key);
         }
         let infos = tables.infos(py)?;
-        let whys = names
+        let whys = wanted
             .iter()
             .zip(&taken)
             .filter(|(_, taken)| !**taken)

@@ -25,7 +25,6 @@ impl PyServer {
     #[new]
     #[expect(
         clippy::too_many_arguments,
-        clippy::needless_pass_by_value,
         reason = "one per keyword of engram.Server"
     )]
     fn new(
