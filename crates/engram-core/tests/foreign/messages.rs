@@ -139,7 +139,7 @@ fn a_chunk_that_would_unpack_to_too_much_is_refused() {
         first_step: 0,
         steps: 1,
     };
-    let payload = Payload::Heap(AlignedBytes::zeroed(stored as usize));
+    let payload = Payload::Heap(AlignedBytes::zeroed(stored as usize).unwrap());
     let extents = smallvec::smallvec![extent; count];
     let error = Chunk::from_parts(origin, Arc::new(schema), extents, payload).unwrap_err();
     assert_eq!(

@@ -41,7 +41,9 @@ impl Parts {
             layout: Arc::new(layout),
             cells: self.cells.into(),
         };
-        let payload = Payload::Heap(AlignedBytes::copy_of(&self.payload));
+        let mut bytes = AlignedBytes::zeroed(self.payload.len()).unwrap();
+        bytes.copy_from_slice(&self.payload);
+        let payload = Payload::Heap(bytes);
         Chunk::from_parts(self.origin, Arc::new(schema), self.extents, payload)
     }
 }

@@ -103,7 +103,10 @@ pub(crate) fn read(item: &NewItem) -> Item {
 }
 
 fn resend(chunk: &Chunk) {
-    let payload = Payload::Heap(AlignedBytes::copy_of(&chunk.payload().pin().unwrap()));
+    let pinned = chunk.payload().pin().unwrap();
+    let mut bytes = AlignedBytes::zeroed(pinned.len()).unwrap();
+    bytes.copy_from_slice(&pinned);
+    let payload = Payload::Heap(bytes);
     let (origin, schema) = (chunk.origin().clone(), Arc::clone(chunk.schema()));
     Chunk::from_parts(origin, schema, chunk.extents().into(), payload).unwrap();
 }

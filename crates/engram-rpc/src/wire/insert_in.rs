@@ -3,7 +3,7 @@
 mod arriving;
 mod items;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use engram_core::{Chunk, Error, Schema, WindowShape};
@@ -19,7 +19,7 @@ const MAX_CHUNKS: usize = 65_536;
 /// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came.
 const MAX_UNHELD: u64 = 1 << 30;
 
-/// Schemas, and shapes, that a stream keeps.
+/// Schemas, and shapes, that a stream keeps: the newest.
 const MAX_FORMS: usize = 65_536;
 
 /// Bytes of messages that schemas and shapes came in.
@@ -61,7 +61,8 @@ impl Intake {
         let cells = schema.cells.iter().map(cell_in);
         let cells = cells.collect::<Result<_, _>>()?;
         let layout = Arc::new(layout_in(schema.layout)?);
-        self.schemas.add(id, bytes, Schema { layout, cells })
+        self.schemas.add(id, bytes, Schema { layout, cells });
+        Ok(())
     }
 
     /// Takes note of a shape.
@@ -77,7 +78,8 @@ impl Intake {
             columns,
             slices,
         };
-        self.shapes.add(id, bytes, shape)
+        self.shapes.add(id, bytes, shape);
+        Ok(())
     }
 
     /// Takes note of a chunk; `part`s follow unless all its bytes are there. One that is still
@@ -152,40 +154,67 @@ impl Intake {
     }
 }
 
-/// Schemas or shapes, by the numbers that their sender gave them.
+/// Schemas or shapes, by the numbers that their sender gave them: the newest, for nobody releases
+/// them.
 #[derive(Debug)]
 struct Forms<T> {
-    forms: HashMap<u32, (usize, Arc<T>)>,
+    by_id: HashMap<u32, Form<T>>,
+    /// Their numbers, oldest first.
+    order: BTreeMap<u64, u32>,
     bytes: usize,
+    added: u64,
+}
+
+#[derive(Debug)]
+struct Form<T> {
+    shared: Arc<T>,
+    /// Of the message it came in.
+    bytes: usize,
+    /// Its place in the order.
+    place: u64,
 }
 
 impl<T> Default for Forms<T> {
     fn default() -> Self {
         Self {
-            forms: HashMap::new(),
+            by_id: HashMap::new(),
+            order: BTreeMap::new(),
             bytes: 0,
+            added: 0,
         }
     }
 }
 
 impl<T> Forms<T> {
-    fn add(&mut self, id: u32, bytes: usize, form: T) -> Result<(), Broken> {
-        let before = self.forms.insert(id, (bytes, Arc::new(form)));
+    fn add(&mut self, id: u32, bytes: usize, form: T) {
+        self.forget(id);
+        let place = self.added;
+        self.added += 1;
         self.bytes += bytes;
-        self.bytes -= before.map_or(0, |(bytes, _)| bytes);
-        if self.forms.len() <= MAX_FORMS && self.bytes <= MAX_FORM_BYTES {
-            return Ok(());
+        self.order.insert(place, id);
+        let form = Form {
+            shared: Arc::new(form),
+            bytes,
+            place,
+        };
+        self.by_id.insert(id, form);
+        while self.by_id.len() > MAX_FORMS || self.bytes > MAX_FORM_BYTES {
+            let Some((_, id)) = self.order.first_key_value() else {
+                break;
+            };
+            self.forget(*id);
         }
-        Err(Broken::TooMuch(format!(
-            "this stream keeps {} schemas or shapes of {} bytes; at most {MAX_FORMS} of \
-             {MAX_FORM_BYTES} are allowed: use their numbers again",
-            self.forms.len(),
-            self.bytes
-        )))
+    }
+
+    fn forget(&mut self, id: u32) {
+        if let Some(form) = self.by_id.remove(&id) {
+            self.order.remove(&form.place);
+            self.bytes -= form.bytes;
+        }
     }
 
     fn get(&self, what: &str, id: u32) -> Result<&Arc<T>, Broken> {
-        let found = self.forms.get(&id).map(|(_, form)| form);
+        let found = self.by_id.get(&id).map(|form| &form.shared);
         found.ok_or_else(|| unknown(what, id))
     }
 }
@@ -199,4 +228,24 @@ fn unknown(what: &str, id: u32) -> Broken {
 
 fn invalid(text: String) -> Broken {
     Broken::Invalid(Error::InvalidArgument(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_forms_are_kept() {
+        let mut forms = Forms::default();
+        for id in 0..70_000 {
+            forms.add(id, 10, id);
+            forms.add(7, 10, id);
+        }
+        assert_eq!(forms.get("shape", 7).map(|form| **form), Ok(69_999));
+        assert_eq!(forms.get("shape", 69_999).map(|form| **form), Ok(69_999));
+        assert!(forms.get("shape", 1_000).is_err());
+        assert_eq!((forms.by_id.len(), forms.order.len()), (65_536, 65_536));
+        forms.add(1, MAX_FORM_BYTES, 1);
+        assert_eq!((forms.by_id.len(), forms.bytes), (1, MAX_FORM_BYTES));
+    }
 }

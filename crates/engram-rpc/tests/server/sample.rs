@@ -2,16 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use engram_core::Trajectory;
 use engram_engine::Table;
 use engram_rpc::pb;
 use engram_rpc::pb::column::Time;
 use engram_rpc::pb::error::Code;
 use engram_rpc::pb::sample_reply::Reply;
 use engram_rpc::pb::sample_request::Request;
-use engram_rpc::wire::{f64s, u32s, u64s};
+use engram_rpc::wire::{f64s, join, u32s, u64s};
 use engram_rpc::{Server, ServerOptions};
 
-use crate::support::{Talk, connect, engine, fill, options, queue, samples, start, until};
+use crate::support::{Talk, connect, engine, fill, items, options, queue, samples, start, until};
 
 pub(crate) type Samples = Talk<pb::SampleRequest, pb::SampleReply>;
 
@@ -128,6 +129,35 @@ async fn a_large_batch_comes_in_parts() {
         engine.table("t").unwrap().info().stats.size == 0
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_of_different_lengths_are_ragged_or_padded() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    let mut items = items(0, 6, 1);
+    for (item, run) in items.iter_mut().zip([1, 2, 3, 1, 2, 1]) {
+        if let Trajectory::Rows { len, squeeze, .. } = &mut item.trajectory {
+            (*len, *squeeze) = (run, false);
+        }
+    }
+    table.insert(items).unwrap().await.unwrap();
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 3)).await;
+    let (_, batch) = stream.batch().await;
+    let splits = join([0_i64, 1, 3, 6].into_iter());
+    assert_eq!(batch.columns[0].time, Some(Time::RaggedLe(splits)));
+    assert_eq!(u32s("", &batch.payload).unwrap(), [0, 1, 2, 2, 3, 4]);
+    let pad = true;
+    stream.ask(pb::Ask { pad, ..ask(2, 2) }).await;
+    let (_, batch) = stream.batch().await;
+    let lengths = join([1_i64, 2].into_iter());
+    assert_eq!(batch.columns[0].time, Some(Time::PaddedLe(lengths)));
+    assert_eq!(u32s("", &batch.payload).unwrap(), [3, 0, 4, 5]);
+    stream.ask(ask(3, 1)).await;
+    let (_, batch) = stream.batch().await;
+    assert_eq!(batch.columns[0].time, Some(Time::Even(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

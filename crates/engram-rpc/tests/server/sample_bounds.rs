@@ -1,8 +1,8 @@
 //! What a reader may not do, and what it cannot do to a server's memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use engram_rpc::pb;
+use engram_rpc::{Server, ServerOptions, pb};
 use tonic::Code;
 
 use crate::sample::ask;
@@ -90,4 +90,37 @@ async fn an_id_stands_for_one_ask_at_a_time() {
         status.message(),
         "ask 7 comes while another of that id is not done with; each has its own"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_reads_nothing_does_not_hold_up_a_stop_for_long() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 8, 1 << 20);
+    let stream = samples(&mut connect(&server).await).await;
+    let leased = true;
+    stream
+        .ask(pb::Ask {
+            leased,
+            ..ask(1, 8)
+        })
+        .await;
+    until("the batch is on its way", || table.info().stats.hidden == 8).await;
+    let options = ServerOptions {
+        address: server.address(),
+        ..ServerOptions::default()
+    };
+    let began = Instant::now();
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .unwrap();
+    assert!(
+        (1..4).contains(&began.elapsed().as_secs()),
+        "{:?}",
+        began.elapsed()
+    );
+    // Its batch is back, and the port is free.
+    assert_eq!(table.info().stats.hidden, 0);
+    assert!(Server::start(engine, options).is_ok());
 }

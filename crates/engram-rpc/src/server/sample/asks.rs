@@ -187,3 +187,74 @@ fn deadline(timeout: Option<f64>) -> Option<Instant> {
     let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
     Instant::now().checked_add(timeout)
 }
+
+#[cfg(test)]
+mod tests {
+    use engram_core::{RateLimits, SelectorKind, TableOptions};
+
+    use super::*;
+
+    fn table(name: &str) -> TableOptions {
+        TableOptions {
+            name: name.into(),
+            max_size: 10,
+            max_bytes: None,
+            max_times_sampled: 0,
+            ttl: None,
+            sampler: SelectorKind::Fifo,
+            remover: SelectorKind::Fifo,
+            limits: RateLimits {
+                kind: "MinSize(1)".into(),
+                samples_per_insert: 1.0,
+                min_size: 1,
+                min_diff: f64::MIN,
+                max_diff: f64::MAX,
+            },
+            signature: None,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn a_batch_does_not_overtake_another_of_its_table() {
+        let engine = Arc::new(Engine::new(vec![table("a"), table("b")], 1).unwrap());
+        let mut asks = Asks::default();
+        for (id, name) in [(9, "a"), (8, "a"), (7, "b"), (6, "a")] {
+            let (table, n) = (name.into(), 1);
+            assert!(asks.add(
+                &engine,
+                &pb::Ask {
+                    id,
+                    table,
+                    n,
+                    ..pb::Ask::default()
+                }
+            ));
+        }
+        // The news of these come before that of the first.
+        let finish = |asks: &mut Asks, place: u64, outcome| {
+            let Waiting { id, table, .. } = asks.waiting.remove(&place).unwrap();
+            let ask = pb::Ask {
+                id,
+                ..pb::Ask::default()
+            };
+            asks.served
+                .insert(place, served(&ask, outcome, Some(table)));
+        };
+        let draws = || {
+            Ok(Sample {
+                draws: vec![],
+                lease: None,
+            })
+        };
+        let next = |asks: &mut Asks| asks.next_served().map(|served| served.id);
+        finish(&mut asks, 1, draws());
+        assert_eq!(next(&mut asks), None);
+        finish(&mut asks, 2, draws());
+        finish(&mut asks, 3, Err(Error::DeadlineExceeded("late".into())));
+        assert_eq!((next(&mut asks), next(&mut asks)), (Some(7), Some(6)));
+        finish(&mut asks, 0, draws());
+        assert_eq!((next(&mut asks), next(&mut asks)), (Some(9), Some(8)));
+        assert_eq!((next(&mut asks), asks.len()), (None, 0));
+    }
+}
