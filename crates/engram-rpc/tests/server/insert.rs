@@ -295,16 +295,17 @@ async fn items_that_wait_are_withdrawn_when_their_stream_ends() {
     until("the rest waits", || full.info().waiting_inserts == 1).await;
     drop(stream);
     until("nothing waits", || full.info().waiting_inserts == 0).await;
-    // A writer that has said its last hears of all its items first.
+    // A writer that has said its last hears how far its items are, and the rest is withdrawn.
     let mut stream = inserts(&mut client).await;
     stream.say(opening(1)).await;
     stream.say(sending([rows("full", 3, 2, 1)])).await;
-    stream.requests = tokio::sync::mpsc::channel(1).0;
     until("items wait again", || full.info().waiting_inserts == 1).await;
-    assert_eq!(values(&full, 2), [100, 101]);
-    stream.settled("full", 4).await;
+    assert_eq!(values(&full, 1), [100]);
+    stream.settled("full", 3).await;
+    stream.requests = tokio::sync::mpsc::channel(1).0;
     assert!(stream.end().await.unwrap().is_none());
-    assert_eq!(values(&full, 2), [100, 101]);
+    assert_eq!(full.info().waiting_inserts, 0);
+    assert_eq!(values(&full, 2), [101, 100]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,10 +88,12 @@ impl Lanes {
         batch.outcome = (&mut ticket).now_or_never();
         batch.id = self.next_id;
         self.next_id += 1;
-        let id = batch.id;
+        let (id, items) = (batch.id, batch.load.items);
         if let Some(table) = self.push(table, batch) {
-            let left = ticket.items_left();
-            self.note((table, id, Standing::Left(left, ticket)));
+            match ticket.items_left() {
+                left if left < items => self.note((table, id, Standing::Left(left, ticket))),
+                left => self.wait_for(table, id, ticket, left),
+            }
         }
     }
 
