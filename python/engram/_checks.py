@@ -4,6 +4,8 @@ import math
 import operator
 from typing import SupportsFloat
 
+import numpy as np
+
 from engram.errors import InvalidArgumentError
 
 # What the native engine counts with.
@@ -57,6 +59,12 @@ def positive(what: str, value: object) -> float:
     if found <= 0:
         raise InvalidArgumentError(f"{what} must be greater than 0; got {found:g}")
     return found
+
+
+def boolean(what: str, value: object) -> None:
+    """True or False; NumPy's count, other things that are true or false do not."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgumentError(f"{what} must be True or False; got {_describe(value)}")
 
 
 def seconds(what: str, value: object) -> float | None:

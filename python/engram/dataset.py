@@ -1,5 +1,6 @@
 """Datasets: a `for` loop over what a table yields, fetched ahead."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -13,6 +14,27 @@ from engram.store import AnyStore
 __all__ = ["Dataset"]
 
 T = TypeVar("T", Batch, Sample)
+
+
+class _Reader:
+    """What an iterator and a `Dataset.close` in another thread know of each other."""
+
+    def __init__(self, stream: _engram.Stream) -> None:
+        self._stream = stream
+        self._lock = threading.RLock()  # never held while anything waits
+        self._delivered = 0
+        self._closed = False
+
+    def deliver(self) -> bool:
+        """Counts the newest batch as delivered; not once the reader is closed: then it goes back."""
+        with self._lock:
+            self._delivered += not self._closed
+            return not self._closed
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        self._stream.close(self._delivered)
 
 
 class Dataset(Generic[T]):
@@ -87,34 +109,36 @@ class Dataset(Generic[T]):
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
         self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
-        self._open: list[_engram.Stream] = []
+        self._open: list[_Reader] = []
 
     def __iter__(self) -> Iterator[T]:
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table, self._batch_size, self._prefetch, self._max_batches, self._timeout, self._pad
         )
-        self._open.append(stream)
+        reader = _Reader(stream)
+        self._open.append(reader)
         single = self._batch_size is None
-        delivered = True
+        delivered = 0
         try:
             while True:
-                # Ctrl-C may strike after any call: between here and `yield` the batch is on its way.
-                delivered = False
                 native = stream.next()
                 if native is None:
                     return
                 batch = cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
-                delivered = True
+                if not reader.deliver():
+                    return
+                # Ctrl-C may strike after any call: until here the batch is on its way.
+                delivered += 1
                 yield batch
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
                 stream.close(delivered)
-            self._open.remove(stream)
+            self._open.remove(reader)
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""
-        for stream in list(self._open):  # iterators that end take themselves out
-            stream.close(delivered=True)
+        for reader in list(self._open):  # iterators that end take themselves out
+            reader.close()
 
     def __enter__(self) -> Self:
         return self

@@ -75,7 +75,8 @@ class NeverServedError(EngramError, ValueError):
 class OutOfMemoryError(EngramError, MemoryError):
     """A batch, or a chunk of a writer, needs more memory than the system gives.
 
-    What was drawn goes back where sampling uses items up; nothing of the step or item is kept.
+    What was drawn goes back where sampling uses items up, and counts as sampled elsewhere; nothing of
+    the step or item is kept.
     """
 
 

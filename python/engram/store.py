@@ -64,10 +64,12 @@ class AnyStore:
             return self._native.insert(data, list(priorities.items()), timeout, time_axis)
         except (TypeError, OverflowError):
             # Looked at only now: a check of each insert would cost more than it is worth.
+            _checks.boolean("`time_axis`", time_axis)
+            _checks.seconds("`timeout`", timeout)
             for table, priority in priorities.items():
                 _checks.table("each key of `priorities`", table)
-                _checks.number(f"the priority for `{table}`", priority)
-            _checks.seconds("`timeout`", timeout)
+                if not isinstance(priority, bool):  # accepted as 0 or 1, so not what was wrong
+                    _checks.number(f"the priority for `{table}`", priority)
             raise
 
     def writer(

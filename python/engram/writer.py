@@ -196,6 +196,8 @@ class TrajectoryWriter(_Writer):
         Raises:
             DeadlineExceededError: Some items were not taken in time; they stay queued, and the
                 episode has ended all the same.
+            OutOfMemoryError: The last steps could not be sealed: the episode has not ended. Call again;
+                no item is made twice.
         """
         self._native.end_episode(timeout, clear)
 
@@ -264,6 +266,8 @@ class PatternWriter(_Writer):
         Raises:
             DeadlineExceededError: Some items were not taken in time; they stay queued, and the
                 episode has ended all the same.
+            OutOfMemoryError: The last steps could not be sealed: the episode has not ended. Call again;
+                no item is made twice.
         """
         self._native.end_episode(timeout, clear)
 

@@ -1,12 +1,14 @@
 """Nests of every container come back as they were written."""
 
 from collections import OrderedDict, namedtuple
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import optree
 import pytest
+from support import raises
 
 from engram import Pattern, Table
 from engram._engram import flatten
@@ -153,6 +155,60 @@ def test_steps_that_look_alike_keep_their_columns_apart(open_store):
     assert (data["flat"].tolist(), data["nested"].tolist()) == ([[1, 2]], [[3]])
 
 
+class Key(str, Enum):  # noqa: UP042, StrEnum's members show as their text
+    A = "a"
+    B = "b"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "added", "names"),
+    [(Key.A, Key.B, "c", ["a", "b", "c"]), (False, True, 2, ["0", "1", "2"])],
+    ids=["enum", "bool"],
+)
+def test_keys_count_as_what_is_stored_of_them(open_store, first, second, added, names):
+    _, found, text = flatten({first: 0, second: 0, added: 0})
+    assert found == names == names_of(text)
+    store = open_store(Table("t"))
+    with store.writer() as writer:
+        writer.append({first: 1, second: 10})
+        writer.append({first: 2, second: 20})
+        writer.append({first: 3, second: 30, added: 5})
+        history = writer.history
+        writer.create_item(
+            "t", trajectory={"first": history[first][:], "second": history[second][:], "added": history[added][-1:]}
+        )
+    data = store.sample("t", 1).data
+    assert {name: data[name].tolist() for name in data} == {
+        "first": [[1, 2, 3]],
+        "second": [[10, 20, 30]],
+        "added": [[5]],
+    }
+
+
+@pytest.mark.parametrize(("first", "second"), [("0", 0), (0, "0"), (0, "x")])
+def test_text_and_integer_keys_do_not_merge(open_store, first, second):
+    with open_store(Table("t")).writer() as writer:
+        writer.append({first: 1})
+        text = f"a step has the columns `{second}`; this writer's steps have `{first}`"
+        alike = ", in other containers or under keys of another kind" if str(first) == str(second) else ""
+        with raises(SignatureError, text + alike):
+            writer.append({second: 2})
+        writer.append({first: 3})
+        assert list(writer.history) == [first]
+
+
+class Twins:
+    """A node of two entries that are one as text."""
+
+
+optree.register_pytree_node(Twins, lambda _: ((1, 2), None, ("0", 0)), lambda _, children: children, namespace="engram")
+
+
+def test_two_entries_that_are_one_as_text(open_store):
+    with raises(SignatureError, "two entries of a Twins are both called `0`"):
+        open_store(Table("t")).insert({"x": Twins()}, {"t": 1.0})
+
+
 class Raising:
     """A leaf that cannot be had."""
 
@@ -163,7 +219,7 @@ class Raising:
         raise self.error
 
 
-class Key:
+class Unordered:
     def __init__(self, error):
         self.error = error
 
@@ -189,14 +245,14 @@ class Node:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
-@pytest.mark.parametrize("make", [Raising, lambda error: {Key(error): 1, Key(error): 2}, Node])
+@pytest.mark.parametrize("make", [Raising, lambda error: {Unordered(error): 1, Unordered(error): 2}, Node])
 def test_ctrl_c_and_no_memory_are_not_refusals(open_store, make, error):
     store = open_store(Table("t"))
     with pytest.raises(error):
         store.insert({"x": make(error)}, {"t": 1.0})
 
 
-@pytest.mark.parametrize("make", [Raising, lambda error: {Key(error): 1, Key(error): 2}])
+@pytest.mark.parametrize("make", [Raising, lambda error: {Unordered(error): 1, Unordered(error): 2}])
 def test_other_errors_are(open_store, make):
     with pytest.raises(SignatureError):
         open_store(Table("t")).insert({"x": make(ZeroDivisionError)}, {"t": 1.0})

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import Caller, drain, fill, raises, until
 
-from engram import Dataset, Sample, Table, selectors
+from engram import Batch, Dataset, Sample, Table, selectors
 from engram.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -145,6 +145,24 @@ def test_what_ctrl_c_kept_from_the_loop_goes_back(open_store, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("engram.dataset.Batch", struck)
         next(iterator)
+    assert drain(store, "q", 4) == [2, 3, 4, 5]
+    assert store.info()["q"].samples == 6
+
+
+def test_what_close_kept_from_the_loop_goes_back(open_store, monkeypatch):
+    store = open_store(Table.queue("q", max_size=9))
+    fill(store, "q", range(6))
+    dataset = Dataset(store, "q", 2)
+    iterator = iter(dataset)
+    assert next(iterator).data["x"].tolist() == [0, 1]
+
+    def closed_meanwhile(native):
+        Caller(dataset.close).result()
+        return Batch(native)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engram.dataset.Batch", closed_meanwhile)
+        assert list(iterator) == []
     assert drain(store, "q", 4) == [2, 3, 4, 5]
     assert store.info()["q"].samples == 6
 

@@ -225,3 +225,13 @@ def test_priorities_of_wrong_types(open_store, priorities, text):
     with raises(InvalidArgumentError, "`timeout` must be a number; got 'soon' (str)"):
         store.insert({"x": 1}, {"t": 1.0}, timeout="soon")
     assert store.info()["t"].size == 0
+
+
+@pytest.mark.parametrize("priority", [1.0, True])
+@pytest.mark.parametrize("found", ["x", None, 1])
+def test_a_time_axis_of_a_wrong_type(open_store, found, priority):
+    store = open_store(Table("t"))
+    shown = found if found is None else f"{found!r} ({type(found).__name__})"
+    with raises(InvalidArgumentError, f"`time_axis` must be True or False; got {shown}"):
+        store.insert({"x": 1}, {"t": priority}, time_axis=found)
+    assert store.info()["t"].size == 0

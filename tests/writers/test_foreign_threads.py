@@ -78,6 +78,21 @@ def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
     pytest.fail(f"never refused: {outcomes}")
 
 
+class Sly(np.ndarray):
+    """An array that runs code when it is asked for its base, and may resize others meanwhile."""
+
+    @property
+    def base(self):
+        raise ZeroDivisionError
+
+
+@pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
+@pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
+def test_nobody_runs_code_once_an_array_was_looked_at(open_store, appender):
+    append = appender(open_store(Table("t", max_size=1)))
+    append(np.zeros((1, LARGE), np.uint8).view(Sly))
+
+
 @pytest.mark.usefixtures("patient")
 def test_an_array_resized_before_its_turn_is_refused(open_store):
     append = by_insert(open_store(Table("t", max_size=1)))

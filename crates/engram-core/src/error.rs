@@ -26,7 +26,7 @@ pub enum Error {
     /// A request or a configuration that makes no sense.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The deadline passed; nothing was changed.
+    /// The deadline passed; the text says how far the call got.
     #[error("{0}")]
     DeadlineExceeded(String),
     /// The request could wait for ever: it can never be served.
@@ -50,7 +50,8 @@ pub enum Error {
     /// Stored bytes could not be read back.
     #[error("{0}")]
     Payload(String),
-    /// The system does not give as much memory as a request needs; nothing was changed.
+    /// The system does not give as much memory as a request needs. Nothing was written; what was
+    /// drawn has gone back if it was leased, and counts as sampled otherwise.
     #[error("{0}")]
     OutOfMemory(String),
 }

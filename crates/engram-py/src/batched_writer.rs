@@ -142,6 +142,12 @@ impl Inner {
             .zip(&recorder.schema().cells)
             .map(|(leaf, cell)| leaf.split_strings(cell.elements(), self.num_envs))
             .collect();
+        let arrays = leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Array { array, .. } => Some(hold(array)),
+            _ => None,
+        });
+        // Before any address or length is read: to hold an array may run Python code.
+        let _held = arrays.collect::<PyResult<Vec<_>>>()?;
         let columns: Vec<BatchColumn<'_>> = leaves
             .iter()
             .zip(&strings)
@@ -150,11 +156,6 @@ impl Inner {
                 _ => BatchColumn::Strings(strings),
             })
             .collect();
-        let arrays = leaves.iter().filter_map(|leaf| match leaf {
-            Leaf::Array { array, .. } => Some(hold(array)),
-            _ => None,
-        });
-        let _held = arrays.collect::<PyResult<Vec<_>>>()?;
         py.detach(|| recorder.append_batch(&columns, ends))
             .map_err(wrong)?;
         self.send(py)

@@ -276,8 +276,13 @@ fn check_dtype(
 
 /// The error for a step that looks unlike those before.
 pub(crate) fn differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
+    let alike = if found == known {
+        ", in other containers or under keys of another kind"
+    } else {
+        ""
+    };
     let text = format!(
-        "a step has the columns {}; this writer's steps have {}",
+        "a step has the columns {}; this writer's steps have {}{alike}",
         listed(found),
         listed(known)
     );

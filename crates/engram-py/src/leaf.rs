@@ -180,6 +180,8 @@ impl<'py> Leaf<'py> {
     pub(crate) fn copy_to(&self, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
         match self {
             Self::Array { array, .. } => {
+                // Before its address and length are read: to hold it may run Python code.
+                let held = (out.len() >= LARGE).then(|| hold(array)).transpose()?;
                 let bytes = bytes_of(array);
                 if bytes.len() != out.len() {
                     let text = format!(
@@ -189,11 +191,9 @@ impl<'py> Leaf<'py> {
                     );
                     return Err(errors::signature(array.py(), text));
                 }
-                if bytes.len() < LARGE {
-                    bytes.copy_to(out);
-                } else {
-                    let _held = hold(array)?;
-                    array.py().detach(|| bytes.copy_to(out));
+                match held {
+                    Some(_) => array.py().detach(|| bytes.copy_to(out)),
+                    None => bytes.copy_to(out),
                 }
                 Ok(())
             }
@@ -206,7 +206,8 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The bytes of a C-ordered array. Who reads them without the GIL must [`hold`] it.
+/// The bytes of a C-ordered array, to be read before any Python code runs: that may move them. Who
+/// lets go of the GIL must [`hold`] the array first.
 #[expect(unsafe_code, reason = "NumPy's data pointer")]
 pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<'a> {
     let len = array.len() * array.dtype().itemsize();
@@ -214,22 +215,36 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
         return SharedBytes::from(&[][..]);
     }
     // SAFETY: the array object is kept alive by the borrow and, being C-contiguous, spans `len`
-    // bytes from its data pointer. Only `resize` would move them, and `hold` forbids it.
+    // bytes from its data pointer. `hold` forbids `resize`, the usual way to move them. It cannot
+    // forbid `__setstate__`, a new value for `data`, nor that foreign storage is freed: who does
+    // that to an array while it is appended breaks it for NumPy as well.
     unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
 /// Keeps other threads from resizing an array, or the one that it is a view of: NumPy refuses while
 /// there is a weak reference, even with `refcheck=False`, which a buffer export does not stop.
+///
+/// To make a weak reference may collect garbage, whose finalizers may resize the array: its address
+/// and length are to be read afterwards.
 pub(crate) fn hold<'py>(
     array: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<Vec<Bound<'py, PyWeakrefReference>>> {
     let mut held = vec![PyWeakrefReference::new(array)?];
-    let mut base = array.getattr("base")?;
-    while let Ok(array) = base.cast::<PyUntypedArray>() {
-        held.push(PyWeakrefReference::new(array)?);
-        base = array.getattr("base")?;
+    let mut base = base_of(array);
+    while let Some(array) = base {
+        held.push(PyWeakrefReference::new(&array)?);
+        base = base_of(&array);
     }
     Ok(held)
+}
+
+/// The array that another one is a view of. Its attribute `base` may be anything in a subclass.
+#[expect(unsafe_code, reason = "NumPy's base pointer")]
+fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntypedArray>> {
+    // SAFETY: the array object is alive, and owns its base, which is null or an object.
+    let base =
+        unsafe { Bound::from_borrowed_ptr_or_opt(array.py(), (*array.as_array_ptr()).fields.base) };
+    base?.cast_into().ok()
 }
 
 /// Python numbers adapt to a column of their kind or a richer one.

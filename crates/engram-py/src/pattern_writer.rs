@@ -183,10 +183,11 @@ impl PatternWriter {
         inner.apply(py, false)
     }
 
+    /// Ends the episode, whatever the tables say to its last items. Only when its last steps cannot be
+    /// sealed, for lack of memory, it goes on: the call must be repeated, and makes no item twice.
     fn end_episode(&mut self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
         let timeout = Timeout::new(py, timeout)?;
         let inner = self.home.get_mut(py)?;
-        // The episode ends whatever becomes of its last items.
         let applied = inner.apply(py, true);
         let ended = inner.recorder.end_episode(clear);
         let sent = inner.send(py);

@@ -66,17 +66,24 @@ impl Fetching {
 #[derive(Debug)]
 pub(crate) struct PyStream {
     /// Held, without the GIL, by a reader that waits.
-    stream: Home<Mutex<Fetching>>,
+    reading: Home<Mutex<Reading>>,
     /// Asks a waiting reader to let go, so that another thread can close the stream.
     closing: AtomicBool,
     timeout: Timeout,
     single: bool,
 }
 
+#[derive(Debug)]
+struct Reading {
+    stream: Fetching,
+    /// Batches that `next` has returned, or tried to.
+    fetched: u64,
+}
+
 impl PyStream {
     pub(crate) fn new(stream: Fetching, timeout: Timeout, single: bool) -> Self {
         Self {
-            stream: Home::new("dataset", Mutex::new(stream)),
+            reading: Home::new("dataset", Mutex::new(Reading { stream, fetched: 0 })),
             closing: AtomicBool::new(false),
             timeout,
             single,
@@ -94,23 +101,25 @@ impl PyStream {
     /// goes back.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
-        let stream = self.stream.get(py)?;
+        let reading = self.reading.get(py)?;
         let mut raised = None;
         let next = py.detach(|| {
             let mut interrupted = || self.is_closing() || check_signals(&mut raised);
-            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.next(&mut Patience {
+            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = reading.stream.next(&mut Patience {
                 deadline,
                 interrupted: &mut interrupted,
-            })
+            });
+            reading.fetched += u64::from(matches!(next, Ok(Fetched::Batch(..))));
+            next
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
             Fetched::Batch(columns, facts) => {
                 let made = Batch::new(py, columns, facts, self.single);
                 if made.is_err() {
                     py.detach(|| {
-                        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-                        stream.take_back();
+                        let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+                        reading.stream.take_back();
                     });
                 }
                 made.map(Some)
@@ -120,13 +129,15 @@ impl PyStream {
         }
     }
 
-    /// Stops fetching; what was not handed over goes back, the last batch too unless `delivered`.
-    fn close(&self, py: Python<'_>, delivered: bool) -> PyResult<()> {
-        let stream = self.stream.get(py)?;
+    /// Stops fetching; of the batches, all but the first `delivered` go back. It is a number because
+    /// `next` may run in another thread meanwhile.
+    fn close(&self, py: Python<'_>, delivered: u64) -> PyResult<()> {
+        let reading = self.reading.get(py)?;
         self.closing.store(true, Ordering::Release);
         enter(py, || {
-            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.close(delivered);
+            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = reading.fetched <= delivered;
+            reading.stream.close(all);
             Ok(())
         })
     }

@@ -1,5 +1,7 @@
 //! Looking at a nest for the first time.
 
+use std::collections::HashSet;
+
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
@@ -88,17 +90,22 @@ pub(super) fn explore<'py>(
     };
     let mut nodes = Vec::new();
     let mut values = Vec::new();
+    let mut entry_names = HashSet::new();
     for (key, item) in entries {
-        let text = key_text(&key)?;
-        let (node, value) = explore(
-            &item,
-            &below(path, key.str()?.to_str()?),
-            depth + 1,
-            leaves,
-            names,
-        )?;
+        // What the key is once it was stored, not how it shows: an enum's member is its value.
+        let stored = key_text(&key)?;
+        let name = match &stored {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let (node, value) = explore(&item, &below(path, &name), depth + 1, leaves, names)?;
         nodes.push((key.unbind(), node));
-        values.push(json!([text, value]));
+        values.push(json!([stored, value]));
+        if let Some(name) = entry_names.replace(name) {
+            let class = tree.get_type().name()?.to_string();
+            let text = format!("two entries of a {class} are both called `{name}`");
+            return Err(errors::signature(tree.py(), text));
+        }
     }
     let value = json!({ "d": values });
     Ok(match registered {

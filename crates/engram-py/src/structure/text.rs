@@ -111,7 +111,7 @@ pub(super) fn revive(
 }
 
 /// The nest that has the leaves of both: mappings gain keys, sequences grow at their end.
-/// `None` where the two differ in kind.
+/// `None` where the two differ in kind, or one has text for keys and the other integers.
 pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return Some(old.clone());
@@ -137,6 +137,14 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
         return Some(json!({ "n": old.get("n")?, "f": merged.collect::<Option<Vec<_>>>()? }));
     }
     let (before, now) = (array(old, "d")?, array(new, "d")?);
+    let is_text = |pair: &Value| pair.get(0).is_some_and(Value::is_string);
+    let mut kinds = before.iter().chain(now).map(is_text);
+    if kinds
+        .next()
+        .is_some_and(|first| kinds.any(|kind| kind != first))
+    {
+        return None;
+    }
     let mut pairs = before.clone();
     for pair in now {
         let at = pairs.iter().position(|known| known.get(0) == pair.get(0));
