@@ -25,7 +25,7 @@ def test_import_alone_loads_no_framework():
     loaded = set(run_python("import engram, sys; print(*sys.modules)").split())
     assert "engram" in loaded
     assert not loaded & HEAVY
-    assert not {name for name in loaded if name.startswith(("engram.agents", "engram.cli"))}
+    assert not {name for name in loaded if f"{name}.".startswith(("engram.agents.", "engram.cli."))}
 
 
 def test_everything_named_is_there():

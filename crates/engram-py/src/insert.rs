@@ -9,10 +9,11 @@ use engram_core::{
 };
 use engram_engine::Engine;
 use pyo3::prelude::*;
+use pyo3::types::PyWeakrefReference;
 
 use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, hold};
 use crate::structure::Structure;
 use crate::tables::{Link, Tables};
 
@@ -46,6 +47,11 @@ impl Inserter {
             let text = "no table to insert into; priorities must name at least one table";
             return Err(errors::invalid(py, text.into()));
         }
+        let _held = match tables {
+            Tables::Here(_) => Vec::new(),
+            // Asking a server lets other threads run: they must not resize what we have not read yet.
+            Tables::There(_) => hold_all(data)?,
+        };
         let options = priorities
             .iter()
             .map(|(name, _)| tables.options(py, name))
@@ -209,6 +215,13 @@ fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     }
     let shape = Shape::from_slice(shape.split_first()?.1);
     Some(CellSpec { dtype, shape })
+}
+
+/// Keeps other threads from resizing the arrays of a nest.
+fn hold_all<'py>(data: &Bound<'py, PyAny>) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
+    let (_, leaves) = Structure::of(data)?;
+    let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
+    arrays.map(hold).collect()
 }
 
 /// Inserts an item into each table; says which have it at the deadline.

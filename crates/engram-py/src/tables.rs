@@ -116,11 +116,14 @@ impl Tables {
 
     /// What a table was made with.
     pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
-        self.ask(
-            py,
-            |engine| Ok(Arc::clone(engine.table(table)?.options())),
-            |client| client.describe(table),
-        )
+        match self {
+            // At once, so with the GIL.
+            Self::Here(engine) => match engine.table(table) {
+                Ok(table) => Ok(Arc::clone(table.options())),
+                Err(error) => Err(errors::to_py(py, &error)),
+            },
+            Self::There(link) => wait_for_reply(py, link.client.describe(table)),
+        }
     }
 
     /// Numbers of all tables.

@@ -25,7 +25,7 @@ pub struct Told {
     chunks: HashMap<usize, (u32, Weak<Chunk>)>,
     /// Look for chunks that nobody refers to once there are so many, or so many bytes were told.
     sweep_at: usize,
-    bytes_told: usize,
+    unswept: usize,
     schemas: HashMap<usize, (u32, Arc<Schema>)>,
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
     next: u32,
@@ -110,10 +110,10 @@ impl Parcel {
 
     /// Says which chunks will not be referred to any more.
     pub fn release(&mut self, told: &mut Told) {
-        if told.chunks.len() < told.sweep_at.max(64) && told.bytes_told < SWEEP {
+        if told.chunks.len() < told.sweep_at.max(64) && told.unswept < SWEEP {
             return;
         }
-        told.bytes_told = 0;
+        told.unswept = 0;
         let released = &mut self.open.released;
         told.chunks.retain(|_, (id, chunk)| {
             let alive = chunk.strong_count() > 0;
@@ -136,7 +136,7 @@ impl Parcel {
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
         let mut payload = payload_of(chunk)?;
-        told.bytes_told += payload.len();
+        told.unswept += payload.len();
         let rest = payload.split_off(payload.len().min(PART));
         self.bytes += payload.len() + 64 + 16 * chunk.extents().len();
         self.open.chunks.push(pb::Chunk {
