@@ -16,8 +16,9 @@ pub struct NewItem {
     pub priority: f64,
 }
 
-/// An item in a table: one cache line.
+/// An item in a table: one cache line, and aligned to it.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Item {
     pub(crate) key: u64,
     pub(crate) priority: f64,
