@@ -52,7 +52,10 @@ def demo(
     max_steps: Annotated[
         int | None,
         typer.Option(
-            "--max-steps", "--steps", min=1, help="Environment steps per seed at most; 100000 if not given, 200000 on Atari."
+            "--max-steps",
+            "--steps",
+            min=1,
+            help="Environment steps per seed at most; 100000 if not given, 200000 on Atari.",
         ),
     ] = None,
     out: Annotated[

@@ -1,6 +1,7 @@
 """The actor: looks, acts epsilon-greedily on NumPy, and writes what it saw. In process and in processes of its own."""
 
 from collections import deque
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -62,9 +63,7 @@ class Actor:
         if not (outcome.terminated or outcome.truncated):
             return None
         finished = self._return
-        pad_episode(
-            self._writer, outcome.observation, terminated=outcome.terminated, n_step=self._config.n_step
-        )
+        pad_episode(self._writer, outcome.observation, terminated=outcome.terminated, n_step=self._config.n_step)
         self._begin(self._env.reset())
         return finished
 
@@ -75,5 +74,7 @@ class Actor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, the three of every context manager
-        self._writer.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)

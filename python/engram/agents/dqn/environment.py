@@ -24,7 +24,7 @@ class Spaces(NamedTuple):
     dtype: npt.DTypeLike
     """Of an observation: f32 or u8."""
     stack: int
-    """How many observations, the newest last, the agent looks at: 4 on Atari, where one does not show motion, else 1."""
+    """How many observations the agent looks at, the newest last: 4 on Atari, where one shows no motion, else 1."""
     num_actions: int
     """Actions are 0 ... num_actions - 1."""
 
@@ -53,8 +53,8 @@ class Environment:
             msg = f"cannot open environment `{env_id}`: {err}; {ALLOWED}"
             raise InvalidArgumentError(msg) from err
         seen, action = env.observation_space, env.action_space
-        fits = isinstance(seen, Box) and (len(seen.shape) == 1 or is_atari(env_id)) and isinstance(action, Discrete)
-        if not fits:
+        axes = 2 if is_atari(env_id) else 1
+        if not (isinstance(seen, Box) and len(seen.shape) == axes and isinstance(action, Discrete)):
             env.close()
             msg = f"environment `{env_id}` has observations `{seen}` and actions `{action}`; {ALLOWED}"
             raise InvalidArgumentError(msg)
@@ -83,7 +83,7 @@ class Environment:
 
 
 def _open_atari(env_id: str) -> gym.Env[Any, Any]:
-    """An Atari game as Machado et al. 2018 play it: every fourth frame, u8[84, 84] in grey, up to 30 idle frames first."""
+    """An Atari game as in Machado et al. 2018: each fourth frame, u8[84, 84] in grey, up to 30 idle frames first."""
     import ale_py  # noqa: PLC0415, only Atari needs it
 
     gym.register_envs(ale_py)

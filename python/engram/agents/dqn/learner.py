@@ -1,7 +1,7 @@
 """The learner: Double DQN with prioritized replay, importance weights and n-step returns, in JAX."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +115,8 @@ class Learner:
     @property
     def params(self) -> Params:
         """The network as it is now, as NumPy arrays."""
-        return jax.tree.map(np.asarray, self._state.params)
+        params: Params = jax.tree.map(np.asarray, self._state.params)
+        return params
 
     def learn(self, store: engram.Store, step: int, *, timeout: float) -> None:
         """Draw a batch, learn from it and set its priorities.

@@ -51,10 +51,10 @@ def q_values(params: Params, observation: Any) -> Any:  # noqa: ANN401, JAX or N
 
 
 def convolve(x: Any, layer: Layer) -> Any:  # noqa: ANN401, JAX or NumPy arrays, as given
-    """Convolution with stride s and kernel 2s x 2s, without padding: f32[..., H, W, C] -> f32[..., H/s - 1, W/s - 1, O].
+    """Convolution with stride s and kernel 2s x 2s, unpadded: f32[..., H, W, C] -> f32[..., H/s - 1, W/s - 1, O].
 
     Blocks of s x s pixels become one pixel with s * s * C channels; an output sees 2 x 2 of those. So it is four
-    matrix products, the same in NumPy and in JAX. The weight's I is s * s * C, which gives s; H and W are multiples of it.
+    matrix products, the same in NumPy and in JAX. The weight's I is s * s * C, which gives s; it divides H and W.
     """
     *batch, height, width, channels = x.shape
     s = math.isqrt(layer.weight.shape[2] // channels)

@@ -2,8 +2,7 @@
 
 import multiprocessing
 import signal
-from multiprocessing.context import SpawnProcess
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -17,6 +16,9 @@ from engram.agents.dqn.learner import Learner
 from engram.agents.dqn.result import Result, Stopped
 from engram.agents.dqn.tables import EPISODES, REPLAY, WEIGHTS, make_shared_tables
 from engram.errors import DeadlineExceededError, EngramError
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
 
 PATIENCE = 0.1
 """Seconds that the learner waits for a batch before it looks after everything else."""
