@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 import engram
 from engram.agents.dqn.config import DQNConfig
@@ -26,7 +27,7 @@ def act(params: Params, stack: npt.NDArray[Any], epsilon: float, rng: np.random.
 
 
 class Actor:
-    """Plays one environment into one store, a step at a time; a context manager."""
+    """Plays one environment into one store, a step at a time; a context manager, in which NumPy uses one thread."""
 
     def __init__(
         self, env: Environment, store: engram.Store | engram.Client, config: DQNConfig, *, env_seed: int, seed: int
@@ -44,6 +45,8 @@ class Actor:
         self._rng = np.random.default_rng(seed)
         self._seen: deque[npt.NDArray[Any]] = deque(maxlen=env.spaces.stack)
         self._writer = store.pattern_writer([make_pattern(config, env.spaces)])
+        # The products of one observation are too small for threads, which would only take the learner's cores.
+        self._one_thread = threadpool_limits(1, user_api="blas")
         self._begin(env.reset(seed=env_seed))
 
     def _begin(self, observation: npt.NDArray[Any]) -> None:
@@ -77,4 +80,5 @@ class Actor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._one_thread.restore_original_limits()
         self._writer.__exit__(kind, error, trace)

@@ -1,10 +1,7 @@
 """Training in several processes: the learner here, which serves the tables; the actors spawned, and connected to it."""
 
 import multiprocessing
-import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -58,11 +55,15 @@ class Actors:
                 )
 
     def __enter__(self) -> Self:
+        # Ctrl-C goes to all processes of a terminal; what becomes of the actors is the learner's business. They are
+        # born with SIGINT blocked, as nothing they do could catch it before they have finished importing.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with _birth():
-                for process in self._processes:
-                    process.start()
+            for process in self._processes:
+                process.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except BaseException:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self.__exit__()
             raise
         return self
@@ -73,24 +74,6 @@ class Actors:
             process.kill()  # there is nothing that an actor would have to finish
         for process in started:
             process.join()
-
-
-@contextmanager
-def _birth() -> Iterator[None]:
-    """What processes started meanwhile inherit: a blocked SIGINT and a single thread for NumPy's products.
-
-    Ctrl-C goes to all processes of a terminal; what becomes of actors is the learner's business, also while they are
-    still importing. Products of one observation are too small for threads, which would only take the learner's cores.
-    """
-    name = "OPENBLAS_NUM_THREADS"
-    threads, signals = os.environ.get(name), signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    os.environ[name] = threads or "1"
-    try:
-        yield
-    finally:
-        if threads is None:
-            del os.environ[name]
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
 
 def train_in_processes(config: DQNConfig, journal: Journal) -> Result:
