@@ -155,6 +155,10 @@ def three_processes(tmp_path):
 def test_ctrl_c_ends_all_processes(tmp_path):
     with three_processes(tmp_path) as child:
         below = descendants(child.pid)
+        for pid in below:
+            os.kill(pid, signal.SIGINT)  # not theirs to end by
+        for _ in range(2):
+            assert "| step" in child.stderr.readline()
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does
         stdout, stderr = child.communicate(timeout=60)
     assert len(below) >= 2

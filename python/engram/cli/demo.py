@@ -64,7 +64,7 @@ def demo(
     headless: Annotated[bool, typer.Option("--headless", help="Plain lines instead of a live display.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
-    """Train a Double DQN with prioritized n-step replay until it solves its environment.
+    """Train a Double DQN with prioritized n-step replay until it solves its environment or has used its steps up.
 
     The clock of each seed starts with the command: imports and compilation count.
     """

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -56,7 +57,9 @@ class Actors:
 
     def __enter__(self) -> Self:
         # Ctrl-C goes to all processes of a terminal; what becomes of the actors is the learner's business. They are
-        # born with SIGINT blocked, as nothing they do could catch it before they have finished importing.
+        # born with SIGINT blocked, as nothing they do could catch it before they have finished importing. The helper
+        # of `multiprocessing` goes first: starting it would unblock the signal again.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for process in self._processes:
