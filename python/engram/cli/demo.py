@@ -43,7 +43,12 @@ def demo(
     processes: Annotated[
         int, typer.Option(min=1, help="1: act and learn by turns. More: this one learns, the others act.")
     ] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Everything random follows from it; with several processes, timing plays a part, too."
+        ),
+    ] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Run this many seeds one after the other, from --seed on.")] = 1,
     target: Annotated[
         float | None,

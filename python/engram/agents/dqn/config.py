@@ -35,7 +35,9 @@ class DQNConfig:
     env_id: str = "CartPole-v1"
     """Any Gymnasium id with a vector observation and discrete actions, or an Atari game."""
     seed: int = 0
-    """Everything random follows from it: weights, exploration, the environment, what the store samples."""
+    """Everything random follows from it: weights, exploration, the environment, what the store samples.
+
+    With several processes, timing plays a part, too."""
 
     max_steps: int = 100_000
     """Budget; training stops here if it has not solved the environment before."""
