@@ -25,7 +25,11 @@ pub const PROTOCOL: u32 = 1;
 pub const MAX_MESSAGE: usize = 4 << 20;
 
 /// Payload bytes that a sender puts into one message.
-pub const PART: usize = 1 << 20;
+pub const PART: usize = 256 << 10;
+
+/// Largest HTTP/2 frame that either side reads: larger ones take memory that has to be cleared
+/// for each, smaller ones take longer.
+pub const FRAME: u32 = 256 << 10;
 
 /// HTTP/2 window of a stream and of a connection.
 pub const WINDOW: u32 = 16 << 20;

@@ -16,7 +16,7 @@ use tonic::{Code, Request, Status};
 
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
-use crate::{MAX_MESSAGE, PROTOCOL, WINDOW};
+use crate::{FRAME, MAX_MESSAGE, PROTOCOL, WINDOW};
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ impl Connector {
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
-            .max_frame_size(1 << 20)
+            .max_frame_size(FRAME)
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);

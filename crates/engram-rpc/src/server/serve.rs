@@ -22,6 +22,7 @@ use super::bind::Doors;
 use super::calls::Calls;
 use super::service::Service;
 use super::stopping::Stopping;
+use crate::FRAME;
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
 
 /// Connections have so long to take leave.
@@ -158,7 +159,7 @@ async fn forget(health: &HealthReporter) {
 
 fn transport() -> Transport {
     Transport::builder()
-        .max_frame_size(1 << 20)
+        .max_frame_size(FRAME)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_CALLS)

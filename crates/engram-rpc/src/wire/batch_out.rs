@@ -9,11 +9,9 @@ use engram_core::{Draw, Error, Result};
 use prost::Message;
 
 use super::{cell_out, join, layout_out};
+use crate::PART;
 use crate::pb;
 use crate::pb::sample_reply::Reply;
-
-/// Bytes of a batch's columns that one message carries at most.
-const PART: usize = 1 << 20;
 
 /// Bytes that everything else in a batch's first message may take: it must stay below 4 MiB.
 const FACTS: usize = (3 << 20) - 1024;
