@@ -103,6 +103,9 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
+    /// None.
+    pub(crate) const NEVER: Self = Self { seconds: None };
+
     /// Checks a timeout from Python.
     ///
     /// # Errors

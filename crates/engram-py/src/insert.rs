@@ -1,11 +1,11 @@
 //! `Store.insert`: a whole item in one call.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
-    Schema, Shape, Signature, Trajectory,
+    Schema, Shape, Signature, TableOptions, Trajectory,
 };
 use engram_engine::Engine;
 use pyo3::prelude::*;
@@ -15,7 +15,10 @@ use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
 use crate::leaf::{Leaf, hold};
 use crate::structure::Structure;
-use crate::tables::{Link, Tables};
+use crate::tables::{ANSWER, Link, Tables};
+
+/// How long an explanation of a deadline is worth waiting for.
+const EXPLAIN: Duration = Duration::from_millis(400);
 
 /// Remembers what the last item looked like: usually the next one looks the same.
 #[derive(Debug, Default)]
@@ -54,7 +57,7 @@ impl Inserter {
         };
         let options = priorities
             .iter()
-            .map(|(name, _)| tables.options(py, name))
+            .map(|(name, _)| tables.options(py, name, timeout))
             .collect::<PyResult<Vec<_>>>()?;
         let asked = options.iter().find_map(|table| table.signature.clone());
         let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
@@ -82,7 +85,7 @@ impl Inserter {
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let taken = match tables {
             Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
-            Tables::There(link) => put_there(py, link, &wanted, items, deadline)?,
+            Tables::There(link) => put_there(py, link, &wanted, &options, items, timeout)?,
         };
         let named = |is_in: bool| {
             let each = wanted.iter().zip(&taken);
@@ -94,7 +97,7 @@ impl Inserter {
         if late.is_empty() {
             return Ok(key);
         }
-        let infos = tables.infos(py)?;
+        let infos = tables.infos_soon(py, EXPLAIN)?;
         let whys = wanted
             .iter()
             .zip(&taken)
@@ -254,13 +257,15 @@ fn put_there(
     py: Python<'_>,
     link: &Link,
     names: &[&str],
+    options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
-    deadline: Option<Instant>,
+    timeout: Timeout,
 ) -> PyResult<Vec<bool>> {
+    let deadline = timeout.deadline();
     let mut outbox = link.outbox();
     let numbers = enter(py, || {
-        let numbers = names.iter().map(|name| outbox.table_number(name));
-        let numbers = numbers.collect::<Result<Vec<_>>>()?;
+        let numbers = options.iter().map(|options| outbox.number_of(options));
+        let numbers: Vec<u32> = numbers.collect();
         outbox.send(numbers.iter().copied().zip(items))?;
         Ok(numbers)
     })?;
@@ -268,7 +273,18 @@ fn put_there(
         link.put_back(outbox);
         return Ok(vec![true; names.len()]);
     }
-    py.detach(|| outbox.finish());
+    if !py.detach(|| outbox.finish(ANSWER)) && outbox.in_flight() > 0 {
+        let unsure = (numbers.iter().zip(names))
+            .filter(|(number, _)| outbox.in_flight_to(**number) > 0)
+            .map(|(_, name)| format!("`{name}`"));
+        let text = format!(
+            "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
+            link.client.address(),
+            timeout.seconds(),
+            unsure.collect::<Vec<_>>().join(", ")
+        );
+        return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
+    }
     let taken = numbers
         .iter()
         .map(|number| outbox.in_flight_to(*number) == 0);

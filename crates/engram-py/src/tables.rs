@@ -1,6 +1,7 @@
 //! Where the tables are: in this process, or at a server.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use engram_core::{Error, Result, TableOptions};
@@ -8,8 +9,11 @@ use engram_engine::{Engine, TableInfo};
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox, Reply};
 use pyo3::prelude::*;
 
-use crate::door::{Home, enter, forks, wait_for};
+use crate::door::{Home, Timeout, enter, forks, wait_for};
 use crate::errors;
+
+/// How long a server may take to answer beyond a deadline.
+pub(crate) const ANSWER: Duration = Duration::from_millis(400);
 
 /// What a store object stands for.
 #[derive(Debug)]
@@ -59,6 +63,30 @@ impl There {
         // The parent's threads, which its client would wait for, are not here.
         std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
         Ok(link)
+    }
+
+    /// Waits a moment until the server knows what this process has sampled. Nothing in a child
+    /// that has not used it.
+    pub(crate) fn settle(&self, py: Python<'_>) {
+        let known = self.link.load_full();
+        match known {
+            Some(link) if link.forks == forks() => py.detach(|| link.client.settle()),
+            foreign => std::mem::forget(foreign),
+        }
+    }
+}
+
+impl Drop for There {
+    fn drop(&mut self) {
+        let link = self.link.swap(None);
+        match link {
+            Some(link) if link.forks == forks() => {
+                // Its outboxes take leave of the server.
+                Python::try_attach(|py| py.detach(|| drop(link)));
+            }
+            // Waiting for the parent's threads would take for ever.
+            foreign => std::mem::forget(foreign),
+        }
     }
 }
 
@@ -114,15 +142,31 @@ impl Tables {
         }
     }
 
-    /// What a table was made with.
-    pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
+    /// What a table was made with. A server may take a little longer than `timeout` to tell.
+    pub(crate) fn options(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        timeout: Timeout,
+    ) -> PyResult<Arc<TableOptions>> {
         match self {
             // At once, so with the GIL.
             Self::Here(engine) => match engine.table(table) {
                 Ok(table) => Ok(Arc::clone(table.options())),
                 Err(error) => Err(errors::to_py(py, &error)),
             },
-            Self::There(link) => wait_for_reply(py, link.client.describe(table)),
+            Self::There(link) => {
+                let deadline = timeout.deadline().map(|deadline| deadline + ANSWER);
+                let mut reply = link.client.describe(table);
+                wait_for(py, &mut reply, deadline)?.ok_or_else(|| {
+                    let text = format!(
+                        "the server at {} did not answer within {} s, asked about table `{table}`",
+                        link.client.address(),
+                        timeout.seconds()
+                    );
+                    errors::to_py(py, &Error::DeadlineExceeded(text))
+                })
+            }
         }
     }
 
@@ -133,6 +177,15 @@ impl Tables {
             |engine| Ok(engine.tables()?.iter().map(|table| table.info()).collect()),
             Client::infos,
         )
+    }
+
+    /// The same, or nothing where a server takes longer than `within`.
+    pub(crate) fn infos_soon(&self, py: Python<'_>, within: Duration) -> PyResult<Vec<TableInfo>> {
+        let Self::There(link) = self else {
+            return self.infos(py);
+        };
+        let infos = wait_for(py, &mut link.client.infos(), Some(Instant::now() + within))?;
+        Ok(infos.unwrap_or_default())
     }
 
     /// A number to make keys from, given out once.

@@ -205,16 +205,21 @@ impl Connector {
         let mut api = EngramClient::with_interceptor(channel, self.bearer.clone())
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
-        let hello = pb::HelloRequest {
-            protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").into(),
-        };
-        match api.hello(hello).await {
-            Ok(_) => Ok(api),
+        match self.greet(&mut api).await {
+            Ok(()) => Ok(api),
             Err(status) => Err(self
                 .refused(&status)
                 .map_or_else(|| Attempt::Again(status.message().into()), Attempt::Final)),
         }
+    }
+
+    /// Asks whether anybody is there, and speaks our language.
+    pub(crate) async fn greet(&self, api: &mut Api) -> Result<(), Status> {
+        let hello = pb::HelloRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        api.hello(hello).await.map(drop)
     }
 
     /// The error for a status that trying again would not change.

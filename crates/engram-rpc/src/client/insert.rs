@@ -207,7 +207,7 @@ impl Talk for Sending {
         }
     }
 
-    fn connected(&mut self) {
+    fn disconnected(&mut self) {
         self.begun = false;
         self.said = 0;
         self.told = Told::default();
@@ -272,7 +272,7 @@ impl Talk for Sending {
         let left = self.progress.in_flight();
         let error = match error {
             Error::Unavailable(text) => Error::Unavailable(format!(
-                "{text}; {left} items of this writer are not acknowledged, and stay queued"
+                "{text}; {left} items are not acknowledged"
             )),
             other => other.clone(),
         };
