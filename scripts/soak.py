@@ -8,20 +8,28 @@ where memory grew by more than 2 %.
 """
 
 import argparse
+import contextlib
 import multiprocessing as mp
 import os
-import random
 import signal
 import statistics
 import sys
 import time
 import traceback
 from collections import Counter
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.random import Generator
 
 import engram
+from engram.errors import DeadlineExceededError
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
 
 CAPACITY = 20_000
 OBSERVATION = 1_024  # bytes
@@ -35,7 +43,7 @@ TABLES = [
 ]
 
 
-def serve(address, stop):
+def serve(address: Connection, stop: Event) -> None:
     """The server, alone in its process: its memory is the process's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with engram.Server(TABLES) as server:
@@ -43,7 +51,7 @@ def serve(address, stop):
         stop.wait()
 
 
-def step(rng, envs=None):
+def step(rng: Generator, envs: int | None = None) -> dict[str, Any]:
     """A step, or one of many environments: half of it compresses."""
     rows = () if envs is None else (envs,)
     observation = np.zeros((*rows, OBSERVATION), np.uint8)
@@ -51,7 +59,7 @@ def step(rng, envs=None):
     return {"observation": observation, "reward": rng.random(rows, dtype=np.float32)}
 
 
-def work_trajectory(client, rng):
+def work_trajectory(client: engram.Client, rng: Generator) -> None:
     """Episodes of single steps, as items of different lengths for two tables; some for the queue."""
     with client.writer(history=8) as writer:
         for _ in range(4):
@@ -63,7 +71,7 @@ def work_trajectory(client, rng):
             writer.end_episode(timeout=60)
 
 
-def work_pattern(client, rng):
+def work_pattern(client: engram.Client, rng: Generator) -> None:
     """Transitions, made by a pattern."""
     with client.pattern_writer([engram.Pattern("uniform", num_steps=2)]) as writer:
         for _ in range(200):
@@ -71,41 +79,41 @@ def work_pattern(client, rng):
         writer.end_episode(timeout=60)
 
 
-def work_batched(client, rng):
+def work_batched(client: engram.Client, rng: Generator) -> None:
     """Steps of many environments."""
     with client.batched_writer(16, [engram.Pattern("reset", num_steps=2)]) as writer:
         for _ in range(20):
             writer.append_batch(step(rng, 16), episode_ends=rng.random(16) < 0.05)
 
 
-def work_queue_in(client, rng):
+def work_queue_in(client: engram.Client, rng: Generator) -> None:
     """Single inserts into a queue that others empty."""
     for _ in range(20):
         client.insert(step(rng), {"queue": 1.0}, timeout=60)
 
 
-def work_queue_out(client, rng):
+def work_queue_out(client: engram.Client, rng: Generator) -> None:
     """Batches of a queue, each item once; what is left over stays for the next."""
     with engram.Dataset(client, "queue", 5, prefetch=3, max_batches=int(rng.integers(1, 20)), timeout=0.5) as batches:
         for batch in batches:
-            assert len(batch) == 5
-    try:
+            if len(batch) != 5:
+                raise RuntimeError(f"{len(batch)} items of 5")
+    with contextlib.suppress(DeadlineExceededError):  # there may be nothing
         client.sample("queue", 3, timeout=0.2, partial=True)
-    except engram.errors.DeadlineExceededError:
-        pass  # there was nothing
 
 
-def work_sample(client, rng):
+def work_sample(client: engram.Client, rng: Generator) -> None:
     """Single samples of all sizes."""
     for table in ("uniform", "reset"):
         for _ in range(5):
             try:
                 client.sample(table, int(rng.integers(1, 300)), timeout=5 if table == "reset" else 60, pad=True)
-            except engram.errors.DeadlineExceededError:
-                assert table == "reset"  # it may just have been emptied
+            except DeadlineExceededError:
+                if table != "reset":  # that one may just have been emptied
+                    raise
 
 
-def work_dataset(client, rng):
+def work_dataset(client: engram.Client, rng: Generator) -> None:
     """A learner: batches, priorities back, some items deleted."""
     with engram.Dataset(client, "weighted", 128, max_batches=20, timeout=5, pad=True) as batches:
         for batch in batches:
@@ -114,7 +122,7 @@ def work_dataset(client, rng):
             client.delete("weighted", keys[: len(keys) // 16])
 
 
-def work_manage(client, rng):
+def work_manage(client: engram.Client, rng: Generator) -> None:
     """What is done once in a while, the reset of a table among it."""
     client.info()
     time.sleep(0.2)
@@ -142,15 +150,15 @@ WORK = [
 ]
 
 
-def client_process(number, address, end, report):
+def client_process(number: int, address: str, end: float, report: "Queue[Any]") -> None:
     """Does one kind of work again and again, each few seconds over a new connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     work, rng = WORK[number], np.random.default_rng(number)
-    calls, errors = 0, []
+    calls, errors = 0, list[str]()
     while time.monotonic() < end and len(errors) < 20:
         try:
             with engram.Client(address) as client:
-                until = min(end, time.monotonic() + random.uniform(2, 10))
+                until = min(end, time.monotonic() + rng.uniform(2, 10))
                 while time.monotonic() < until:
                     work(client, rng)
                     calls += 1
@@ -159,13 +167,13 @@ def client_process(number, address, end, report):
     report.put((work.__name__, calls, errors))
 
 
-def resident(pid):
+def resident(pid: int | None) -> int:
     """Bytes of memory that a process has in use."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def watch(pid, address, began, minutes):
+def watch(pid: int | None, address: str, began: float, minutes: float) -> list[tuple[float, int]]:
     """Samples the server's memory once a second; returns it with the times, in parts of the whole."""
     samples, told = [], -1.0
     with engram.Client(address) as client:
@@ -179,12 +187,12 @@ def watch(pid, address, began, minutes):
     return samples
 
 
-def median(samples, low, high):
+def median(samples: list[tuple[float, int]], low: float, high: float) -> float:
     """MiB of memory between two parts of the time."""
     return statistics.median(size for part, size in samples if low <= part <= high) / 2**20
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30)
     minutes = parser.parse_args().minutes

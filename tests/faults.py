@@ -110,13 +110,16 @@ class Proxy:
                 return
             with self._lock:
                 self._sockets += [near, far]
-            self._start(self._pump, near, far, False)
-            self._start(self._pump, far, near, True)
+            self._start(self._pump, near, far)
+            self._start(self._pump, far, near, self._says)
 
-    def _pump(self, source, sink, from_server):
+    def _says(self):
+        return not self._mute
+
+    def _pump(self, source, sink, passes=lambda: True):
         try:
             while data := source.recv(1 << 16):
-                if not (from_server and self._mute):
+                if passes():
                     sink.sendall(data)
         except OSError:
             pass

@@ -1,5 +1,7 @@
 """A sample that uses items up does so once its reader has it: a reply that is lost loses nothing."""
 
+import time
+
 import pytest
 from faults import Proxy
 from support import Caller, drain, fill, run_python, until
@@ -55,6 +57,25 @@ def test_a_batch_that_came_is_used_even_if_the_connection_is_cut_later(server):
         proxy.cut()
         assert drain(client, "q", 2) == [2, 3]
         assert client.info()["q"].size == 0
+
+
+def test_a_call_that_has_waited_for_long_is_asked_again(server):
+    with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=1.0) as client:
+        reader = Caller(lambda: drain(client, "q", 1))
+        until(lambda: server.store.info()["q"].waiting_samples == 1)
+        time.sleep(1.3)  # longer than a server may be gone; this one is not
+        proxy.cut()
+        fill(server.store, "q", [7])
+        assert reader.result() == [7]
+
+
+def test_what_must_not_be_said_twice_is_said_after_a_cut(server):
+    with Proxy(server.port) as proxy, Client(proxy.address) as client:
+        fill(server.store, "t", [1])
+        assert client.info()["t"].size == 1
+        proxy.cut()
+        client.reset("t")
+        assert client.info()["t"].size == 0
 
 
 def test_calls_after_a_sample_see_it_done(server):

@@ -354,7 +354,10 @@ impl Plan {
     ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
-            pool.check(items.len(), more.and_then(|more| out.len().checked_add(more)))?;
+            pool.check(
+                items.len(),
+                more.and_then(|more| out.len().checked_add(more)),
+            )?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
                 let name = &items[0].trajectory().layout().names[at];

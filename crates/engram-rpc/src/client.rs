@@ -23,10 +23,10 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
-use crate::{MAX_BATCH, pb};
 use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
 use crate::wire::{error_in, info_in, join, limits_out, options_in, options_out};
+use crate::{MAX_BATCH, pb};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;

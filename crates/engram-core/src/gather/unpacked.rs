@@ -55,9 +55,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::{
-        CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema,
-    };
+    use crate::{CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema};
 
     /// Two rows of so many zeros each.
     fn chunk(width: usize) -> Arc<Chunk> {

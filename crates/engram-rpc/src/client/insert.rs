@@ -271,9 +271,9 @@ impl Talk for Sending {
         self.given_up = true;
         let left = self.progress.in_flight();
         let error = match error {
-            Error::Unavailable(text) => Error::Unavailable(format!(
-                "{text}; {left} items are not acknowledged"
-            )),
+            Error::Unavailable(text) => {
+                Error::Unavailable(format!("{text}; {left} items are not acknowledged"))
+            }
             other => other.clone(),
         };
         self.progress.state.lock().errors.push_back(error);

@@ -20,6 +20,9 @@ const STEADY: Duration = Duration::from_secs(1);
 /// How long to wait before the next conversation, should it end as soon as the last one.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a connection is tried for when there will be no more to say than there is.
+const LAST_TRY: Duration = Duration::from_millis(250);
+
 /// How long a server may take to read the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -96,7 +99,7 @@ async fn talk_on<T: Talk>(
         let connected = tokio::select! {
             connected = connector.connect(since) => connected,
             // Nobody is left who would hear how it ends.
-            () = listen(talk, &mut commands) => return false,
+            () = last_try(talk, &mut commands) => return false,
         };
         let api = match connected {
             Ok(api) => api,
@@ -120,11 +123,13 @@ async fn talk_on<T: Talk>(
     }
 }
 
-/// Takes commands, to be said on the next connection, until there will be no more.
-async fn listen<T: Talk>(talk: &mut T, commands: &mut UnboundedReceiver<T::Command>) {
+/// Takes commands, to be said on the next connection, until there will be no more; a server that is
+/// there has a moment to say so then.
+async fn last_try<T: Talk>(talk: &mut T, commands: &mut UnboundedReceiver<T::Command>) {
     while let Some(command) = commands.recv().await {
         talk.command(command);
     }
+    sleep(LAST_TRY).await;
 }
 
 enum Ended {

@@ -187,7 +187,10 @@ fn weigh(mut message: &[u8], fields: &[Field], room: &mut usize) -> Option<()> {
     while let Ok((number, wire)) = decode_key(&mut message) {
         let content = if wire == WireType::LengthDelimited {
             let len = decode_varint(&mut message).unwrap_or(u64::MAX);
-            let Some(len) = usize::try_from(len).ok().filter(|len| *len <= message.len()) else {
+            let Some(len) = usize::try_from(len)
+                .ok()
+                .filter(|len| *len <= message.len())
+            else {
                 break;
             };
             let content = &message[..len];
@@ -255,10 +258,7 @@ mod tests {
             part: vec![0; 3 << 20].into(),
             ..pb::InsertRequest::default()
         };
-        assert_eq!(
-            check::<pb::InsertRequest>(&request.encode_to_vec()),
-            Ok(())
-        );
+        assert_eq!(check::<pb::InsertRequest>(&request.encode_to_vec()), Ok(()));
         assert_eq!(check::<pb::InsertRequest>(&[0xff; 100]), Ok(()));
     }
 }

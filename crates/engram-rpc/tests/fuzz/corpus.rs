@@ -7,8 +7,8 @@ use engram_core::gather::{Uneven, gather};
 use engram_core::pool::Pool;
 use engram_core::{
     CellSpec, Chunk, ColumnSpec, Compression, Compressor, DType, Draw, Error, Layout, NewItem,
-    RateLimits, Schema, SelectorKind, Signature, Slice, SpanColumn, Spans, TableOptions, Trajectory,
-    WindowShape,
+    RateLimits, Schema, SelectorKind, Signature, Slice, SpanColumn, Spans, TableOptions,
+    Trajectory, WindowShape,
 };
 use engram_engine::Engine;
 use engram_rpc::pb::manage_reply::Reply as Managed;
@@ -308,7 +308,9 @@ fn inserts() -> Vec<pb::InsertRequest> {
 fn inserts_whole() -> Vec<pb::InsertRequest> {
     let mut parcel = Parcel::default();
     for (number, item) in (1..).zip(items()) {
-        parcel.add(&mut Told::default(), "table", number, &item).unwrap();
+        parcel
+            .add(&mut Told::default(), "table", number, &item)
+            .unwrap();
     }
     parcel.take().into()
 }
@@ -329,7 +331,12 @@ fn draws() -> Vec<Draw> {
     );
     let engine = engine.unwrap();
     let table = engine.table("table").unwrap();
-    table.insert(items()).unwrap().now_or_never().unwrap().unwrap();
+    table
+        .insert(items())
+        .unwrap()
+        .now_or_never()
+        .unwrap()
+        .unwrap();
     let ticket = table.sample(8, false).unwrap();
     ticket.now_or_never().unwrap().unwrap().draws
 }

@@ -11,8 +11,8 @@ use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::sample_reply::Reply as Sampled;
 use engram_rpc::pb::{self, change_reply, change_request};
 use engram_rpc::wire::{
-    Arriving, Broken, Intake, Weighed, check_weight, error_in, f64s, info_in, limits_in, options_in,
-    u64s,
+    Arriving, Broken, Intake, Weighed, check_weight, error_in, f64s, info_in, limits_in,
+    options_in, u64s,
 };
 use prost::Message;
 

@@ -1,7 +1,7 @@
 //! No bytes that a peer can send bring down who reads them, or make it take more memory than they
 //! are worth.
 //!
-//! `ENGRAM_FUZZ=10000000 cargo test --release -p engram-rpc --test fuzz` tries so many messages;
+//! `ENGRAM_FUZZ=10000000 cargo test -p engram-rpc --test fuzz` tries so many messages;
 //! `ENGRAM_FUZZ_SEED` others than usual.
 
 #![expect(
@@ -79,7 +79,11 @@ fn no_message_does_harm() {
     // Enough must pass for the deeper readers, and enough must not.
     assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
     let mut out = String::new();
-    writeln!(out, "{count} messages, {taken} taken, at most {largest} bytes held").unwrap();
+    writeln!(
+        out,
+        "{count} messages, {taken} taken, at most {largest} bytes held"
+    )
+    .unwrap();
     std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
 }
 

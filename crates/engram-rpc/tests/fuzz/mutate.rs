@@ -33,9 +33,9 @@ const EDGES: [&[u8]; 8] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
 ];
 
-/// Spoils a message in one to four ways.
+/// Spoils a message in one way, sometimes in a few.
 pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
-    for _ in 0..=chance.below(4) {
+    for _ in 0..=chance.below(2) * chance.below(4) {
         let at = chance.below(message.len() + 1);
         let end = at + chance.below((message.len() - at).min(64) + 1);
         match chance.below(9) {

@@ -320,6 +320,7 @@ async fn leases_end_with_an_acknowledgement_or_go_back() {
     }
     stream.ask(ask(5, 1)).await;
     assert_eq!(keys(&stream.taken().await.1), [4]);
+    until("it is used", || table.info().stats.size == 5).await;
     drop(stream);
     until("the rest is back", || hidden(&table) == 0).await;
     assert_eq!(table.info().stats.size, 5);
