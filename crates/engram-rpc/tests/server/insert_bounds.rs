@@ -179,11 +179,11 @@ async fn columns_and_what_messages_describe_are_bounded() {
         text,
         "a schema has 16385 columns; at most 16384 are allowed over the network"
     );
-    let mut named = schema(1);
+    let mut listing = schema(1);
     let names = vec![String::new(); 16_385];
-    named.layout = Some(pb::Layout { names, ..layout() });
+    listing.layout = Some(pb::Layout { names, ..layout() });
     let schemas = pb::InsertRequest {
-        schemas: vec![named],
+        schemas: vec![listing],
         ..sending([])
     };
     let (_, text) = end(&mut client, vec![opening(1), schemas]).await;
