@@ -103,9 +103,6 @@ pub(crate) struct Timeout {
 }
 
 impl Timeout {
-    /// None.
-    pub(crate) const NEVER: Self = Self { seconds: None };
-
     /// Checks a timeout from Python.
     ///
     /// # Errors

@@ -35,6 +35,9 @@ struct Known {
     asked: Option<Arc<Signature>>,
 }
 
+/// A key, the tables' options, and an item for each.
+type Prepared = (u64, Vec<Arc<TableOptions>>, Vec<NewItem>);
+
 impl Inserter {
     /// Inserts one item into several tables, all sharing its data; returns its key.
     pub(crate) fn insert(
@@ -50,42 +53,22 @@ impl Inserter {
             let text = "no table to insert into; priorities must name at least one table";
             return Err(errors::invalid(py, text.into()));
         }
-        let _held = match tables {
-            Tables::Here(_) => Vec::new(),
-            // Asking a server lets other threads run: they must not resize what we have not read yet.
-            Tables::There(_) => hold_all(data)?,
-        };
-        let options = priorities
-            .iter()
-            .map(|(name, _)| tables.options(py, name, timeout))
-            .collect::<PyResult<Vec<_>>>()?;
-        let asked = options.iter().find_map(|table| table.signature.clone());
-        let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
-        let steps = steps(py, &known, &leaves)?;
-        let wrong = |error: Error| errors::to_py(py, &error);
-        let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
-        for (column, leaf) in leaves.iter().enumerate() {
-            fill(py, &known, leaf, &mut builder, column, steps)?;
-        }
         let deadline = timeout.deadline();
-        let key = tables.fresh_number() >> 1;
-        let items = enter(py, || {
-            let item = seal(tables, builder, key, steps, !time_axis)?;
-            let items = priorities.iter().map(|(_, priority)| NewItem {
-                priority: *priority,
-                ..item.clone()
-            });
-            let items: Vec<NewItem> = items.collect();
-            // All or nothing: a table that refuses the item is found before any takes it.
-            for (table, item) in options.iter().zip(&items) {
-                table.check_item(item)?;
-            }
-            Ok(items)
-        })?;
+        let prepare = || self.prepare(tables, data, priorities, (timeout, deadline), time_axis);
+        let (key, options, items) = match (prepare(), tables) {
+            // What we remember of the server's tables may be out of date.
+            (Err(_), Tables::There(link)) if link.forget() => prepare()?,
+            (prepared, _) => prepared?,
+        };
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let taken = match tables {
             Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
-            Tables::There(link) => put_there(py, link, &wanted, &options, items, timeout)?,
+            Tables::There(link) => {
+                let put = put_there(py, link, &options, items, (timeout, deadline));
+                put.inspect_err(|_| {
+                    link.forget();
+                })?
+            }
         };
         let named = |is_in: bool| {
             let each = wanted.iter().zip(&taken);
@@ -121,7 +104,51 @@ impl Inserter {
             timeout.seconds(),
             whys.collect::<String>()
         );
-        Err(wrong(Error::DeadlineExceeded(text)))
+        Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
+    }
+
+    /// Makes an item for each table, and lets each look at it: all or nothing.
+    fn prepare(
+        &self,
+        tables: &Tables,
+        data: &Bound<'_, PyAny>,
+        priorities: &[(String, f64)],
+        until: (Timeout, Option<Instant>),
+        time_axis: bool,
+    ) -> PyResult<Prepared> {
+        let py = data.py();
+        let _held = match tables {
+            Tables::Here(_) => Vec::new(),
+            // Asking a server lets other threads run: they must not resize what we have not read yet.
+            Tables::There(_) => hold_all(data)?,
+        };
+        let options = priorities.iter().map(|(name, _)| match tables {
+            Tables::Here(_) => tables.options(py, name),
+            Tables::There(link) => link.described(py, name, until),
+        });
+        let options = options.collect::<PyResult<Vec<_>>>()?;
+        let asked = options.iter().find_map(|table| table.signature.clone());
+        let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
+        let steps = steps(py, &known, &leaves)?;
+        let wrong = |error: Error| errors::to_py(py, &error);
+        let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
+        for (column, leaf) in leaves.iter().enumerate() {
+            fill(py, &known, leaf, &mut builder, column, steps)?;
+        }
+        let key = tables.fresh_number() >> 1;
+        let items = enter(py, || {
+            let item = seal(tables, builder, key, steps, !time_axis)?;
+            let items = priorities.iter().map(|(_, priority)| NewItem {
+                priority: *priority,
+                ..item.clone()
+            });
+            let items: Vec<NewItem> = items.collect();
+            for (table, item) in options.iter().zip(&items) {
+                table.check_item(item)?;
+            }
+            Ok(items)
+        })?;
+        Ok((key, options, items))
     }
 
     fn look<'py>(
@@ -256,13 +283,11 @@ fn put_here(
 fn put_there(
     py: Python<'_>,
     link: &Link,
-    names: &[&str],
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
-    timeout: Timeout,
+    (timeout, deadline): (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
-    let deadline = timeout.deadline();
-    let mut outbox = link.outbox();
+    let (mut outbox, forgotten) = link.outbox();
     let numbers = enter(py, || {
         let numbers = options.iter().map(|options| outbox.number_of(options));
         let numbers: Vec<u32> = numbers.collect();
@@ -270,13 +295,13 @@ fn put_there(
         Ok(numbers)
     })?;
     if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
-        link.put_back(outbox);
-        return Ok(vec![true; names.len()]);
+        link.put_back(outbox, forgotten);
+        return Ok(vec![true; options.len()]);
     }
     if !py.detach(|| outbox.finish(ANSWER)) && outbox.in_flight() > 0 {
-        let unsure = (numbers.iter().zip(names))
+        let unsure = (numbers.iter().zip(options))
             .filter(|(number, _)| outbox.in_flight_to(**number) > 0)
-            .map(|(_, name)| format!("`{name}`"));
+            .map(|(_, table)| format!("`{}`", table.name));
         let text = format!(
             "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
             link.client.address(),

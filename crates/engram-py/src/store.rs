@@ -262,7 +262,7 @@ impl Store {
             })?,
             Tables::There(link) => {
                 // As in process, an unknown table is found now.
-                tables.options(py, table, Timeout::NEVER)?;
+                tables.options(py, table)?;
                 let stream = enter(py, || link.client.stream(table.into(), options))?;
                 Fetching::There(stream)
             }

@@ -1,6 +1,7 @@
 //! Where the tables are: in this process, or at a server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -35,8 +36,18 @@ pub(crate) struct There {
 pub(crate) struct Link {
     forks: u64,
     pub(crate) client: Arc<Client>,
-    /// Outboxes of single inserts, to be used again.
-    spare: Mutex<Vec<RemoteOutbox>>,
+    memory: Mutex<Memory>,
+}
+
+/// What single inserts need again and again.
+#[derive(Debug, Default)]
+struct Memory {
+    /// What tables were made with, as the server said last.
+    described: HashMap<String, Arc<TableOptions>>,
+    /// Outboxes, which remember that, too.
+    spare: Vec<RemoteOutbox>,
+    /// How often all of this was forgotten.
+    forgotten: u64,
 }
 
 impl There {
@@ -58,7 +69,7 @@ impl There {
         let link = Arc::new(Link {
             forks: forks(),
             client: Arc::new(client),
-            spare: Mutex::default(),
+            memory: Mutex::default(),
         });
         // The parent's threads, which its client would wait for, are not here.
         std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
@@ -91,20 +102,66 @@ impl Drop for There {
 }
 
 impl Link {
-    /// An outbox for one insert.
-    pub(crate) fn outbox(&self) -> RemoteOutbox {
-        let spare = self
-            .spare
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
-        spare.unwrap_or_else(|| self.client.outbox())
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a table was made with: remembered, until that is forgotten. A server may take a little
+    /// longer than the deadline to tell.
+    pub(crate) fn described(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        (timeout, deadline): (Timeout, Option<Instant>),
+    ) -> PyResult<Arc<TableOptions>> {
+        if let Some(known) = self.memory().described.get(table) {
+            return Ok(Arc::clone(known));
+        }
+        let deadline = deadline.map(|deadline| deadline + ANSWER);
+        let described = wait_for(py, &mut self.client.describe(table), deadline)?;
+        let options = described.ok_or_else(|| {
+            let text = format!(
+                "the server at {} did not answer within {} s, asked about table `{table}`",
+                self.client.address(),
+                timeout.seconds()
+            );
+            errors::to_py(py, &Error::DeadlineExceeded(text))
+        })?;
+        let known = Arc::clone(&options);
+        self.memory().described.insert(table.into(), known);
+        Ok(options)
+    }
+
+    /// Forgets what tables were made with: they may have been made anew. True if anything was known.
+    pub(crate) fn forget(&self) -> bool {
+        let mut memory = self.memory();
+        let forgotten = memory.forgotten + 1;
+        let before = std::mem::replace(
+            &mut *memory,
+            Memory {
+                forgotten,
+                ..Memory::default()
+            },
+        );
+        drop(memory);
+        !before.described.is_empty()
+    }
+
+    /// An outbox for one insert, and what [`Link::put_back`] wants to know.
+    pub(crate) fn outbox(&self) -> (RemoteOutbox, u64) {
+        let mut memory = self.memory();
+        let (spare, forgotten) = (memory.spare.pop(), memory.forgotten);
+        drop(memory);
+        let outbox = spare.unwrap_or_else(|| self.client.outbox());
+        (outbox, forgotten)
     }
 
     /// Takes back an outbox whose items are all settled.
-    pub(crate) fn put_back(&self, outbox: RemoteOutbox) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        spare.push(outbox);
+    pub(crate) fn put_back(&self, outbox: RemoteOutbox, forgotten: u64) {
+        let mut memory = self.memory();
+        if memory.forgotten == forgotten {
+            memory.spare.push(outbox);
+        }
     }
 }
 
@@ -142,31 +199,15 @@ impl Tables {
         }
     }
 
-    /// What a table was made with. A server may take a little longer than `timeout` to tell.
-    pub(crate) fn options(
-        &self,
-        py: Python<'_>,
-        table: &str,
-        timeout: Timeout,
-    ) -> PyResult<Arc<TableOptions>> {
+    /// What a table was made with.
+    pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
         match self {
             // At once, so with the GIL.
             Self::Here(engine) => match engine.table(table) {
                 Ok(table) => Ok(Arc::clone(table.options())),
                 Err(error) => Err(errors::to_py(py, &error)),
             },
-            Self::There(link) => {
-                let deadline = timeout.deadline().map(|deadline| deadline + ANSWER);
-                let mut reply = link.client.describe(table);
-                wait_for(py, &mut reply, deadline)?.ok_or_else(|| {
-                    let text = format!(
-                        "the server at {} did not answer within {} s, asked about table `{table}`",
-                        link.client.address(),
-                        timeout.seconds()
-                    );
-                    errors::to_py(py, &Error::DeadlineExceeded(text))
-                })
-            }
+            Self::There(link) => wait_for_reply(py, link.client.describe(table)),
         }
     }
 

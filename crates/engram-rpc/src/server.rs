@@ -124,7 +124,7 @@ impl Server {
         let address = doors.address;
         let (stop, stopped) = watch::channel(false);
         let stopping = Stopping::new(stopped, address);
-        let service = Service::new(engine, &options, stopping.clone());
+        let service = Service::new(engine, &options, &doors, stopping.clone());
         let serving = Serving::new(service, guard, tls, stopping)?;
         let (begun, begins) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()

@@ -1,8 +1,11 @@
 //! Reaching a server, and reaching it again.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -63,6 +66,8 @@ pub(crate) struct Connector {
     endpoint: Endpoint,
     bearer: Bearer,
     options: ClientOptions,
+    /// Of an address of this machine.
+    local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
 }
 
@@ -135,6 +140,7 @@ impl Connector {
         Ok(Self {
             endpoint,
             bearer,
+            local_port: local_port(&options.address),
             options,
             is_closed: watch::Sender::new(false),
         })
@@ -202,24 +208,45 @@ impl Connector {
             }
             Attempt::Again(why)
         })?;
-        let mut api = EngramClient::with_interceptor(channel, self.bearer.clone())
-            .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE);
+        let mut api = self.api(channel);
         match self.greet(&mut api).await {
-            Ok(()) => Ok(api),
+            Ok(found) => Ok(self.local(&found).await.unwrap_or(api)),
             Err(status) => Err(self
                 .refused(&status)
                 .map_or_else(|| Attempt::Again(status.message().into()), Attempt::Final)),
         }
     }
 
-    /// Asks whether anybody is there, and speaks our language.
-    pub(crate) async fn greet(&self, api: &mut Api) -> Result<(), Status> {
+    /// Asks who is there, and whether it speaks our language.
+    pub(crate) async fn greet(&self, api: &mut Api) -> Result<pb::HelloReply, Status> {
         let hello = pb::HelloRequest {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
         };
-        api.hello(hello).await.map(drop)
+        Ok(api.hello(hello).await?.into_inner())
+    }
+
+    fn api(&self, channel: Channel) -> Api {
+        EngramClient::with_interceptor(channel, self.bearer.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE)
+    }
+
+    /// The shorter way to a server of this machine, unless something stands between on purpose.
+    async fn local(&self, found: &pb::HelloReply) -> Option<Api> {
+        let port = self.local_port?;
+        if found.local_socket.is_empty() || u32::from(port) != found.port {
+            return None;
+        }
+        let name = format!("\0{}", found.local_socket);
+        let connect = tower::service_fn(move |_| {
+            let name = name.clone();
+            async { UnixStream::connect(name).await.map(TokioIo::new) }
+        });
+        let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
+        let mut api = self.api(channel);
+        let reply = self.greet(&mut api).await.ok()?;
+        (reply.instance == found.instance).then_some(api)
     }
 
     /// The error for a status that trying again would not change.
@@ -239,6 +266,14 @@ impl Connector {
             _ => None,
         }
     }
+}
+
+/// The port of an address that cannot be another machine's.
+fn local_port(address: &str) -> Option<u16> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    is_local.then(|| port.parse().ok())?
 }
 
 enum Attempt {

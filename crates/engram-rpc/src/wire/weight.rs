@@ -75,7 +75,7 @@ impl Weighed for pb::HelloRequest {
 }
 
 impl Weighed for pb::HelloReply {
-    const FIELDS: &'static [Field] = &[text(2)];
+    const FIELDS: &'static [Field] = &[text(2), text(5)];
 }
 
 impl Weighed for pb::ManageRequest {

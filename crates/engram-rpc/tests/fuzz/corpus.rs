@@ -63,6 +63,8 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         protocol: 1,
         version: "0.1.0".into(),
         instance: 77,
+        port: 80,
+        local_socket: "socket".into(),
     };
     add(Kind::HelloReply, hello.encode_to_vec());
     for reply in managed() {
