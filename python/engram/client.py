@@ -1,5 +1,6 @@
 """The client: the tables of a server, used as if they were here."""
 
+import weakref
 from os import PathLike
 
 from engram import _checks, _engram
@@ -53,6 +54,8 @@ class Client(AnyStore):
         tls = None if ca is None else (_read(ca), identity, server_name)
         self.address = address
         self._native = _engram.Store.connect(address, token, tls, timeout)
+        # A program that ends says first which samples it has used: others would get them again.
+        weakref.finalize(self, self._native.settle)
 
     def __repr__(self) -> str:
         return f"Client({self.address})"

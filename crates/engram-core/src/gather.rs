@@ -1,18 +1,18 @@
 //! From items to batches: the cells of many trajectories, copied side by side.
 
-use std::collections::HashMap;
+mod unpacked;
+
 use std::sync::{Arc, OnceLock};
 
-use crate::aligned::AlignedBytes;
-use crate::chunk::{Chunk, string_cells};
+use crate::chunk::string_cells;
 use crate::codec::Codec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::payload::Pinned;
 use crate::pool::{Pool, PooledBytes};
 use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
 use crate::trajectory::Trajectory;
+use unpacked::Unpacked;
 
 /// Batches from this size on are copied by several threads.
 const PARALLEL: usize = 4 << 20;
@@ -113,6 +113,10 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
     let plans = (0..first.columns())
         .map(|column| Plan::new(models, column, uneven))
         .collect::<Result<Vec<_>>>()?;
+    let least = plans.iter().try_fold(0_usize, |all, plan| {
+        all.checked_add(plan.least_bytes(items.len())?)
+    });
+    pool.check(items.len(), least)?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
         .zip(&first.layout().names)
@@ -139,7 +143,7 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
         .into_iter()
         .zip(buffers)
         .enumerate()
-        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer))
+        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer, pool))
         .collect::<Result<Vec<_>>>()?;
     Ok(Columns {
         layout: Arc::clone(first.layout()),
@@ -323,9 +327,15 @@ impl Plan {
         self.cell.dtype == DType::String
     }
 
-    fn finish<T: AsTrajectory>(self, items: &[T], at: usize, bytes: PooledBytes) -> Result<Column> {
+    fn finish<T: AsTrajectory>(
+        self,
+        items: &[T],
+        at: usize,
+        bytes: PooledBytes,
+        pool: &Pool,
+    ) -> Result<Column> {
         let data = if self.is_string() {
-            Data::Strings(self.gather_strings(items, at)?)
+            Data::Strings(self.gather_strings(items, at, pool)?)
         } else {
             Data::Bytes(bytes)
         };
@@ -336,9 +346,18 @@ impl Plan {
         })
     }
 
-    fn gather_strings<T: AsTrajectory>(&self, items: &[T], at: usize) -> Result<Vec<u8>> {
+    fn gather_strings<T: AsTrajectory>(
+        &self,
+        items: &[T],
+        at: usize,
+        pool: &Pool,
+    ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
+            pool.check(
+                items.len(),
+                more.and_then(|more| out.len().checked_add(more)),
+            )?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
                 let name = &items[0].trajectory().layout().names[at];
@@ -490,43 +509,9 @@ fn touch<T: AsTrajectory>(block: &[T], plans: &[Plan]) {
     std::hint::black_box(sum);
 }
 
-/// Columns unpacked for this batch: each once, however many items share it.
-#[derive(Default)]
-struct Unpacked {
-    columns: HashMap<(*const Chunk, usize), AlignedBytes>,
-}
-
-impl Unpacked {
-    fn read(
-        &mut self,
-        chunk: &Arc<Chunk>,
-        column: usize,
-        from: usize,
-        out: &mut [u8],
-    ) -> Result<()> {
-        let key = (Arc::as_ptr(chunk), column);
-        if !self.columns.is_empty()
-            && let Some(bytes) = self.columns.get(&key)
-        {
-            out.copy_from_slice(&bytes[from..from + out.len()]);
-            return Ok(());
-        }
-        let pinned: Pinned<'_> = chunk.payload().pin()?;
-        if let Some(raw) = chunk.raw(&pinned, column) {
-            out.copy_from_slice(&raw[from..from + out.len()]);
-            return Ok(());
-        }
-        let bytes = chunk.unpack(&pinned, column)?;
-        out.copy_from_slice(&bytes[from..from + out.len()]);
-        self.columns.insert(key, bytes);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChunkBuilder, Compression, Compressor, Origin, Schema};
     use smallvec::smallvec;
 
     #[test]
@@ -550,31 +535,5 @@ mod tests {
             too_large("x", 16, None).to_string(),
             "column `x` of a batch of 16 items needs 2^64 or more bytes, more than the system gives"
         );
-    }
-
-    #[test]
-    fn a_column_is_unpacked_once() {
-        let cell = CellSpec {
-            dtype: DType::Uint8,
-            shape: smallvec![5_000],
-        };
-        let layout = Arc::new(Layout {
-            names: Box::new(["obs".into()]),
-            structure: "".into(),
-        });
-        let cells = Box::new([cell]);
-        let mut builder = ChunkBuilder::new(Arc::new(Schema { layout, cells }), 2).unwrap();
-        builder.set_rows(0, 2);
-        let mut compressor = Compressor::new(Compression::Auto);
-        let chunk = Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap());
-        let mut unpacked = Unpacked::default();
-        let mut out = [1; 10];
-        unpacked.read(&chunk, 0, 5_000, &mut out).unwrap();
-        assert_eq!(out, [0; 10]);
-        for bytes in unpacked.columns.values_mut() {
-            bytes.fill(7);
-        }
-        unpacked.read(&chunk, 0, 2_000, &mut out).unwrap();
-        assert_eq!((out, unpacked.columns.len()), ([7; 10], 1));
     }
 }

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::aligned::AlignedBytes;
+use crate::error::{Error, Result};
 
 /// Bytes a pool keeps for later; more is freed at once.
 const KEEP: usize = 256 << 20;
@@ -15,6 +16,8 @@ const WORTH_POOLING: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub struct Pool {
     free: Mutex<Free>,
+    /// Bytes of one batch; `None` for as many as the system gives.
+    most: Option<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +35,34 @@ pub struct PooledBytes {
 }
 
 impl Pool {
+    /// A pool for batches of at most so many bytes.
+    #[must_use]
+    pub fn with_most(most: usize) -> Self {
+        Self {
+            most: Some(most),
+            ..Self::default()
+        }
+    }
+
+    /// Refuses a batch that is too large; `None` for more bytes than can be counted.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] saying what was asked for, and what is allowed.
+    pub fn check(&self, items: usize, bytes: Option<usize>) -> Result<()> {
+        let Some(most) = self.most else {
+            return Ok(());
+        };
+        let needed = match bytes {
+            Some(bytes) if bytes <= most => return Ok(()),
+            Some(bytes) => format!("at least {bytes}"),
+            None => "more than 2^64".into(),
+        };
+        Err(Error::OutOfMemory(format!(
+            "a batch of {items} items takes {needed} bytes; at most {most} are allowed: ask \
+             for fewer items"
+        )))
+    }
+
     /// A buffer of `len` bytes; `None` when the system does not give so many.
     #[must_use]
     pub fn take(self: &Arc<Self>, len: usize) -> Option<PooledBytes> {

@@ -1,11 +1,11 @@
 //! `Store.insert`: a whole item in one call.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
-    Schema, Shape, Signature, Trajectory,
+    Schema, Shape, Signature, TableOptions, Trajectory,
 };
 use engram_engine::Engine;
 use pyo3::prelude::*;
@@ -15,7 +15,10 @@ use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
 use crate::leaf::{Leaf, hold};
 use crate::structure::Structure;
-use crate::tables::{Link, Tables};
+use crate::tables::{ANSWER, Link, Tables};
+
+/// How long an explanation of a deadline is worth waiting for.
+const EXPLAIN: Duration = Duration::from_millis(400);
 
 /// Remembers what the last item looked like: usually the next one looks the same.
 #[derive(Debug, Default)]
@@ -32,6 +35,9 @@ struct Known {
     asked: Option<Arc<Signature>>,
 }
 
+/// A key, the tables' options, and an item for each.
+type Prepared = (u64, Vec<Arc<TableOptions>>, Vec<NewItem>);
+
 impl Inserter {
     /// Inserts one item into several tables, all sharing its data; returns its key.
     pub(crate) fn insert(
@@ -47,19 +53,19 @@ impl Inserter {
             let text = "no table to insert into; priorities must name at least one table";
             return Err(errors::invalid(py, text.into()));
         }
-        let (key, items) = match (self.prepare(tables, data, priorities, time_axis), tables) {
+        let deadline = timeout.deadline();
+        let prepare = || self.prepare(tables, data, priorities, (timeout, deadline), time_axis);
+        let (key, options, items) = match (prepare(), tables) {
             // What we remember of the server's tables may be out of date.
-            (Err(_), Tables::There(link)) if link.forget() => {
-                self.prepare(tables, data, priorities, time_axis)?
-            }
+            (Err(_), Tables::There(link)) if link.forget() => prepare()?,
             (prepared, _) => prepared?,
         };
-        let deadline = timeout.deadline();
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let taken = match tables {
             Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
             Tables::There(link) => {
-                put_there(py, link, &wanted, items, deadline).inspect_err(|_| {
+                let put = put_there(py, link, &options, items, (timeout, deadline));
+                put.inspect_err(|_| {
                     link.forget();
                 })?
             }
@@ -74,7 +80,7 @@ impl Inserter {
         if late.is_empty() {
             return Ok(key);
         }
-        let infos = tables.infos(py)?;
+        let infos = tables.infos_soon(py, EXPLAIN)?;
         let whys = wanted
             .iter()
             .zip(&taken)
@@ -107,8 +113,9 @@ impl Inserter {
         tables: &Tables,
         data: &Bound<'_, PyAny>,
         priorities: &[(String, f64)],
+        until: (Timeout, Option<Instant>),
         time_axis: bool,
-    ) -> PyResult<(u64, Vec<NewItem>)> {
+    ) -> PyResult<Prepared> {
         let py = data.py();
         let _held = match tables {
             Tables::Here(_) => Vec::new(),
@@ -117,7 +124,7 @@ impl Inserter {
         };
         let options = priorities.iter().map(|(name, _)| match tables {
             Tables::Here(_) => tables.options(py, name),
-            Tables::There(link) => link.described(py, name),
+            Tables::There(link) => link.described(py, name, until),
         });
         let options = options.collect::<PyResult<Vec<_>>>()?;
         let asked = options.iter().find_map(|table| table.signature.clone());
@@ -141,7 +148,7 @@ impl Inserter {
             }
             Ok(items)
         })?;
-        Ok((key, items))
+        Ok((key, options, items))
     }
 
     fn look<'py>(
@@ -276,22 +283,33 @@ fn put_here(
 fn put_there(
     py: Python<'_>,
     link: &Link,
-    names: &[&str],
+    options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
-    deadline: Option<Instant>,
+    (timeout, deadline): (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
     let (mut outbox, forgotten) = link.outbox();
     let numbers = enter(py, || {
-        let numbers = names.iter().map(|name| outbox.table_number(name));
-        let numbers = numbers.collect::<Result<Vec<_>>>()?;
+        let numbers = options.iter().map(|options| outbox.number_of(options));
+        let numbers: Vec<u32> = numbers.collect();
         outbox.send(numbers.iter().copied().zip(items))?;
         Ok(numbers)
     })?;
     if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
         link.put_back(outbox, forgotten);
-        return Ok(vec![true; names.len()]);
+        return Ok(vec![true; options.len()]);
     }
-    py.detach(|| outbox.finish());
+    if !py.detach(|| outbox.finish(ANSWER)) && outbox.in_flight() > 0 {
+        let unsure = (numbers.iter().zip(options))
+            .filter(|(number, _)| outbox.in_flight_to(**number) > 0)
+            .map(|(_, table)| format!("`{}`", table.name));
+        let text = format!(
+            "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
+            link.client.address(),
+            timeout.seconds(),
+            unsure.collect::<Vec<_>>().join(", ")
+        );
+        return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
+    }
     let taken = numbers
         .iter()
         .map(|number| outbox.in_flight_to(*number) == 0);

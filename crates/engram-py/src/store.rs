@@ -147,6 +147,13 @@ impl Store {
         }
     }
 
+    /// Waits a moment until a server knows what was sampled.
+    fn settle(&self, py: Python<'_>) {
+        if let Place::There(there) = &self.place {
+            there.settle(py);
+        }
+    }
+
     fn create_table(&self, py: Python<'_>, config: TableConfig<'_>) -> PyResult<()> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let seed = config.seed();

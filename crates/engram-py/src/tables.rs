@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use engram_core::{Error, Result, TableOptions};
@@ -9,8 +10,11 @@ use engram_engine::{Engine, TableInfo};
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox, Reply};
 use pyo3::prelude::*;
 
-use crate::door::{Home, enter, forks, wait_for};
+use crate::door::{Home, Timeout, enter, forks, wait_for};
 use crate::errors;
+
+/// How long a server may take to answer beyond a deadline.
+pub(crate) const ANSWER: Duration = Duration::from_millis(400);
 
 /// What a store object stands for.
 #[derive(Debug)]
@@ -71,6 +75,30 @@ impl There {
         std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
         Ok(link)
     }
+
+    /// Waits a moment until the server knows what this process has sampled. Nothing in a child
+    /// that has not used it.
+    pub(crate) fn settle(&self, py: Python<'_>) {
+        let known = self.link.load_full();
+        match known {
+            Some(link) if link.forks == forks() => py.detach(|| link.client.settle()),
+            foreign => std::mem::forget(foreign),
+        }
+    }
+}
+
+impl Drop for There {
+    fn drop(&mut self) {
+        let link = self.link.swap(None);
+        match link {
+            Some(link) if link.forks == forks() => {
+                // Its outboxes take leave of the server.
+                Python::try_attach(|py| py.detach(|| drop(link)));
+            }
+            // Waiting for the parent's threads would take for ever.
+            foreign => std::mem::forget(foreign),
+        }
+    }
 }
 
 impl Link {
@@ -78,12 +106,27 @@ impl Link {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a table was made with: remembered, until that is forgotten.
-    pub(crate) fn described(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
+    /// What a table was made with: remembered, until that is forgotten. A server may take a little
+    /// longer than the deadline to tell.
+    pub(crate) fn described(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        (timeout, deadline): (Timeout, Option<Instant>),
+    ) -> PyResult<Arc<TableOptions>> {
         if let Some(known) = self.memory().described.get(table) {
             return Ok(Arc::clone(known));
         }
-        let options = wait_for_reply(py, self.client.describe(table))?;
+        let deadline = deadline.map(|deadline| deadline + ANSWER);
+        let described = wait_for(py, &mut self.client.describe(table), deadline)?;
+        let options = described.ok_or_else(|| {
+            let text = format!(
+                "the server at {} did not answer within {} s, asked about table `{table}`",
+                self.client.address(),
+                timeout.seconds()
+            );
+            errors::to_py(py, &Error::DeadlineExceeded(text))
+        })?;
         let known = Arc::clone(&options);
         self.memory().described.insert(table.into(), known);
         Ok(options)
@@ -175,6 +218,15 @@ impl Tables {
             |engine| Ok(engine.tables()?.iter().map(|table| table.info()).collect()),
             Client::infos,
         )
+    }
+
+    /// The same, or nothing where a server takes longer than `within`.
+    pub(crate) fn infos_soon(&self, py: Python<'_>, within: Duration) -> PyResult<Vec<TableInfo>> {
+        let Self::There(link) = self else {
+            return self.infos(py);
+        };
+        let infos = wait_for(py, &mut link.client.infos(), Some(Instant::now() + within))?;
+        Ok(infos.unwrap_or_default())
     }
 
     /// A number to make keys from, given out once.

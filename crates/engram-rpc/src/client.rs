@@ -1,5 +1,6 @@
 //! The client: the same calls as the engine's, answered by a server.
 
+mod asking;
 mod change;
 mod connect;
 mod insert;
@@ -11,19 +12,21 @@ mod talk;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
 use engram_engine::{Patience, StreamOptions, TableInfo, Waited, wait};
-use rand::rand_core::Rng;
+use rand::rand_core::TryRng;
+use rand::rngs::SysRng;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
-use crate::pb;
 use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
 use crate::wire::{error_in, info_in, join, limits_out, options_in, options_out};
+use crate::{MAX_BATCH, pb};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;
@@ -34,6 +37,9 @@ pub use outbox::RemoteOutbox;
 pub use reply::Reply;
 pub use sample::{Ask, AskTicket, Delivered, RemoteLease};
 pub use stream::{RemoteNext, RemoteStream};
+
+/// How long closing waits for a server that does not answer.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Threads that all clients of a process share.
 const THREADS: usize = 2;
@@ -80,14 +86,20 @@ impl Client {
     /// A client of the server at an address. Connects when it has something to say.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for impossible options.
+    /// [`Error::InvalidArgument`] for impossible options, [`Error::Unavailable`] where the system
+    /// has no threads or random numbers for us.
     pub fn new(options: ClientOptions) -> Result<Self> {
         let runtime = runtime()?;
         // The transport wants to be made where it will run.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
-        let pool = Arc::<Pool>::default();
+        let pool = Arc::new(Pool::with_most(MAX_BATCH));
         let unsent = Arc::<AtomicU64>::default();
+        // Of the system's: a generator of our own would say the same in every forked child, and a
+        // server would take one's items for another's.
+        let entropy = SysRng.try_next_u64().map_err(|error| {
+            Error::Unavailable(format!("the system has no random numbers: {error}"))
+        })?;
         let (asks, _) = Asks::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
             runtime,
@@ -95,17 +107,29 @@ impl Client {
             changes: Changes::open(runtime.handle(), &connector),
             asks,
             pool,
-            entropy: rand::rng().next_u64(),
+            entropy,
             next_number: AtomicU64::new(0),
             unsent,
             connector,
         })
     }
 
-    /// Ends every waiting call of this client, and lets it ask nothing any more. Calling it again
-    /// does nothing.
+    /// Ends every waiting call of this client, and lets it ask nothing any more, once the server
+    /// knows which batches were used. Calling it again does nothing.
     pub fn close(&self) {
+        self.settle();
         self.connector.close();
+    }
+
+    /// Waits until the server knows which batches were used, for a second at most: of those that
+    /// it does not know of, the items go back.
+    pub fn settle(&self) {
+        let mut settled = Box::pin(self.asks.clone().settle());
+        let mut patience = Patience {
+            deadline: Some(std::time::Instant::now() + FAREWELL),
+            interrupted: &mut || false,
+        };
+        let _ = wait(&mut settled, &mut patience);
     }
 
     /// The server's address, as it was given.
@@ -183,12 +207,13 @@ impl Client {
     }
 
     fn change(&self, table: &str, keys: &[u64], change: pb::change_request::Change) -> Reply<u64> {
-        self.changes.ask(pb::ChangeRequest {
+        let request = pb::ChangeRequest {
             id: 0,
             table: table.into(),
             keys_le: join(keys.iter().copied()),
             change: Some(change),
-        })
+        };
+        self.changes.ask(self.runtime(), &self.asks, request)
     }
 
     /// Names of all tables.
@@ -281,9 +306,15 @@ impl Client {
     ) -> Reply<T> {
         let (sender, receiver) = oneshot::channel();
         let (connector, api) = (Arc::clone(&self.connector), Arc::clone(&self.api));
+        let asks = self.asks.clone();
         self.runtime.spawn(async move {
+            let exchange = async {
+                // The numbers count the batches that were used before.
+                asks.settle().await;
+                exchange(&connector, &api, call).await
+            };
             let exchanged = tokio::select! {
-                exchanged = exchange(&connector, &api, call) => exchanged,
+                exchanged = exchange => exchanged,
                 () = connector.closed() => Err(closed_error()),
             };
             let outcome = match exchanged {
@@ -341,6 +372,13 @@ async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -
     loop {
         let mut used = {
             let mut api = api.lock().await;
+            // What may be said only once is not said to a server that went away some time ago.
+            if !is_repeatable(&call)
+                && let Some(known) = &mut *api
+                && connector.greet(known).await.is_err()
+            {
+                *api = None;
+            }
             match &*api {
                 Some(api) => api.clone(),
                 None => api.insert(connector.connect(since).await?).clone(),

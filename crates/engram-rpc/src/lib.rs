@@ -24,6 +24,9 @@ pub const PROTOCOL: u32 = 1;
 /// Largest message that either side reads.
 pub const MAX_MESSAGE: usize = 4 << 20;
 
+/// Largest batch: what its columns take in all.
+pub const MAX_BATCH: usize = 4 << 30;
+
 /// Payload bytes that a sender puts into one message.
 pub const PART: usize = 256 << 10;
 

@@ -5,13 +5,16 @@
 
 mod batch_in;
 mod batch_out;
+mod codec;
 mod insert_in;
 mod insert_out;
 mod numbers;
 mod options;
+mod weight;
 
 pub use batch_in::{Arrived, Arriving};
 pub use batch_out::BatchOut;
+pub use codec::{WeighingCodec, WeighingDecoder};
 pub use insert_in::{Broken, Intake};
 pub use insert_out::{Parcel, Told};
 pub use numbers::{f64s, i64s, join, u32s, u64s};
@@ -19,6 +22,14 @@ pub use options::{
     cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,
     limits_out, options_in, options_out,
 };
+
+pub use weight::{MOST as MOST_DECODED, Weighed, check as check_weight};
+
+/// Names that a layout, and columns that a schema, shape, item or signature may have.
+const MAX_COLUMNS: usize = 16_384;
+
+/// Axes that an array may have.
+const MAX_AXES: usize = 64;
 
 /// How an extent's bytes are written.
 pub(crate) const RAW: u32 = 0;

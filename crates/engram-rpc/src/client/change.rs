@@ -11,9 +11,11 @@ use tonic::{Status, Streaming};
 
 use super::connect::{Api, Connector};
 use super::reply::Reply;
+use super::sample::Asks;
 use super::talk::{Talk, run};
 use crate::pb;
 use crate::pb::change_reply::Reply as Answer;
+use crate::pb::change_request::Change;
 use crate::wire::error_in;
 
 /// The changes of one client.
@@ -32,12 +34,39 @@ impl Changes {
     }
 
     /// Asks for a change; yields how many of its keys were there.
-    pub(crate) fn ask(&self, request: pb::ChangeRequest) -> Reply<u64> {
+    /// It is made after `asks` has settled: the items of a batch that was used are gone for it.
+    pub(crate) fn ask(
+        &self,
+        runtime: &Handle,
+        asks: &Asks,
+        request: pb::ChangeRequest,
+    ) -> Reply<u64> {
         let (sender, receiver) = oneshot::channel();
         // Where nobody receives, the reply says so.
-        let _ = self.commands.send((request, sender));
+        if asks.is_settled() {
+            let _ = self.commands.send((request, sender));
+        } else {
+            let (asks, commands) = (asks.clone(), self.commands.clone());
+            runtime.spawn(async move {
+                asks.settle().await;
+                let _ = commands.send((request, sender));
+            });
+        }
         Reply::new(receiver)
     }
+}
+
+/// What a server that is gone may or may not have done.
+fn unacknowledged(request: &pb::ChangeRequest) -> String {
+    let what = match request.change {
+        Some(Change::PrioritiesLe(_)) => "an update of the priorities",
+        _ => "a deletion",
+    };
+    format!(
+        "{what} of {} items of table `{}` is not acknowledged",
+        request.keys_le.len() / size_of::<u64>(),
+        request.table
+    )
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +95,7 @@ impl Talk for Underway {
         self.waiting.insert(request.id, (request, reply));
     }
 
-    fn connected(&mut self) {
+    fn disconnected(&mut self) {
         self.said = 0;
     }
 
@@ -98,8 +127,14 @@ impl Talk for Underway {
     }
 
     fn fail(&mut self, error: &Error) {
-        for (_, reply) in std::mem::take(&mut self.waiting).into_values() {
-            let _ = reply.send(Err(error.clone()));
+        for (request, reply) in std::mem::take(&mut self.waiting).into_values() {
+            let error = match error {
+                Error::Unavailable(text) => {
+                    Error::Unavailable(format!("{text}; {}", unacknowledged(&request)))
+                }
+                other => other.clone(),
+            };
+            let _ = reply.send(Err(error));
         }
     }
 }

@@ -209,16 +209,21 @@ impl Connector {
             Attempt::Again(why)
         })?;
         let mut api = self.api(channel);
-        let hello = pb::HelloRequest {
-            protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").into(),
-        };
-        match api.hello(hello.clone()).await {
-            Ok(reply) => Ok(self.local(&reply.into_inner(), hello).await.unwrap_or(api)),
+        match self.greet(&mut api).await {
+            Ok(found) => Ok(self.local(&found).await.unwrap_or(api)),
             Err(status) => Err(self
                 .refused(&status)
                 .map_or_else(|| Attempt::Again(status.message().into()), Attempt::Final)),
         }
+    }
+
+    /// Asks who is there, and whether it speaks our language.
+    pub(crate) async fn greet(&self, api: &mut Api) -> Result<pb::HelloReply, Status> {
+        let hello = pb::HelloRequest {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        Ok(api.hello(hello).await?.into_inner())
     }
 
     fn api(&self, channel: Channel) -> Api {
@@ -228,7 +233,7 @@ impl Connector {
     }
 
     /// The shorter way to a server of this machine, unless something stands between on purpose.
-    async fn local(&self, found: &pb::HelloReply, hello: pb::HelloRequest) -> Option<Api> {
+    async fn local(&self, found: &pb::HelloReply) -> Option<Api> {
         let port = self.local_port?;
         if found.local_socket.is_empty() || u32::from(port) != found.port {
             return None;
@@ -240,7 +245,7 @@ impl Connector {
         });
         let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
         let mut api = self.api(channel);
-        let reply = api.hello(hello).await.ok()?.into_inner();
+        let reply = self.greet(&mut api).await.ok()?;
         (reply.instance == found.instance).then_some(api)
     }
 

@@ -207,7 +207,7 @@ impl Talk for Sending {
         }
     }
 
-    fn connected(&mut self) {
+    fn disconnected(&mut self) {
         self.begun = false;
         self.said = 0;
         self.told = Told::default();
@@ -271,9 +271,9 @@ impl Talk for Sending {
         self.given_up = true;
         let left = self.progress.in_flight();
         let error = match error {
-            Error::Unavailable(text) => Error::Unavailable(format!(
-                "{text}; {left} items of this writer are not acknowledged, and stay queued"
-            )),
+            Error::Unavailable(text) => {
+                Error::Unavailable(format!("{text}; {left} items are not acknowledged"))
+            }
             other => other.clone(),
         };
         self.progress.state.lock().errors.push_back(error);

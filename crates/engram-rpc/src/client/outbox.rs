@@ -26,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub struct RemoteOutbox {
     client: Arc<Client>,
     commands: Option<mpsc::UnboundedSender<Command>>,
-    task: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<bool>>,
     progress: Arc<Progress>,
     tables: Vec<Arc<TableOptions>>,
     allowed: usize,
@@ -61,23 +61,37 @@ impl RemoteOutbox {
     /// # Errors
     /// [`engram_core::Error::UnknownTable`], or what keeps us from asking.
     pub fn table_number(&mut self, name: &str) -> Result<u32> {
-        let known = self.tables.iter().enumerate().find(|(number, table)| {
-            table.name == name && !u32::try_from(*number).is_ok_and(|at| self.progress.is_lost(at))
-        });
-        if let Some((number, _)) = known {
-            return Ok(u32::try_from(number).unwrap_or(u32::MAX));
+        if let Some(number) = self.known(name) {
+            return Ok(number);
         }
         let options = wait_on(self.client.describe(name))?;
+        Ok(self.add_table(name, options))
+    }
+
+    /// As [`Self::table_number`], of a table whose options its server has just told.
+    pub fn number_of(&mut self, options: &Arc<TableOptions>) -> u32 {
+        let known = self.known(&options.name);
+        known.unwrap_or_else(|| self.add_table(&options.name, Arc::clone(options)))
+    }
+
+    fn known(&self, name: &str) -> Option<u32> {
+        let mut numbers = (0_u32..).zip(&self.tables);
+        let known =
+            numbers.find(|(number, table)| table.name == name && !self.progress.is_lost(*number));
+        known.map(|(number, _)| number)
+    }
+
+    fn add_table(&mut self, name: &str, options: Arc<TableOptions>) -> u32 {
         if let Some(lost) = self.tables.iter().position(|table| table.name == name) {
             // Numbers go on where they were: the session is the same.
             self.tables[lost] = options;
             self.progress.found(lost);
-            return Ok(u32::try_from(lost).unwrap_or(u32::MAX));
+            return u32::try_from(lost).unwrap_or(u32::MAX);
         }
         self.tables.push(options);
         self.progress.add_table();
         self.tell(Command::Table(name.into()));
-        Ok(u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX))
+        u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// The options of the table behind a number that [`RemoteOutbox::table_number`] gave.
@@ -182,18 +196,22 @@ impl Future for RemoteOutbox {
 }
 
 impl RemoteOutbox {
-    /// Withdraws what is not settled. Afterwards [`RemoteOutbox::in_flight`] is final.
-    pub fn finish(&mut self) {
+    /// Withdraws what is not settled. If true, [`RemoteOutbox::in_flight`] is final; otherwise the
+    /// server has not answered `within` that time, and may have taken what is in flight.
+    pub fn finish(&mut self, within: Duration) -> bool {
         self.commands = None;
-        if let Some(mut task) = self.task.take() {
-            let mut patience = Patience {
-                deadline: Some(Instant::now() + FAREWELL),
-                interrupted: &mut || false,
-            };
-            if !matches!(wait(&mut task, &mut patience), Waited::Served(_)) {
-                task.abort();
-            }
+        let Some(mut task) = self.task.take() else {
+            return false;
+        };
+        let mut patience = Patience {
+            deadline: Some(Instant::now() + within),
+            interrupted: &mut || false,
+        };
+        if let Waited::Served(heard) = wait(&mut task, &mut patience) {
+            return heard.unwrap_or(false);
         }
+        task.abort();
+        false
     }
 
     /// Items for one table that are sent and not settled.
@@ -205,6 +223,6 @@ impl RemoteOutbox {
 
 impl Drop for RemoteOutbox {
     fn drop(&mut self) {
-        self.finish();
+        self.finish(FAREWELL);
     }
 }

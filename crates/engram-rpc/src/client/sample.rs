@@ -1,11 +1,10 @@
 //! Asking for batches.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
@@ -13,23 +12,27 @@ use engram_engine::unsent_text;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
 
-use super::connect::{Api, Connector};
-use super::talk::{Talk, closed_error, run};
-use crate::pb;
-use crate::pb::sample_reply::Reply;
-use crate::pb::sample_request::Request;
-use crate::wire::{Arrived, Arriving, error_in};
+use super::asking::{Command, Underway, Waiting};
+use super::connect::Connector;
+use super::talk::{closed_error, run};
+use crate::wire::Arrived;
 
 /// The asks of one reader, or of all single samples of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Asks {
     commands: mpsc::UnboundedSender<Command>,
     next_id: Arc<AtomicU64>,
+    used: Arc<Used>,
     /// Items that this client's writers hold in unfinished chunks.
     unsent: Arc<AtomicU64>,
+}
+
+/// Leased batches that were used, and how many of them the server has surely heard of.
+#[derive(Debug, Default)]
+struct Used {
+    batches: AtomicU64,
+    settled: AtomicU64,
 }
 
 /// What to sample.
@@ -45,14 +48,8 @@ pub struct Ask {
     pub partial: bool,
     /// Fill shorter items up.
     pub pad: bool,
-    /// The samples count once they are acknowledged.
+    /// The samples count once they are acknowledged, whatever the table.
     pub leased: bool,
-}
-
-enum Command {
-    Ask(u64, Waiting),
-    Acknowledge(u64),
-    Cancel(u64),
 }
 
 /// A batch, and the promise to say whether it was used.
@@ -68,7 +65,9 @@ pub struct Delivered {
 #[derive(Debug)]
 pub struct RemoteLease {
     id: u64,
+    /// None where the server waits for no word.
     commands: Option<mpsc::UnboundedSender<Command>>,
+    used: Arc<Used>,
 }
 
 impl RemoteLease {
@@ -76,6 +75,7 @@ impl RemoteLease {
     pub fn acknowledge(mut self) {
         if let Some(commands) = self.commands.take() {
             let _ = commands.send(Command::Acknowledge(self.id));
+            self.used.batches.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -105,7 +105,10 @@ impl Future for AskTicket {
             let batch = received.unwrap_or_else(|_| Err(closed_error()));
             let mut lease = this.lease.take().ok_or_else(closed_error)?;
             match batch {
-                Ok(batch) => Ok(Delivered { batch, lease }),
+                Ok(batch) => {
+                    lease.commands.take_if(|_| !batch.leased);
+                    Ok(Delivered { batch, lease })
+                }
                 Err(error) => {
                     lease.commands = None;
                     let unsent = unsent_text(this.unsent.load(Ordering::Relaxed));
@@ -128,17 +131,14 @@ impl Asks {
         connector: &Arc<Connector>,
         pool: &Arc<Pool>,
         unsent: &Arc<AtomicU64>,
-    ) -> (Self, JoinHandle<()>) {
+    ) -> (Self, JoinHandle<bool>) {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let underway = Underway {
-            pool: Arc::clone(pool),
-            unsaid: VecDeque::new(),
-            waiting: BTreeMap::new(),
-        };
+        let underway = Underway::new(pool);
         let task = runtime.spawn(run(Arc::clone(connector), underway, receiver));
         let asks = Self {
             commands,
             next_id: Arc::default(),
+            used: Arc::default(),
             unsent: Arc::clone(unsent),
         };
         (asks, task)
@@ -147,171 +147,37 @@ impl Asks {
     pub(crate) fn ask(&self, ask: Ask) -> AskTicket {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (reply, receiver) = oneshot::channel();
-        let waiting = Waiting {
-            deadline: ask
-                .timeout
-                .and_then(|timeout| Instant::now().checked_add(timeout)),
-            ask,
-            again: false,
-            reply,
-            arriving: None,
-        };
+        let waiting = Waiting::new(ask, reply);
         let _ = self.commands.send(Command::Ask(id, waiting));
         AskTicket {
             lease: Some(RemoteLease {
                 id,
                 commands: Some(self.commands.clone()),
+                used: Arc::clone(&self.used),
             }),
             unsent: Arc::clone(&self.unsent),
             receiver,
         }
     }
-}
 
-struct Waiting {
-    ask: Ask,
-    deadline: Option<Instant>,
-    /// It has been said before, on another connection.
-    again: bool,
-    reply: oneshot::Sender<Result<Arrived>>,
-    arriving: Option<Arriving>,
-}
+    /// True when the server has heard of all batches that were used.
+    pub(crate) fn is_settled(&self) -> bool {
+        let used = self.used.batches.load(Ordering::Acquire);
+        used <= self.used.settled.load(Ordering::Acquire)
+    }
 
-impl Waiting {
-    fn request(&self, id: u64) -> pb::Ask {
-        let Ask {
-            table,
-            n,
-            partial,
-            pad,
-            leased,
-            ..
-        } = self.ask.clone();
-        // The first time, as it was given: errors repeat it.
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let timeout = if self.again {
-            self.deadline.map(left)
-        } else {
-            self.ask.timeout
-        };
-        pb::Ask {
-            id,
-            table,
-            n,
-            timeout: timeout.map(|timeout| timeout.as_secs_f64()),
-            partial,
-            pad,
-            leased,
+    /// Waits until the server has heard of the batches that were used, or they are void.
+    pub(crate) async fn settle(self) {
+        if self.is_settled() {
+            return;
         }
-    }
-}
-
-enum Say {
-    Ask(u64),
-    Request(Request),
-}
-
-struct Underway {
-    pool: Arc<Pool>,
-    unsaid: VecDeque<Say>,
-    waiting: BTreeMap<u64, Waiting>,
-}
-
-impl Talk for Underway {
-    type Command = Command;
-    type Out = pb::SampleRequest;
-    type In = pb::SampleReply;
-
-    async fn open(
-        mut api: Api,
-        out: ReceiverStream<pb::SampleRequest>,
-    ) -> Result<Streaming<pb::SampleReply>, Status> {
-        Ok(api.sample(out).await?.into_inner())
-    }
-
-    fn command(&mut self, command: Command) {
-        match command {
-            Command::Ask(id, waiting) => {
-                self.unsaid.push_back(Say::Ask(id));
-                self.waiting.insert(id, waiting);
-            }
-            Command::Acknowledge(id) => {
-                self.unsaid
-                    .push_back(Say::Request(Request::Acknowledge(id)));
-            }
-            Command::Cancel(id) => {
-                self.waiting.remove(&id);
-                self.unsaid.push_back(Say::Request(Request::Cancel(id)));
-            }
+        let used = self.used.batches.load(Ordering::Acquire);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (reply, receiver) = oneshot::channel();
+        if self.commands.send(Command::Settle(id, reply)).is_ok() {
+            // An error: the conversation is over, and what was not heard is void.
+            let _ = receiver.await;
         }
-    }
-
-    fn connected(&mut self) {
-        // Leases of the old connection are void.
-        self.unsaid = self.waiting.keys().map(|id| Say::Ask(*id)).collect();
-        for waiting in self.waiting.values_mut() {
-            waiting.arriving = None;
-        }
-    }
-
-    fn next_out(&mut self) -> Option<pb::SampleRequest> {
-        let request = match self.unsaid.pop_front()? {
-            Say::Request(request) => Some(request),
-            // Cancelled before it was said: an empty request, which means nothing.
-            Say::Ask(id) => {
-                let waiting = self.waiting.get_mut(&id);
-                waiting.map(|waiting| {
-                    let request = waiting.request(id);
-                    waiting.again = true;
-                    Request::Ask(request)
-                })
-            }
-        };
-        Some(pb::SampleRequest { request })
-    }
-
-    fn has_out(&self) -> bool {
-        !self.unsaid.is_empty()
-    }
-
-    fn heard(&mut self, message: pb::SampleReply) -> Result<(), Error> {
-        let id = message.id;
-        let Some(waiting) = self.waiting.get_mut(&id) else {
-            // Cancelled meanwhile.
-            return Ok(());
-        };
-        let outcome = match message.reply {
-            Some(Reply::Error(error)) => Err(error_in(error)),
-            Some(Reply::Batch(batch)) => Arriving::new(batch, &self.pool).map(Some),
-            Some(Reply::Part(bytes)) => match waiting.arriving.take() {
-                Some(mut arriving) => arriving.take(&bytes).map(|()| Some(arriving)),
-                None => Err(Error::Payload("a part of no batch".into())),
-            },
-            None => Err(Error::Payload("an empty reply to an ask".into())),
-        };
-        let outcome = match outcome {
-            Ok(Some(arriving)) if !arriving.is_complete() => {
-                waiting.arriving = Some(arriving);
-                return Ok(());
-            }
-            Ok(Some(arriving)) => Ok(arriving.finish()),
-            Ok(None) => return Ok(()),
-            Err(error) => Err(error),
-        };
-        if let Some(waiting) = self.waiting.remove(&id) {
-            let _ = waiting.reply.send(outcome);
-        }
-        Ok(())
-    }
-
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.unsaid.is_empty()
-    }
-
-    fn fail(&mut self, error: &Error) {
-        self.unsaid.clear();
-        for (_, waiting) in std::mem::take(&mut self.waiting) {
-            let _ = waiting.reply.send(Err(error.clone()));
-        }
+        self.used.settled.fetch_max(used, Ordering::Release);
     }
 }

@@ -34,7 +34,7 @@ pub enum RemoteNext {
 pub struct RemoteStream {
     asks: Option<Asks>,
     /// Ends once the server knows what was used and what was not.
-    task: Option<JoinHandle<()>>,
+    task: Option<JoinHandle<bool>>,
     table: String,
     options: StreamOptions,
     asked: u64,
@@ -45,7 +45,7 @@ pub struct RemoteStream {
 
 impl RemoteStream {
     pub(crate) fn new(
-        (asks, task): (Asks, JoinHandle<()>),
+        (asks, task): (Asks, JoinHandle<bool>),
         table: String,
         options: StreamOptions,
     ) -> Result<Self> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engram_core::Error;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -13,6 +13,15 @@ use super::connect::{Api, Connector};
 
 /// Messages handed to the transport ahead of it.
 const AHEAD: usize = 4;
+
+/// A conversation that lasts so long is one, even if the server had nothing to say.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// How long to wait before the next conversation, should it end as soon as the last one.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a connection is tried for when there will be no more to say than there is.
+const LAST_TRY: Duration = Duration::from_millis(250);
 
 /// How long a server may take to read the last messages.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -32,8 +41,8 @@ pub(crate) trait Talk: Send + 'static {
     /// Takes a command; what it makes us say waits for [`Talk::next_out`].
     fn command(&mut self, command: Self::Command);
 
-    /// A new connection knows nothing: whatever is unanswered must be said again.
-    fn connected(&mut self);
+    /// The next connection knows nothing: whatever is unanswered must be said again.
+    fn disconnected(&mut self);
 
     /// The next message, if there is anything to say.
     fn next_out(&mut self) -> Option<Self::Out>;
@@ -51,19 +60,19 @@ pub(crate) trait Talk: Send + 'static {
     fn fail(&mut self, error: &Error);
 }
 
-/// Talks until the commands end or the client is closed.
+/// Talks until the commands end or the client is closed. True when the server has heard the last
+/// word, and we have heard its own.
 pub(crate) async fn run<T: Talk>(
     connector: Arc<Connector>,
     mut talk: T,
     commands: UnboundedReceiver<T::Command>,
-) {
-    let closed = tokio::select! {
-        () = talk_on(&connector, &mut talk, commands) => false,
-        () = connector.closed() => true,
-    };
-    if closed {
-        talk.fail(&closed_error());
+) -> bool {
+    tokio::select! {
+        heard = talk_on(&connector, &mut talk, commands) => return heard,
+        () = connector.closed() => {}
     }
+    talk.fail(&closed_error());
+    false
 }
 
 /// What calls of a closed client end with.
@@ -75,7 +84,7 @@ async fn talk_on<T: Talk>(
     connector: &Connector,
     talk: &mut T,
     mut commands: UnboundedReceiver<T::Command>,
-) {
+) -> bool {
     // Since when there has been no answer from a server.
     let mut trouble: Option<Instant> = None;
     loop {
@@ -83,30 +92,52 @@ async fn talk_on<T: Talk>(
             trouble = None;
             match commands.recv().await {
                 Some(command) => talk.command(command),
-                None => return,
+                None => return true,
             }
         }
         let since = *trouble.get_or_insert_with(Instant::now);
-        match connector.connect(since).await {
-            Ok(api) => match converse(connector, talk, &mut commands, api).await {
-                Ended::Done => return,
-                Ended::Broken { heard } => {
-                    if heard {
-                        trouble = None;
-                    } else if since.elapsed() > connector.reconnect_timeout() {
-                        talk.fail(&connector.gone("it ends every stream"));
-                    }
-                }
-                Ended::Refused(error) => talk.fail(&error),
-            },
-            Err(error) => talk.fail(&error),
+        let connected = tokio::select! {
+            connected = connector.connect(since) => connected,
+            // Nobody is left who would hear how it ends.
+            () = last_try(talk, &mut commands) => return false,
+        };
+        let api = match connected {
+            Ok(api) => api,
+            Err(error) => {
+                talk.fail(&error);
+                continue;
+            }
+        };
+        let began = Instant::now();
+        let ended = converse(connector, talk, &mut commands, api).await;
+        talk.disconnected();
+        match ended {
+            Ended::Done { heard } => return heard,
+            Ended::Broken { heard } if heard || began.elapsed() >= STEADY => trouble = None,
+            Ended::Broken { .. } if since.elapsed() > connector.reconnect_timeout() => {
+                talk.fail(&connector.gone("it ends every stream"));
+            }
+            Ended::Broken { .. } => sleep(PAUSE).await,
+            Ended::Refused(error) => talk.fail(&error),
         }
     }
 }
 
+/// Takes commands, to be said on the next connection, until there will be no more; a server that is
+/// there has a moment to say so then.
+async fn last_try<T: Talk>(talk: &mut T, commands: &mut UnboundedReceiver<T::Command>) {
+    while let Some(command) = commands.recv().await {
+        talk.command(command);
+    }
+    sleep(LAST_TRY).await;
+}
+
 enum Ended {
     /// There are no more commands, and everything is said.
-    Done,
+    Done {
+        /// The server has said its last word.
+        heard: bool,
+    },
     /// The connection is gone.
     Broken {
         /// The server had answered something.
@@ -123,7 +154,6 @@ async fn converse<T: Talk>(
     api: Api,
 ) -> Ended {
     let (sender, receiver) = mpsc::channel(AHEAD);
-    talk.connected();
     let mut inbound = match T::open(api, ReceiverStream::new(receiver)).await {
         Ok(inbound) => inbound,
         Err(status) => return broken(connector, &status, false),
@@ -134,14 +164,20 @@ async fn converse<T: Talk>(
         if !open && !talk.has_out() && sender.take().is_some() {
             // Half closed: the server reads what is on its way, then ends its side.
             let rest = async {
-                while let Ok(Some(message)) = inbound.message().await {
-                    if talk.heard(message).is_err() {
-                        break;
+                loop {
+                    match inbound.message().await {
+                        Ok(None) => return true,
+                        Ok(Some(message)) => {
+                            if talk.heard(message).is_err() {
+                                return false;
+                            }
+                        }
+                        Err(_) => return false,
                     }
                 }
             };
-            let _ = timeout(FAREWELL, rest).await;
-            return Ended::Done;
+            let heard = timeout(FAREWELL, rest).await.unwrap_or(false);
+            return Ended::Done { heard };
         }
         let to_say = sender.clone().filter(|_| talk.has_out());
         let room = async move {

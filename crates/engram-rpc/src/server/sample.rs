@@ -7,6 +7,7 @@ mod asks;
 mod batch;
 mod leases;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engram_core::{Error, Result};
@@ -44,6 +45,7 @@ pub(super) fn serve(
         asks: Asks::default(),
         leases: Leases::default(),
         outgoing: None,
+        settled: VecDeque::new(),
     };
     tokio::spawn(async move {
         let end = reader.run(requests, &replies).await;
@@ -60,6 +62,8 @@ struct Reader {
     asks: Asks,
     leases: Leases,
     outgoing: Option<Outgoing>,
+    /// Ids of the reader's words to settle, to be answered: what came before them is done.
+    settled: VecDeque<u64>,
 }
 
 impl Reader {
@@ -77,14 +81,15 @@ impl Reader {
                 let next = self.asks.next_served();
                 self.outgoing = next.map(|served| Outgoing::new(served, &self.shared));
             }
-            if !reading && self.outgoing.is_none() && self.asks.len() == 0 {
+            let has_reply = self.outgoing.is_some() || !self.settled.is_empty();
+            if !reading && !has_reply && self.asks.len() == 0 {
                 return Ok(());
             }
             let expiry = self.leases.first_expiry();
             tokio::select! {
                 () = stopping.wait() => return self.stop(replies, &stopping).await,
                 () = replies.closed() => return Ok(()),
-                permit = replies.reserve(), if self.outgoing.is_some() => match permit {
+                permit = replies.reserve(), if has_reply => match permit {
                     Ok(permit) => self.send(permit),
                     Err(_) => return Ok(()),
                 },
@@ -122,7 +127,7 @@ impl Reader {
             }
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
                 // Before its last part: of no use to a reader that plays by the rules.
-                Some(outgoing) if outgoing.id == id => outgoing.keep = false,
+                Some(outgoing) if outgoing.id == id => outgoing.used = true,
                 _ => self.leases.acknowledge(id),
             },
             Some(Request::Cancel(id)) => {
@@ -133,14 +138,27 @@ impl Reader {
                     outgoing.lease = None;
                 }
             }
+            Some(Request::Settle(id)) => {
+                if self.settled.len() >= OUTSTANDING {
+                    return Err(Status::resource_exhausted(format!(
+                        "`settle` {id} is one too many: {OUTSTANDING} of this stream wait for \
+                         their reply, and no more may"
+                    )));
+                }
+                self.settled.push_back(id);
+            }
             // A request that its sender has thought better of.
             None => {}
         }
         Ok(())
     }
 
-    /// Sends the next message of the batch at hand.
+    /// Sends the next message, of the batch at hand unless there is a shorter one.
     fn send(&mut self, permit: Permit<'_, Message>) {
+        if let Some(id) = self.settled.pop_front() {
+            permit.send(Ok(message(id, Reply::Settled(pb::Nothing {}))));
+            return;
+        }
         let Some(outgoing) = &mut self.outgoing else {
             return;
         };
@@ -149,14 +167,14 @@ impl Reader {
         }
         if outgoing.is_over()
             && let Some(Outgoing {
-                id, lease, keep, ..
+                id, lease, used, ..
             }) = self.outgoing.take()
             && let Some(lease) = lease
         {
-            if keep {
-                self.leases.add(id, lease, self.shared.lease_timeout);
-            } else {
+            if used {
                 lease.acknowledge();
+            } else {
+                self.leases.add(id, lease, self.shared.lease_timeout);
             }
         }
     }
@@ -178,7 +196,7 @@ impl Reader {
                     return Ok(());
                 }
             }
-            if !outgoing.keep
+            if outgoing.used
                 && let Some(lease) = outgoing.lease.take()
             {
                 lease.acknowledge();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engram_core::pool::Pool;
 use engram_engine::Engine;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -13,7 +14,7 @@ use super::bind::Doors;
 use super::stopping::Stopping;
 use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
-use crate::{PROTOCOL, pb};
+use crate::{MAX_BATCH, PROTOCOL, pb};
 
 /// Replies of a stream, as its task makes them.
 pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) engine: Arc<Engine>,
     pub(super) stopping: Stopping,
     pub(super) lease_timeout: Duration,
+    /// Buffers of batches, none larger than may travel.
+    pub(super) pool: Arc<Pool>,
     seed: u64,
     /// Tables that clients made so far.
     made: AtomicU64,
@@ -59,6 +62,7 @@ impl Service {
                 engine,
                 stopping,
                 lease_timeout: options.lease_timeout,
+                pool: Arc::new(Pool::with_most(MAX_BATCH)),
                 seed: options.seed,
                 made: AtomicU64::new(0),
                 instance: RandomState::new().build_hasher().finish(),

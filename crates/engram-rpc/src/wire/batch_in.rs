@@ -17,6 +17,8 @@ pub struct Arrived {
     pub columns: Columns,
     /// What is known about its items.
     pub facts: Vec<Fact>,
+    /// The server waits for an acknowledgement.
+    pub leased: bool,
 }
 
 /// A batch whose bytes are still arriving.
@@ -25,6 +27,7 @@ pub struct Arriving {
     layout: Arc<engram_core::Layout>,
     columns: Vec<(CellSpec, Time, Buffer)>,
     facts: Vec<Fact>,
+    leased: bool,
     /// The column that the next byte belongs to, and how many it has already.
     at: usize,
     filled: usize,
@@ -52,6 +55,10 @@ impl Arriving {
     /// [`Error::Payload`] where it contradicts itself.
     pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
         let facts = facts_in(&batch)?;
+        let announced = (batch.columns.iter()).try_fold(0_usize, |all, column| {
+            all.checked_add(usize::try_from(column.bytes).ok()?)
+        });
+        pool.check(facts.len(), announced)?;
         let columns = batch
             .columns
             .into_iter()
@@ -61,6 +68,7 @@ impl Arriving {
             layout: Arc::new(layout_in(batch.layout)?),
             columns,
             facts,
+            leased: batch.leased,
             at: 0,
             filled: 0,
         };
@@ -127,6 +135,7 @@ impl Arriving {
                 columns: columns.collect(),
             },
             facts: self.facts,
+            leased: self.leased,
         }
     }
 }

@@ -25,11 +25,11 @@ pub struct BatchOut {
 }
 
 impl BatchOut {
-    /// A batch of these draws.
+    /// A batch of these draws, to be acknowledged by its reader where it is `leased`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when what is told of its items does not fit one message.
-    pub fn new(batch: Columns, draws: &[Draw]) -> Result<Self> {
+    pub fn new(batch: Columns, draws: &[Draw], leased: bool) -> Result<Self> {
         let mut columns = VecDeque::with_capacity(batch.columns.len());
         let facts = pb::Batch {
             layout: Some(layout_out(&batch.layout)),
@@ -42,6 +42,7 @@ impl BatchOut {
             times_sampled_le: join(draws.iter().map(|draw| draw.times_sampled)),
             grants: grants(draws),
             payload: Bytes::new(),
+            leased,
         };
         let bytes = facts.encoded_len();
         if bytes > FACTS {
@@ -184,7 +185,7 @@ mod tests {
             let bytes = match batch.next().unwrap() {
                 Reply::Batch(batch) => batch.payload,
                 Reply::Part(part) => part,
-                Reply::Error(error) => panic!("{error:?}"),
+                other => panic!("{other:?}"),
             };
             messages.push(bytes.len());
             found.extend_from_slice(&bytes);

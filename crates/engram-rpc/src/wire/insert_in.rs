@@ -9,6 +9,7 @@ use std::sync::Arc;
 use engram_core::{Chunk, Error, Schema, WindowShape};
 use prost::Message;
 
+use super::options::check_columns;
 use super::{cell_in, layout_in};
 use crate::pb;
 use arriving::Arriving;
@@ -58,6 +59,7 @@ impl Intake {
     /// [`Broken`].
     pub fn schema(&mut self, schema: pb::Schema) -> Result<(), Broken> {
         let (id, bytes) = (schema.id, schema.encoded_len());
+        check_columns("a schema", schema.cells.len())?;
         let cells = schema.cells.iter().map(cell_in);
         let cells = cells.collect::<Result<_, _>>()?;
         let layout = Arc::new(layout_in(schema.layout)?);

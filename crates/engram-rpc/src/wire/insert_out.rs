@@ -8,6 +8,7 @@ use engram_core::codec::Codec;
 use engram_core::{
     Chunk, NewItem, Payload, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
 };
+use prost::Message as _;
 
 use super::{cell_out, join, layout_out};
 use crate::pb::{self, items::Form};
@@ -87,7 +88,7 @@ impl Parcel {
                 .is_some_and(|run| run.table == table && run.form.as_ref() == Some(&form));
         if !continues {
             self.end_run();
-            self.bytes += 48 + table.len();
+            self.bytes += 48 + table.len() + form.encoded_len();
             self.open.items.push(pb::Items {
                 table: table.into(),
                 first: number,
@@ -176,12 +177,13 @@ impl Parcel {
         let id = told.number();
         told.schemas
             .insert(address(schema), (id, Arc::clone(schema)));
-        self.bytes += 32 * schema.cells.len() + schema.layout.structure.len();
-        self.open.schemas.push(pb::Schema {
+        let schema = pb::Schema {
             id,
             layout: Some(layout_out(&schema.layout)),
             cells: schema.cells.iter().map(cell_out).collect(),
-        });
+        };
+        self.bytes += schema.encoded_len();
+        self.open.schemas.push(schema);
         id
     }
 
@@ -194,13 +196,14 @@ impl Parcel {
         }
         let id = told.number();
         told.shapes.insert(address(shape), (id, Arc::clone(shape)));
-        self.bytes += 32 * shape.slices.len() + shape.layout.structure.len();
-        self.open.shapes.push(pb::Shape {
+        let shape = pb::Shape {
             id,
             layout: Some(layout_out(&shape.layout)),
             columns: columns_out(&shape.columns, shape.slices.len()),
             slices: slices_out(&shape.slices),
-        });
+        };
+        self.bytes += shape.encoded_len();
+        self.open.shapes.push(shape);
         id
     }
 

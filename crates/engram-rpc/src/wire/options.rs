@@ -10,12 +10,10 @@ use engram_core::{
 };
 use engram_engine::TableInfo;
 
+use super::{MAX_AXES, MAX_COLUMNS};
 use crate::pb;
 use crate::pb::error::Code;
 use crate::pb::selector::Kind;
-
-/// Most axes that an array may have.
-const MAX_AXES: usize = 64;
 
 /// An error as a message.
 #[must_use]
@@ -84,13 +82,27 @@ pub fn layout_out(layout: &Layout) -> pb::Layout {
 /// The names and nesting that a message stands for.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when it is missing.
+/// [`Error::InvalidArgument`] when it is missing or has too many names.
 pub fn layout_in(layout: Option<pb::Layout>) -> Result<Layout> {
     let layout = layout.ok_or_else(|| missing("layout"))?;
+    check_columns("a layout", layout.names.len())?;
     Ok(Layout {
         names: layout.names.into_iter().map(Into::into).collect(),
         structure: layout.structure.into(),
     })
+}
+
+/// Refuses too many columns.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] saying of `what`.
+pub(crate) fn check_columns(what: &str, columns: usize) -> Result<()> {
+    if columns <= MAX_COLUMNS {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "{what} has {columns} columns; at most {MAX_COLUMNS} are allowed over the network"
+    )))
 }
 
 /// A cell as a message.
@@ -251,7 +263,15 @@ pub fn options_in(options: pb::TableOptions, seed: u64) -> Result<TableOptions> 
 }
 
 fn signature_in(signature: pb::Signature) -> Result<Signature> {
+    check_columns("a signature", signature.columns.len())?;
     let columns = signature.columns.into_iter().map(|column| {
+        if column.shape.len() > MAX_AXES {
+            return Err(Error::InvalidArgument(format!(
+                "column `{}` of a signature has {} axes; at most {MAX_AXES} are allowed",
+                column.name,
+                column.shape.len()
+            )));
+        }
         Ok(ColumnSpec {
             dtype: dtype_in(&column.dtype)?,
             name: column.name.into(),

@@ -163,6 +163,46 @@ async fn messages_that_make_no_sense_end_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn columns_and_what_messages_describe_are_bounded() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut wide = schema(1);
+    wide.cells = vec![wide.cells.swap_remove(0); 16_385];
+    let schemas = pb::InsertRequest {
+        schemas: vec![wide],
+        ..sending([])
+    };
+    let (code, text) = end(&mut client, vec![opening(1), schemas]).await;
+    assert_eq!(code, Code::InvalidArgument);
+    assert_eq!(
+        text,
+        "a schema has 16385 columns; at most 16384 are allowed over the network"
+    );
+    let mut listing = schema(1);
+    let names = vec![String::new(); 16_385];
+    listing.layout = Some(pb::Layout { names, ..layout() });
+    let schemas = pb::InsertRequest {
+        schemas: vec![listing],
+        ..sending([])
+    };
+    let (_, text) = end(&mut client, vec![opening(1), schemas]).await;
+    assert_eq!(
+        text,
+        "a layout has 16385 columns; at most 16384 are allowed over the network"
+    );
+    // Two bytes each on the way, hundreds in memory.
+    let tiny = sending(vec![pb::Items::default(); 1_000_000]);
+    let (code, text) = end(&mut client, vec![opening(1), tiny]).await;
+    assert_eq!(code, Code::ResourceExhausted);
+    assert_eq!(
+        text,
+        "what a message of 2000000 bytes describes takes more than 33554432 bytes in memory, which \
+         are the most that are allowed: send it in several"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_chunk_is_given_up_when_another_begins() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);

@@ -158,6 +158,31 @@ async fn what_is_not_there_is_named() {
     );
     let error = error_of(ask(&mut client, Call::Create(pb::TableOptions::default())).await);
     assert_eq!(error.text, "field `selector` is missing; it is required");
+    let column = |axes| pb::ColumnSpec {
+        name: "x".into(),
+        dtype: "uint8".into(),
+        shape: vec![1; axes],
+    };
+    for (columns, text) in [
+        (
+            vec![column(65)],
+            "column `x` of a signature has 65 axes; at most 64 are allowed",
+        ),
+        (
+            vec![column(0); 16_385],
+            "a signature has 16385 columns; at most 16384 are allowed over the network",
+        ),
+    ] {
+        let signed = pb::TableOptions {
+            signature: Some(pb::Signature {
+                columns,
+                structure: "{}".into(),
+            }),
+            ..options_out(&options("signed"))
+        };
+        let error = error_of(ask(&mut client, Call::Create(signed)).await);
+        assert_eq!(error.text, text);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -60,6 +60,14 @@ impl Samples {
         (reply.id, batch)
     }
 
+    /// The same, and says that it was used.
+    pub(crate) async fn taken(&mut self) -> (u64, pb::Batch) {
+        let (id, batch) = self.batch().await;
+        assert!(batch.leased, "nothing to acknowledge");
+        self.request(Request::Acknowledge(id)).await;
+        (id, batch)
+    }
+
     pub(crate) async fn error(&mut self) -> (u64, pb::Error) {
         let reply = self.hear().await;
         match reply.reply {
@@ -88,6 +96,7 @@ async fn a_batch_brings_data_and_facts() {
     // First in, first out: the same item until it is removed.
     assert_eq!((id, keys(&batch)), (1, vec![5; 4]));
     assert_eq!(u32s("payload", &batch.payload).unwrap(), [5; 12]);
+    assert!(!batch.leased, "sampling uses nothing up");
     let layout = batch.layout.unwrap();
     assert_eq!(
         (&*layout.names, &*layout.structure),
@@ -119,7 +128,7 @@ async fn a_large_batch_comes_in_parts() {
     stream.ask(ask(1, 20)).await;
     stream.ask(ask(2, 20)).await;
     for (id, first) in [(1, 0), (2, 20)] {
-        let (found, batch) = stream.batch().await;
+        let (found, batch) = stream.taken().await;
         assert_eq!(found, id);
         let cells = u32s("payload", &batch.payload).unwrap();
         let wanted = (first..first + 20).flat_map(|item| vec![item; 70_000]);
@@ -180,7 +189,7 @@ async fn asks_are_served_in_their_order_by_two_writers() {
     });
     let mut seen = Vec::new();
     for id in (0..1_000).rev() {
-        let (found, batch) = stream.batch().await;
+        let (found, batch) = stream.taken().await;
         assert_eq!(found, id);
         seen.extend(keys(&batch));
     }
@@ -214,7 +223,7 @@ async fn a_deadline_says_how_far_it_got_and_puts_back() {
         ..late
     };
     stream.ask(some.clone()).await;
-    let (_, batch) = stream.batch().await;
+    let (_, batch) = stream.taken().await;
     assert_eq!(keys(&batch), [0, 1, 2]);
     until("they are used", || table.info().stats.size == 0).await;
     stream.ask(pb::Ask { id: 3, ..some }).await;
@@ -310,10 +319,39 @@ async fn leases_end_with_an_acknowledgement_or_go_back() {
         stream.request(Request::Cancel(id)).await;
     }
     stream.ask(ask(5, 1)).await;
-    assert_eq!(keys(&stream.batch().await.1), [4]);
+    assert_eq!(keys(&stream.taken().await.1), [4]);
+    until("it is used", || table.info().stats.size == 5).await;
     drop(stream);
     until("the rest is back", || hidden(&table) == 0).await;
     assert_eq!(table.info().stats.size, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_sampling_uses_up_is_leased_unasked() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 4, 1);
+    let mut client = connect(&server).await;
+    let mut stream = samples(&mut client).await;
+    for id in 1..=2 {
+        stream.ask(ask(id, 1)).await;
+        let (_, batch) = stream.batch().await;
+        assert!(batch.leased);
+    }
+    stream.request(Request::Acknowledge(1)).await;
+    // Once this is answered, what was said before is done.
+    stream.request(Request::Settle(9)).await;
+    let settled = stream.hear().await;
+    let due = (9, Some(Reply::Settled(pb::Nothing {})));
+    assert_eq!((settled.id, settled.reply), due);
+    assert_eq!((table.info().stats.size, hidden(&table)), (3, 1));
+    // The connection is lost: what was not acknowledged comes first again.
+    drop((stream, client));
+    until("the second is back", || hidden(&table) == 0).await;
+    let mut stream = samples(&mut connect(&server).await).await;
+    stream.ask(ask(1, 3)).await;
+    assert_eq!(keys(&stream.batch().await.1), [1, 2, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,28 +1,34 @@
 //! What a reader may not do, and what it cannot do to a server's memory.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_rpc::{Server, ServerOptions, pb};
 use tonic::Code;
 
 use crate::sample::ask;
-use crate::support::{connect, engine, fill, queue, samples, start, until};
+use crate::support::{connect, engine, fill, items, options, queue, samples, start, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_stops_the_server_from_gathering() {
     const BATCHES: u32 = 200;
-    let engine = engine(vec![queue("t")]);
+    let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
-    // Batches of 1 MiB.
-    fill(&table, 0, BATCHES * 4, 1 << 16);
     let mut stream = samples(&mut connect(&server).await).await;
+    // Batches of one item of 1 MiB, which only its draw refers to until it is gathered.
+    let mut chunks = Vec::new();
     for id in 0..BATCHES {
-        stream.ask(ask(id.into(), 4)).await;
+        let items = items(id, 1, 1 << 18);
+        chunks.extend(items[0].trajectory.chunks().iter().map(Arc::downgrade));
+        table.insert(items).unwrap().await.unwrap();
+        stream.ask(ask(id.into(), 1)).await;
+        let drawn = || table.info().stats.limiter.samples == u64::from(id) + 1;
+        until("the item is drawn", drawn).await;
+        table.delete(&[id.into()]).unwrap();
     }
-    // A queue's items are gone once their batch was handed to the transport.
-    let gathered = || BATCHES - u32::try_from(table.info().stats.size).unwrap() / 4;
-    let mut before = u32::MAX;
+    let gathered = || (chunks.iter().filter(|chunk| chunk.strong_count() == 0)).count();
+    let mut before = usize::MAX;
     while gathered() != before {
         before = gathered();
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -32,7 +38,7 @@ async fn a_slow_reader_stops_the_server_from_gathering() {
     for id in 0..BATCHES {
         assert_eq!(stream.batch().await.0, u64::from(id));
     }
-    until("all are used", || table.info().stats.size == 0).await;
+    until("all are gathered", || gathered() == chunks.len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

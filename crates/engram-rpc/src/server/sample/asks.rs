@@ -28,8 +28,6 @@ pub(super) struct Served {
     pub(super) id: u64,
     pub(super) outcome: Result<Sample>,
     pub(super) uneven: Uneven,
-    /// The reader will acknowledge the batch.
-    pub(super) keep: bool,
     /// Where it comes from; none for an ask that never waited.
     table: Option<Arc<Table>>,
 }
@@ -140,7 +138,6 @@ fn served(ask: &pb::Ask, outcome: Result<Sample>, table: Option<Arc<Table>>) -> 
         id: ask.id,
         outcome,
         uneven: if ask.pad { Uneven::Pad } else { Uneven::Ragged },
-        keep: ask.leased,
         table,
     }
 }
@@ -158,7 +155,7 @@ fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
             ask.n, ask.table
         )));
     }
-    // Where sampling uses items up, they go back should the batch not reach the transport.
+    // Where sampling uses items up, they go back should the batch not reach its reader.
     let leased = ask.leased || table.options().max_times_sampled > 0;
     table.sample(ask.n as usize, leased)
 }

@@ -2,7 +2,7 @@
 
 use engram_core::gather::{Uneven, gather};
 use engram_core::{Draw, Error, Result};
-use engram_engine::Lease;
+use engram_engine::{Lease, Sample};
 
 use super::asks::Served;
 use super::error;
@@ -18,10 +18,10 @@ const LARGE: usize = 1 << 20;
 pub(super) struct Outgoing {
     pub(super) id: u64,
     messages: Messages,
-    /// What happens to the items is settled when the last message is handed over.
+    /// The reader will acknowledge it; without one, the batch counts as used already.
     pub(super) lease: Option<Lease>,
-    /// The reader will acknowledge it; otherwise the batch counts as used once it is sent.
-    pub(super) keep: bool,
+    /// It was acknowledged before its last message was handed over.
+    pub(super) used: bool,
 }
 
 #[derive(Debug)]
@@ -37,14 +37,13 @@ impl Outgoing {
             id,
             outcome,
             uneven,
-            keep,
             ..
         } = served;
         let batch = outcome.and_then(|sample| {
             let columns = if large(&sample.draws) {
-                tokio::task::block_in_place(|| gather_out(&sample.draws, uneven, shared))
+                tokio::task::block_in_place(|| gather_out(&sample, uneven, shared))
             } else {
-                gather_out(&sample.draws, uneven, shared)
+                gather_out(&sample, uneven, shared)
             };
             Ok((columns?, sample.lease))
         });
@@ -56,7 +55,7 @@ impl Outgoing {
             id,
             messages,
             lease,
-            keep,
+            used: false,
         }
     }
 
@@ -77,9 +76,9 @@ impl Outgoing {
     }
 }
 
-fn gather_out(draws: &[Draw], uneven: Uneven, shared: &Shared) -> Result<BatchOut> {
-    let columns = gather(draws, uneven, shared.engine.pool())?;
-    BatchOut::new(columns, draws)
+fn gather_out(sample: &Sample, uneven: Uneven, shared: &Shared) -> Result<BatchOut> {
+    let columns = gather(&sample.draws, uneven, &shared.pool)?;
+    BatchOut::new(columns, &sample.draws, sample.lease.is_some())
 }
 
 /// Whether a batch will be large, going by its first item.

@@ -8,6 +8,7 @@ use engram_core::{Chunk, NewItem, Slice, SpanColumn, Spans, Trajectory};
 use super::{Broken, Intake, invalid};
 use crate::pb;
 use crate::pb::items::Form;
+use crate::wire::options::check_columns;
 use crate::wire::{f64s, layout_in, u32s, u64s};
 
 /// Slices that the items of one message may have in all, each counted for each item: checking
@@ -141,6 +142,7 @@ impl Intake {
 
 /// Columns and their slices, as many as they say.
 pub(super) fn columns(columns: &[pb::SpanColumn], slices: &[pb::Slice]) -> Result<Columns, Broken> {
+    check_columns("an item or a shape", columns.len())?;
     let mut next = 0_usize;
     let columns = columns.iter().map(|column| {
         let first = next;

@@ -1,0 +1,101 @@
+//! Compressed columns, unpacked while a batch is gathered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::aligned::AlignedBytes;
+use crate::chunk::Chunk;
+use crate::error::Result;
+use crate::payload::Pinned;
+
+/// Bytes that are kept for items to come: a batch of many compressed chunks takes no more.
+const KEEP: usize = 256 << 20;
+
+/// Columns unpacked for this batch: each once, however many items share it, as long as they are few.
+#[derive(Default)]
+pub(super) struct Unpacked {
+    columns: HashMap<(*const Chunk, usize), AlignedBytes>,
+    bytes: usize,
+}
+
+impl Unpacked {
+    pub(super) fn read(
+        &mut self,
+        chunk: &Arc<Chunk>,
+        column: usize,
+        from: usize,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let key = (Arc::as_ptr(chunk), column);
+        if !self.columns.is_empty()
+            && let Some(bytes) = self.columns.get(&key)
+        {
+            out.copy_from_slice(&bytes[from..from + out.len()]);
+            return Ok(());
+        }
+        let pinned: Pinned<'_> = chunk.payload().pin()?;
+        if let Some(raw) = chunk.raw(&pinned, column) {
+            out.copy_from_slice(&raw[from..from + out.len()]);
+            return Ok(());
+        }
+        let bytes = chunk.unpack(&pinned, column)?;
+        out.copy_from_slice(&bytes[from..from + out.len()]);
+        if self.bytes + bytes.len() > KEEP {
+            self.columns.clear();
+            self.bytes = 0;
+        }
+        self.bytes += bytes.len();
+        self.columns.insert(key, bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::{CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema};
+
+    /// Two rows of so many zeros each.
+    fn chunk(width: usize) -> Arc<Chunk> {
+        let cell = CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![width],
+        };
+        let layout = Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: "".into(),
+        });
+        let cells = Box::new([cell]);
+        let mut builder = ChunkBuilder::new(Arc::new(Schema { layout, cells }), 2).unwrap();
+        builder.set_rows(0, 2);
+        let mut compressor = Compressor::new(Compression::Auto);
+        Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap())
+    }
+
+    #[test]
+    fn a_column_is_unpacked_once() {
+        let chunk = chunk(5_000);
+        let mut unpacked = Unpacked::default();
+        let mut out = [1; 10];
+        unpacked.read(&chunk, 0, 5_000, &mut out).unwrap();
+        assert_eq!(out, [0; 10]);
+        for bytes in unpacked.columns.values_mut() {
+            bytes.fill(7);
+        }
+        unpacked.read(&chunk, 0, 2_000, &mut out).unwrap();
+        assert_eq!((out, unpacked.columns.len()), ([7; 10], 1));
+    }
+
+    #[test]
+    fn little_is_kept() {
+        let chunks = [(); 5].map(|()| chunk(KEEP / 8));
+        let mut unpacked = Unpacked::default();
+        for chunk in &chunks {
+            unpacked.read(chunk, 0, 0, &mut [1; 10]).unwrap();
+            assert!(unpacked.bytes <= KEEP, "{} bytes", unpacked.bytes);
+        }
+        assert_eq!((unpacked.columns.len(), unpacked.bytes), (1, KEEP / 4));
+    }
+}

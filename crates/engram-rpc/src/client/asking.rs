@@ -1,0 +1,261 @@
+//! The conversation about batches: what was asked, what arrives, what is on lease.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engram_core::pool::Pool;
+use engram_core::{Error, Result};
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::connect::Api;
+use super::sample::Ask;
+use super::talk::Talk;
+use crate::pb;
+use crate::pb::sample_reply::Reply;
+use crate::pb::sample_request::Request;
+use crate::wire::{Arrived, Arriving, error_in};
+
+pub(super) enum Command {
+    Ask(u64, Waiting),
+    Acknowledge(u64),
+    Cancel(u64),
+    /// Answered once everything said before is done, or void.
+    Settle(u64, oneshot::Sender<Result<()>>),
+}
+
+pub(super) struct Waiting {
+    ask: Ask,
+    deadline: Option<Instant>,
+    /// It has been said on this connection.
+    said: bool,
+    /// It has been said before, on this or another connection.
+    again: bool,
+    reply: oneshot::Sender<Result<Arrived>>,
+    arriving: Option<Arriving>,
+}
+
+impl Waiting {
+    pub(super) fn new(ask: Ask, reply: oneshot::Sender<Result<Arrived>>) -> Self {
+        let end = |timeout: Duration| Instant::now().checked_add(timeout);
+        Self {
+            deadline: ask.timeout.and_then(end),
+            ask,
+            said: false,
+            again: false,
+            reply,
+            arriving: None,
+        }
+    }
+
+    fn request(&self, id: u64) -> pb::Ask {
+        let Ask {
+            table,
+            n,
+            partial,
+            pad,
+            leased,
+            ..
+        } = self.ask.clone();
+        // The first time, as it was given: errors repeat it.
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let timeout = if self.again {
+            self.deadline.map(left)
+        } else {
+            self.ask.timeout
+        };
+        pb::Ask {
+            id,
+            table,
+            n,
+            timeout: timeout.map(|timeout| timeout.as_secs_f64()),
+            partial,
+            pad,
+            leased,
+        }
+    }
+
+    /// Takes a message; the batch once it is whole.
+    fn heard(&mut self, reply: Option<Reply>, pool: &Arc<Pool>) -> Option<Result<Arrived>> {
+        let arriving = match reply {
+            Some(Reply::Error(error)) => Err(error_in(error)),
+            Some(Reply::Batch(batch)) => Arriving::new(batch, pool),
+            Some(Reply::Part(bytes)) => match self.arriving.take() {
+                Some(mut arriving) => arriving.take(&bytes).map(|()| arriving),
+                None => Err(Error::Payload("a part of no batch".into())),
+            },
+            Some(Reply::Settled(_)) | None => {
+                Err(Error::Payload("a reply to an ask that is no batch".into()))
+            }
+        };
+        match arriving {
+            Ok(arriving) if arriving.is_complete() => Some(Ok(arriving.finish())),
+            Ok(arriving) => {
+                self.arriving = Some(arriving);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+enum Say {
+    Ask(u64),
+    Request(Request),
+}
+
+/// What one reader has asked for.
+pub(super) struct Underway {
+    pool: Arc<Pool>,
+    unsaid: VecDeque<Say>,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Batches of this connection that the server wants to hear of again.
+    leased: BTreeSet<u64>,
+    settling: BTreeMap<u64, oneshot::Sender<Result<()>>>,
+    /// Something was acknowledged on this connection.
+    acknowledged: bool,
+}
+
+impl Underway {
+    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+        Self {
+            pool: Arc::clone(pool),
+            unsaid: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            leased: BTreeSet::new(),
+            settling: BTreeMap::new(),
+            acknowledged: false,
+        }
+    }
+
+    fn say(&mut self, request: Request) {
+        self.unsaid.push_back(Say::Request(request));
+    }
+
+    fn cancel(&mut self, id: u64) {
+        match self.waiting.remove(&id) {
+            Some(waiting) if waiting.said => self.say(Request::Cancel(id)),
+            Some(_) => (self.unsaid).retain(|say| !matches!(say, Say::Ask(ask) if *ask == id)),
+            None if self.leased.remove(&id) => self.say(Request::Cancel(id)),
+            None => {}
+        }
+    }
+
+    fn settle(&mut self) {
+        for reply in std::mem::take(&mut self.settling).into_values() {
+            // Whoever waited may be gone.
+            let _ = reply.send(Ok(()));
+        }
+    }
+}
+
+impl Talk for Underway {
+    type Command = Command;
+    type Out = pb::SampleRequest;
+    type In = pb::SampleReply;
+
+    async fn open(
+        mut api: Api,
+        out: ReceiverStream<pb::SampleRequest>,
+    ) -> Result<Streaming<pb::SampleReply>, Status> {
+        Ok(api.sample(out).await?.into_inner())
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Ask(id, waiting) => {
+                self.unsaid.push_back(Say::Ask(id));
+                self.waiting.insert(id, waiting);
+            }
+            // That of an earlier connection is void, and its items are back.
+            Command::Acknowledge(id) if self.leased.remove(&id) => {
+                self.acknowledged = true;
+                self.say(Request::Acknowledge(id));
+            }
+            Command::Acknowledge(_) => {}
+            Command::Cancel(id) => self.cancel(id),
+            Command::Settle(id, reply) if self.acknowledged => {
+                self.settling.insert(id, reply);
+                self.say(Request::Settle(id));
+            }
+            Command::Settle(_, reply) => {
+                let _ = reply.send(Ok(()));
+            }
+        }
+    }
+
+    fn disconnected(&mut self) {
+        // The server has taken back what was on lease.
+        self.leased.clear();
+        self.acknowledged = false;
+        self.settle();
+        self.unsaid = self.waiting.keys().map(|id| Say::Ask(*id)).collect();
+        for waiting in self.waiting.values_mut() {
+            waiting.arriving = None;
+            waiting.said = false;
+        }
+    }
+
+    fn next_out(&mut self) -> Option<pb::SampleRequest> {
+        let request = match self.unsaid.pop_front()? {
+            Say::Request(request) => Some(request),
+            // One that was answered unasked: an empty request, which means nothing.
+            Say::Ask(id) => self.waiting.get_mut(&id).map(|waiting| {
+                let request = waiting.request(id);
+                (waiting.said, waiting.again) = (true, true);
+                Request::Ask(request)
+            }),
+        };
+        Some(pb::SampleRequest { request })
+    }
+
+    fn has_out(&self) -> bool {
+        !self.unsaid.is_empty()
+    }
+
+    fn heard(&mut self, message: pb::SampleReply) -> Result<(), Error> {
+        let id = message.id;
+        if let Some(Reply::Settled(_)) = message.reply {
+            if let Some(reply) = self.settling.remove(&id) {
+                let _ = reply.send(Ok(()));
+            }
+            return Ok(());
+        }
+        let Some(waiting) = self.waiting.get_mut(&id) else {
+            // Cancelled meanwhile.
+            return Ok(());
+        };
+        let Some(outcome) = waiting.heard(message.reply, &self.pool) else {
+            return Ok(());
+        };
+        if outcome.as_ref().is_ok_and(|arrived| arrived.leased) {
+            self.leased.insert(id);
+        }
+        if let Some(waiting) = self.waiting.remove(&id) {
+            // Whoever does not wait any more has cancelled, or is about to.
+            let _ = waiting.reply.send(outcome);
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.unsaid.is_empty() && self.settling.is_empty()
+    }
+
+    fn fail(&mut self, error: &Error) {
+        self.unsaid.clear();
+        self.settle();
+        for (_, waiting) in std::mem::take(&mut self.waiting) {
+            let error = match error {
+                Error::Unavailable(text) => Error::Unavailable(format!(
+                    "{text}; asked for {} samples from table `{}`",
+                    waiting.ask.n, waiting.ask.table
+                )),
+                other => other.clone(),
+            };
+            let _ = waiting.reply.send(Err(error));
+        }
+    }
+}

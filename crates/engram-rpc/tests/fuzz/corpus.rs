@@ -1,0 +1,360 @@
+//! Valid messages of every kind, as the two ends encode them, to be spoilt.
+
+use std::sync::Arc;
+
+use engram_core::chunk::{ChunkBuilder, Origin};
+use engram_core::gather::{Uneven, gather};
+use engram_core::pool::Pool;
+use engram_core::{
+    CellSpec, Chunk, ColumnSpec, Compression, Compressor, DType, Draw, Error, Layout, NewItem,
+    RateLimits, Schema, SelectorKind, Signature, Slice, SpanColumn, Spans, TableOptions,
+    Trajectory, WindowShape,
+};
+use engram_engine::Engine;
+use engram_rpc::pb::manage_reply::Reply as Managed;
+use engram_rpc::pb::manage_request::Call;
+use engram_rpc::pb::sample_reply::Reply as Sampled;
+use engram_rpc::pb::sample_request::Request;
+use engram_rpc::pb::{self, change_reply, change_request};
+use engram_rpc::wire::{
+    BatchOut, Parcel, Told, error_out, info_out, join, limits_out, options_out,
+};
+use futures_util::FutureExt as _;
+use prost::Message;
+use smallvec::smallvec;
+
+use crate::decoders::Kind;
+
+/// Messages, each with what it is.
+pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
+    let mut corpus = Vec::new();
+    let mut add = |kind, message: Vec<u8>| corpus.push((kind, message));
+    for request in inserts() {
+        add(Kind::InsertRequest, request.encode_to_vec());
+    }
+    for request in samples() {
+        let request = pb::SampleRequest {
+            request: Some(request),
+        };
+        add(Kind::SampleRequest, request.encode_to_vec());
+    }
+    for change in [
+        change_request::Change::PrioritiesLe(join([1.0, 2.0, 0.5].into_iter())),
+        change_request::Change::Delete(pb::Nothing {}),
+    ] {
+        let request = pb::ChangeRequest {
+            id: 3,
+            table: "table".into(),
+            keys_le: join([1_u64, 2, 3].into_iter()),
+            change: Some(change),
+        };
+        add(Kind::ChangeRequest, request.encode_to_vec());
+    }
+    for call in calls() {
+        let request = pb::ManageRequest { call: Some(call) };
+        add(Kind::ManageRequest, request.encode_to_vec());
+    }
+    let hello = pb::HelloRequest {
+        protocol: 1,
+        version: "0.1.0".into(),
+    };
+    add(Kind::HelloRequest, hello.encode_to_vec());
+    let hello = pb::HelloReply {
+        protocol: 1,
+        version: "0.1.0".into(),
+        instance: 77,
+        port: 80,
+        local_socket: "socket".into(),
+    };
+    add(Kind::HelloReply, hello.encode_to_vec());
+    for reply in managed() {
+        let reply = pb::ManageReply { reply: Some(reply) };
+        add(Kind::ManageReply, reply.encode_to_vec());
+    }
+    for reply in batches() {
+        let reply = pb::SampleReply {
+            id: 5,
+            reply: Some(reply),
+        };
+        add(Kind::SampleReply, reply.encode_to_vec());
+    }
+    let settled = [Some(unknown()), None].map(|error| pb::Settled {
+        table: "table".into(),
+        number: 9,
+        error,
+    });
+    let reply = pb::InsertReply {
+        settled: settled.into(),
+    };
+    add(Kind::InsertReply, reply.encode_to_vec());
+    for reply in [
+        change_reply::Reply::Matched(3),
+        change_reply::Reply::Error(unknown()),
+    ] {
+        let reply = pb::ChangeReply {
+            id: 3,
+            reply: Some(reply),
+        };
+        add(Kind::ChangeReply, reply.encode_to_vec());
+    }
+    corpus
+}
+
+fn unknown() -> pb::Error {
+    error_out(&Error::UnknownTable {
+        name: "table".into(),
+        known: vec!["a".into(), "b".into()],
+    })
+}
+
+fn options() -> TableOptions {
+    TableOptions {
+        name: "table".into(),
+        max_size: 100,
+        max_bytes: Some(1 << 20),
+        max_times_sampled: 3,
+        ttl: Some(1 << 40),
+        sampler: SelectorKind::Prioritized { exponent: 0.6 },
+        remover: SelectorKind::Fifo,
+        limits: RateLimits {
+            kind: "MinSize(1)".into(),
+            samples_per_insert: 1.0,
+            min_size: 1,
+            min_diff: f64::MIN,
+            max_diff: f64::MAX,
+        },
+        signature: Some(Arc::new(Signature {
+            columns: Box::new([ColumnSpec {
+                name: "x".into(),
+                dtype: DType::Float32,
+                shape: smallvec![None, Some(4)],
+            }]),
+            structure: "{}".into(),
+        })),
+        seed: 1,
+    }
+}
+
+fn calls() -> Vec<Call> {
+    let may = pb::May {
+        table: "table".into(),
+        n: 7,
+    };
+    vec![
+        Call::Tables(pb::Nothing {}),
+        Call::Describe("table".into()),
+        Call::Create(options_out(&options())),
+        Call::Drop("table".into()),
+        Call::SetLimits(pb::SetLimits {
+            table: "table".into(),
+            limits: Some(limits_out(&options().limits)),
+        }),
+        Call::Reset("table".into()),
+        Call::Info(pb::Nothing {}),
+        Call::MaySample(may.clone()),
+        Call::MayInsert(may),
+    ]
+}
+
+fn managed() -> Vec<Managed> {
+    let engine = Engine::new(vec![options()], 1).unwrap();
+    let table = engine.table("table").unwrap();
+    let info = info_out(table.options(), &table.info());
+    vec![
+        Managed::Error(unknown()),
+        Managed::Done(pb::Nothing {}),
+        Managed::Tables(pb::Names {
+            names: vec!["a".into(), "b".into()],
+        }),
+        Managed::Options(options_out(&options())),
+        Managed::Info(pb::Infos {
+            tables: vec![info.clone(), info],
+        }),
+        Managed::May(true),
+    ]
+}
+
+fn samples() -> Vec<Request> {
+    let ask = pb::Ask {
+        id: 5,
+        table: "table".into(),
+        n: 256,
+        timeout: Some(1.5),
+        partial: true,
+        pad: true,
+        leased: true,
+    };
+    vec![
+        Request::Ask(ask),
+        Request::Acknowledge(5),
+        Request::Cancel(6),
+        Request::Settle(7),
+    ]
+}
+
+/// Steps of a number, a text and something that is compressed.
+pub(crate) fn chunk(compression: Compression) -> Arc<Chunk> {
+    let layout = Arc::new(Layout {
+        names: Box::new(["number".into(), "text".into(), "zeros".into()]),
+        structure: r#"{"a":1}"#.into(),
+    });
+    let cell = |dtype, shape| CellSpec { dtype, shape };
+    let schema = Schema {
+        layout,
+        cells: Box::new([
+            cell(DType::Uint32, smallvec![2]),
+            cell(DType::String, smallvec![]),
+            cell(DType::Uint8, smallvec![64, 16]),
+        ]),
+    };
+    let mut builder = ChunkBuilder::new(Arc::new(schema), 8).unwrap();
+    builder.column_mut(0).fill(1);
+    for _ in 0..8 {
+        builder.push_string(1, b"\x02\0\0\0ab").unwrap();
+    }
+    builder.set_rows(0, 8);
+    builder.set_rows(2, 8);
+    let origin = Origin {
+        key: 3,
+        episodes: smallvec![4],
+        first_step: 0,
+        steps: 8,
+    };
+    let mut compressor = Compressor::new(compression);
+    Arc::new(builder.seal(origin, &mut compressor).unwrap())
+}
+
+fn trajectories() -> Vec<Trajectory> {
+    let (raw, packed) = (chunk(Compression::Off), chunk(Compression::Auto));
+    let layout = Arc::clone(&raw.schema().layout);
+    let columns = |len| {
+        let column = |at| SpanColumn {
+            first_slice: at,
+            len,
+            squeeze: false,
+        };
+        (0..3).map(column).collect::<Box<[_]>>()
+    };
+    let slices = |offset, len| {
+        let slice = |column| Slice {
+            chunk: 0,
+            column,
+            offset,
+            len,
+        };
+        (0..3).map(slice).collect::<Box<[_]>>()
+    };
+    let rows = |chunk: &Arc<Chunk>, offset| Trajectory::Rows {
+        chunk: Arc::clone(chunk),
+        offset,
+        len: 2,
+        squeeze: false,
+    };
+    let shape = Arc::new(WindowShape {
+        layout: Arc::clone(&layout),
+        columns: columns(2),
+        slices: slices(0, 2),
+    });
+    let window = |chunk: &Arc<Chunk>, offset| Trajectory::Window {
+        chunk: Arc::clone(chunk),
+        offset,
+        shape: Arc::clone(&shape),
+    };
+    let spans = Trajectory::Spans(Arc::new(Spans {
+        layout,
+        chunks: [Arc::clone(&raw)].into_iter().collect(),
+        columns: columns(3),
+        slices: slices(1, 3),
+    }));
+    vec![
+        rows(&raw, 0),
+        rows(&raw, 3),
+        rows(&packed, 1),
+        window(&raw, 1),
+        window(&raw, 2),
+        spans,
+    ]
+}
+
+fn items() -> Vec<NewItem> {
+    let items = (1..).zip(trajectories()).map(|(key, trajectory)| NewItem {
+        key,
+        trajectory,
+        priority: 1.0,
+    });
+    items.collect()
+}
+
+/// A stream's messages: one with everything, and one that goes on with it.
+fn inserts() -> Vec<pb::InsertRequest> {
+    let mut told = Told::default();
+    let mut requests = Vec::new();
+    for first in [1, 7] {
+        let mut parcel = Parcel::default();
+        for (number, item) in (first..).zip(items()) {
+            parcel.add(&mut told, "table", number, &item).unwrap();
+        }
+        requests.extend(parcel.take());
+    }
+    requests[0].session = Some(9);
+    let part = requests[0].chunks[0].payload.split_off(100);
+    requests.push(pb::InsertRequest {
+        part,
+        released: vec![1, 2],
+        ..pb::InsertRequest::default()
+    });
+    requests.extend(inserts_whole());
+    requests
+}
+
+fn inserts_whole() -> Vec<pb::InsertRequest> {
+    let mut parcel = Parcel::default();
+    for (number, item) in (1..).zip(items()) {
+        parcel
+            .add(&mut Told::default(), "table", number, &item)
+            .unwrap();
+    }
+    parcel.take().into()
+}
+
+/// What an insert stream opens with, so that what follows finds what it is made of.
+pub(crate) fn opening() -> pb::InsertRequest {
+    inserts_whole().swap_remove(0)
+}
+
+fn draws() -> Vec<Draw> {
+    let engine = Engine::new(
+        vec![TableOptions {
+            signature: None,
+            limits: options().limits,
+            ..options()
+        }],
+        1,
+    );
+    let engine = engine.unwrap();
+    let table = engine.table("table").unwrap();
+    table
+        .insert(items())
+        .unwrap()
+        .now_or_never()
+        .unwrap()
+        .unwrap();
+    let ticket = table.sample(8, false).unwrap();
+    ticket.now_or_never().unwrap().unwrap().draws
+}
+
+fn batches() -> Vec<Sampled> {
+    let pool = Arc::<Pool>::default();
+    let draws = draws();
+    let mut replies = Vec::new();
+    for uneven in [Uneven::Ragged, Uneven::Pad] {
+        for draws in [&draws[..], &draws[..1]] {
+            let columns = gather(draws, uneven, &pool).unwrap();
+            replies.extend(BatchOut::new(columns, draws, true).unwrap());
+        }
+    }
+    replies.push(Sampled::Part(vec![0; 100].into()));
+    replies.push(Sampled::Error(unknown()));
+    replies.push(Sampled::Settled(pb::Nothing {}));
+    replies
+}

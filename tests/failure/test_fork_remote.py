@@ -1,0 +1,149 @@
+"""Clients and Datasets go on in a forked child; what belongs to the parent is refused there, and unharmed."""
+
+import os
+
+import pytest
+from support import run_python
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+HEAD = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads
+import numpy as np
+import engram
+from engram.errors import ForkedError
+
+def forked(text, call):
+    try:
+        call()
+    except ForkedError as error:
+        assert str(error) == (
+            f"this {text} was made before the process forked; make a new one in the child, or start the child "
+            "with the `spawn` or `forkserver` method"
+        ), error
+    else:
+        sys.exit(f"no ForkedError from the {text}")
+
+def fork(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    return child
+
+def in_child(work):
+    assert os.waitpid(fork(work), 0)[1] == 0
+
+server = engram.Server([engram.Table("t"), engram.Table.queue("q", max_size=1000)])
+client = engram.Client(server.address)
+for value in range(20):
+    client.insert({"x": value}, {"q": 1.0})
+"""
+
+
+def test_clients_and_datasets_go_on_and_all_else_is_refused():
+    code = """
+writer, patterns = client.writer(), client.pattern_writer([engram.Pattern("t", num_steps=1)])
+batched = client.batched_writer(2, [engram.Pattern("t", num_steps=1)])
+writer.append({"x": 1})
+dataset = engram.Dataset(client, "q", 2, max_batches=2)
+batches = iter(dataset)
+assert next(batches).data["x"].tolist() == [0, 1]
+
+def child():
+    forked("server", lambda: server.address)
+    forked("server", server.stop)
+    forked("store", server.store.info)
+    forked("writer", lambda: writer.append({"x": 2}))
+    forked("writer", lambda: writer.flush())
+    forked("writer", lambda: patterns.append({"x": 2}))
+    forked("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
+    forked("dataset", lambda: next(batches))
+    with server, writer:
+        pass  # leaving them is the parent's business
+    assert client.info()["q"].leased_out == 4  # the parent's
+    assert client.sample("q", 2).data["x"].tolist() == [4, 5]
+    assert [batch.data["x"].tolist() for batch in dataset] == [[6, 7], [8, 9]]
+    client.insert({"x": 30}, {"t": 1.0})
+    with client.writer() as own:
+        own.append({"x": 31})
+        own.create_item("t", num_steps=1)
+    client.close()
+
+in_child(child)
+assert next(batches).data["x"].tolist() == [2, 3]
+assert next(batches, None) is None
+assert client.sample("q", 2).data["x"].tolist() == [10, 11]
+writer.create_item("t", num_steps=1)
+writer.close()
+assert client.info()["t"].size == 3
+client.close()
+server.stop()
+print("parent goes on")
+"""
+    assert run_python(HEAD + code) == "parent goes on\n"
+
+
+def test_children_of_one_parent_are_different_clients():
+    code = """
+def child():
+    for value in range(10):
+        client.insert({"x": value}, {"t": 1.0})
+    with client.writer() as writer:
+        for value in range(10):
+            writer.append({"x": value})
+            writer.create_item("t", num_steps=1)
+
+def fresh():
+    with engram.Client(client.address) as own:
+        for value in range(10):
+            own.insert({"x": value}, {"t": 1.0})
+
+for pid in [fork(work) for work in (child, child, child, fresh, fresh)]:
+    assert os.waitpid(pid, 0)[1] == 0
+# Had two of them had the same session, the server would have taken one's items for another's.
+assert client.info()["t"].size == 80, client.info()["t"].size
+"""
+    assert run_python(HEAD + code) == ""
+
+
+def test_a_child_that_never_uses_the_client_ends_at_once():
+    code = """
+def insert():
+    for value in range(20):
+        client.insert({"x": value}, {"t": 1.0})
+
+threads = [threading.Thread(target=insert) for _ in range(10)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+
+def child():
+    began = time.monotonic()
+    globals().pop("client")
+    assert time.monotonic() - began < 1.0
+
+in_child(child)
+assert client.info()["t"].size == 200
+"""
+    assert run_python(HEAD + code) == ""
+
+
+def test_a_child_may_be_forked_while_calls_wait():
+    code = """
+client.sample("q", 20)
+waiting = threading.Thread(target=lambda: client.sample("q", 2))
+waiting.start()
+for value in range(10):
+    def child():
+        client.insert({"x": value}, {"t": 1.0})
+        assert client.sample("t", 1).data["x"].tolist()
+    in_child(child)
+client.insert({"x": 1}, {"q": 1.0})
+client.insert({"x": 2}, {"q": 1.0})
+waiting.join()
+assert client.info()["t"].size == 10
+"""
+    assert run_python(HEAD + code) == ""

@@ -1,0 +1,37 @@
+"""What is sent stays below the size of a message, whatever takes the room in it."""
+
+import contextlib
+
+from faults import Proxy
+from support import until
+
+from engram import Client, Server, Table
+from engram.errors import DeadlineExceededError
+
+ITEMS, COLUMNS = 60, 200
+
+
+def test_many_items_of_many_slices_are_sent_again():
+    names = [f"column_{number}" for number in range(COLUMNS)]
+    with (
+        Server([Table.queue("q", max_size=1)]) as server,
+        Proxy(server.port) as proxy,
+        Client(proxy.address) as client,
+        client.writer(history=4, chunk_length=2) as writer,
+    ):
+        # Steps of several chunks, again and again: 100 kB of slices each.
+        for value in range(ITEMS + 3):
+            writer.append(dict.fromkeys(names, value))
+            if value >= 3:
+                columns = writer.history
+                writer.create_item("q", trajectory={name: columns[name][[-1, -4] * 50] for name in names})
+        with contextlib.suppress(DeadlineExceededError):
+            writer.flush(timeout=0.5)
+        until(lambda: writer.pending_items == ITEMS - 1)
+        # All that wait are sent again at once.
+        proxy.cut()
+        for value in range(3, ITEMS + 3):
+            data = server.store.sample("q", 1, timeout=20).data
+            assert data["column_7"][0, :4].tolist() == [value, value - 3] * 2
+        writer.flush(timeout=20)
+        until(lambda: server.store.info()["q"].size == 0)

@@ -1,0 +1,111 @@
+"""A sample that uses items up does so once its reader has it: a reply that is lost loses nothing."""
+
+import time
+
+import pytest
+from faults import Proxy
+from support import Caller, drain, fill, run_python, until
+
+from engram import Client, Server, Table
+from engram.errors import UnavailableError
+
+
+@pytest.fixture
+def server():
+    with Server([Table.queue("q", max_size=1000), Table("t")]) as server:
+        yield server
+
+
+def lose_a_reply(server, proxy, client):
+    """The queue holds 1, 2, ... 6; the reply with the first three is lost. Returns who waits for it."""
+    fill(server.store, "q", range(7))
+    assert drain(client, "q", 1) == [0]  # the connection is there
+    proxy.mute()
+    reader = Caller(lambda: drain(client, "q", 3))
+    until(lambda: server.store.info()["q"].leased_out == 3)
+    return reader
+
+
+def test_the_same_reader_gets_the_items_when_it_is_back(server):
+    with Proxy(server.port) as proxy, Client(proxy.address) as client:
+        reader = lose_a_reply(server, proxy, client)
+        proxy.cut()
+        assert reader.result() == [1, 2, 3]
+        assert drain(client, "q", 3) == [4, 5, 6]
+        assert client.info()["q"].size == 0
+
+
+def test_others_get_the_items_in_their_old_place(server):
+    with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=0.2) as client:
+        reader = lose_a_reply(server, proxy, client)
+        proxy.close()
+        until(lambda: server.store.info()["q"].leased_out == 0)
+        assert drain(server.store, "q", 6) == [1, 2, 3, 4, 5, 6]
+        with pytest.raises(
+            UnavailableError,
+            match=rf"the server at {proxy.address} cannot be reached, for 0.2 s \(reconnect_timeout\): .*; "
+            r"asked for 3 samples from table `q`",
+        ):
+            reader.result()
+
+
+def test_a_batch_that_came_is_used_even_if_the_connection_is_cut_later(server):
+    with Proxy(server.port) as proxy, Client(proxy.address) as client:
+        fill(server.store, "q", range(4))
+        assert drain(client, "q", 2) == [0, 1]
+        assert client.info()["q"].size == 2
+        proxy.cut()
+        assert drain(client, "q", 2) == [2, 3]
+        assert client.info()["q"].size == 0
+
+
+def test_a_call_that_has_waited_for_long_is_asked_again(server):
+    with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=1.0) as client:
+        reader = Caller(lambda: drain(client, "q", 1))
+        until(lambda: server.store.info()["q"].waiting_samples == 1)
+        time.sleep(1.3)  # longer than a server may be gone; this one is not
+        proxy.cut()
+        fill(server.store, "q", [7])
+        assert reader.result() == [7]
+
+
+def test_what_must_not_be_said_twice_is_said_after_a_cut(server):
+    with Proxy(server.port) as proxy, Client(proxy.address) as client:
+        fill(server.store, "t", [1])
+        assert client.info()["t"].size == 1
+        proxy.cut()
+        client.reset("t")
+        assert client.info()["t"].size == 0
+
+
+def test_calls_after_a_sample_see_it_done(server):
+    with Client(server.address) as client:
+        fill(server.store, "q", range(300))
+        for left in reversed(range(300)):
+            key = client.sample("q", 1).info.key
+            if left % 3 == 0:
+                info = client.info()["q"]
+                assert (info.size, info.leased_out) == (left, 0)
+            elif left % 3 == 1:
+                assert client.delete("q", key) == 0
+            else:
+                assert client.update_priorities("q", key, [2.0]) == 0
+
+
+def test_closing_says_what_was_used(server):
+    fill(server.store, "q", range(100))
+    for left in reversed(range(100)):
+        client = Client(server.address)
+        client.sample("q", 1)
+        client.close()
+        info = server.store.info()["q"]
+        assert (info.size, info.leased_out) == (left, 0)
+
+
+@pytest.mark.parametrize("end", ["", "del client", "sys.exit(0)", "keep = client.sample"])
+def test_a_program_that_just_ends_says_what_was_used(server, end):
+    fill(server.store, "q", range(3))
+    code = f"import engram, sys\nclient = engram.Client('{server.address}')\nclient.sample('q', 2)\n{end}"
+    assert run_python(code) == ""
+    until(lambda: server.store.info()["q"].leased_out == 0)
+    assert server.store.info()["q"].size == 1

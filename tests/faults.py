@@ -1,0 +1,128 @@
+"""What goes wrong on purpose: servers that are killed, connections that are cut."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+SERVE = """
+import sys
+import engram
+tables = {tables}
+server = engram.Server(tables, port=int(sys.argv[1]))
+print(server.port, flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+class ServerProcess:
+    """A server in a process of its own, at a port that it keeps when it is started again."""
+
+    def __init__(self, tables):
+        self._code = SERVE.format(tables=tables)
+        self.port = 0
+        self.start()
+
+    def start(self):
+        """Starts it; returns once it serves."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self._code, str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.port = int(self._process.stdout.readline())
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def signal(self, number):
+        os.kill(self._process.pid, number)
+
+    def kill(self):
+        """Ends it at once, as `kill -9` does."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._process.returncode is None:
+            self.kill()
+
+
+class Proxy:
+    """Hands TCP connections on to a port of this machine, until they are cut."""
+
+    def __init__(self, port):
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._sockets = []
+        self._mute = False
+        self._start(self._accept)
+
+    def mute(self):
+        """What the server says is lost from now on, until the connections are cut."""
+        self._mute = True
+
+    def cut(self):
+        """Cuts the connections there are; new ones may come."""
+        with self._lock:
+            sockets, self._sockets = self._sockets, []
+            self._mute = False
+        for end in sockets:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        """Cuts all connections, and accepts no more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    @staticmethod
+    def _start(work, *args):
+        threading.Thread(target=work, args=args, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+            except OSError:
+                return
+            with self._lock:
+                self._sockets += [near, far]
+            self._start(self._pump, near, far)
+            self._start(self._pump, far, near, self._says)
+
+    def _says(self):
+        return not self._mute
+
+    def _pump(self, source, sink, passes=lambda: True):
+        try:
+            while data := source.recv(1 << 16):
+                if passes():
+                    sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_RDWR)
