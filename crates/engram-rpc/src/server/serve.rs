@@ -2,10 +2,12 @@
 
 use std::error::Error as _;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use futures_util::TryStreamExt as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -19,8 +21,11 @@ use super::ServerTls;
 use super::auth::Guard;
 use super::bind::Doors;
 use super::calls::Calls;
+use super::counts::Counted;
+use super::metrics::{self, Scraped};
 use super::service::Service;
 use super::stopping::Stopping;
+use crate::MAX_MESSAGE;
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
 
 /// Connections have so long to take leave.
@@ -28,9 +33,6 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 /// Then what still runs on the runtime has so long to notice.
 const SHUTDOWN: Duration = Duration::from_millis(200);
-
-/// Largest message that is read.
-const MAX_MESSAGE: usize = 4 << 20;
 
 /// HTTP/2 window of a stream: what a writer sends ahead of a server that reads no further.
 const STREAM_WINDOW: u32 = 16 << 20;
@@ -51,6 +53,7 @@ pub(super) struct Serving {
     unix: Transport,
     service: Service,
     guard: Guard,
+    scraped: Scraped,
     stopping: Stopping,
 }
 
@@ -60,20 +63,26 @@ impl Serving {
     pub(super) fn new(
         service: Service,
         guard: Guard,
-        tls: Option<ServerTlsConfig>,
+        tls: Option<&ServerTls>,
         stopping: Stopping,
     ) -> Result<Self> {
         let tcp = match tls {
             Some(tls) => transport()
-                .tls_config(tls)
+                .tls_config(tls_config(tls))
                 .map_err(|error| bad_tls(&error))?,
             None => transport(),
+        };
+        let scraped = Scraped {
+            shared: Arc::clone(service.shared()),
+            guard: guard.clone(),
+            tls: tls.map(metrics::acceptor).transpose()?,
         };
         Ok(Self {
             tcp,
             unix: transport(),
             service,
             guard,
+            scraped,
             stopping,
         })
     }
@@ -99,9 +108,11 @@ impl Serving {
             let unix = doors.unix.map(|(unix, file)| {
                 UnixListener::from_std(unix).map(|unix| (UnixListenerStream::new(unix), file))
             });
-            Ok((TcpListener::from_std(doors.tcp)?, unix.transpose()?))
+            let metrics = doors.metrics.map(|(_, tcp)| TcpListener::from_std(tcp));
+            let tcp = TcpListener::from_std(doors.tcp)?;
+            Ok((tcp, unix.transpose()?, metrics.transpose()?))
         };
-        let (tcp, unix) = match listeners() {
+        let (tcp, unix, metrics) = match listeners() {
             Ok(listeners) => listeners,
             Err(error) => return begun.send(Err(error)).unwrap_or_default(),
         };
@@ -110,6 +121,7 @@ impl Serving {
         health
             .set_service_status(SERVICE_NAME, ServingStatus::Serving)
             .await;
+        let connections = Arc::clone(&self.service.shared().counts.connections);
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
@@ -119,6 +131,8 @@ impl Serving {
         };
         let layer = InterceptorLayer::new(self.guard);
         let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));
+        let count = Arc::clone(&connections);
+        let incoming = incoming.map_ok(move |tcp| Counted::new(tcp, &count));
         let mut stopped = self.stopping.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
             calls.clone(),
@@ -128,6 +142,7 @@ impl Serving {
         let tcp = tokio::spawn(tcp);
         let unix = unix.map(|(listener, file)| {
             let mut stopped = self.stopping.clone();
+            let listener = listener.map_ok(move |unix| Counted::new(unix, &connections));
             let serving = (self.unix.layer(layer)).serve_with_incoming_shutdown(
                 calls,
                 listener,
@@ -135,11 +150,16 @@ impl Serving {
             );
             (tokio::spawn(serving), file)
         });
+        let metrics = metrics
+            .map(|listener| tokio::spawn(self.scraped.serve(listener, self.stopping.clone())));
 
         self.stopping.wait().await;
         forget(&health).await;
         // What is not over by then is dropped with the runtime.
         let _ = timeout(DRAIN, async {
+            if let Some(metrics) = metrics {
+                let _ = metrics.await;
+            }
             let _ = tcp.await;
             if let Some((unix, _file)) = unix {
                 let _ = unix.await;
@@ -166,7 +186,7 @@ fn transport() -> Transport {
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
 }
 
-pub(super) fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
+fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
     let identity = Identity::from_pem(&tls.certificate_pem, &tls.key_pem);
     let config = ServerTlsConfig::new().identity(identity).timeout(HANDSHAKE);
     match &tls.client_ca_pem {

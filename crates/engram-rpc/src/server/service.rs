@@ -9,6 +9,7 @@ use engram_engine::Engine;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::counts::{Call, Counts, Ongoing};
 use super::stopping::Stopping;
 use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     pub(super) engine: Arc<Engine>,
     pub(super) stopping: Stopping,
     pub(super) lease_timeout: Duration,
+    pub(super) counts: Counts,
     seed: u64,
     /// Tables that clients made so far.
     made: AtomicU64,
@@ -50,11 +52,20 @@ impl Service {
                 engine,
                 stopping,
                 lease_timeout: options.lease_timeout,
+                counts: Counts::default(),
                 seed: options.seed,
                 made: AtomicU64::new(0),
                 instance: RandomState::new().build_hasher().finish(),
             }),
         }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn begin(&self, call: Call) -> Ongoing {
+        self.shared.counts.of(call).begin()
     }
 }
 
@@ -68,6 +79,7 @@ impl Engram for Service {
         &self,
         request: Request<pb::HelloRequest>,
     ) -> Result<Response<pb::HelloReply>, Status> {
+        let _call = self.begin(Call::Hello);
         let version = env!("CARGO_PKG_VERSION");
         let client = request.into_inner();
         if client.protocol != PROTOCOL {
@@ -88,6 +100,7 @@ impl Engram for Service {
         &self,
         request: Request<pb::ManageRequest>,
     ) -> Result<Response<pb::ManageReply>, Status> {
+        let _call = self.begin(Call::Manage);
         let reply = manage::manage(&self.shared, request.into_inner()).await;
         Ok(Response::new(reply))
     }
@@ -96,7 +109,8 @@ impl Engram for Service {
         &self,
         request: Request<Streaming<pb::InsertRequest>>,
     ) -> Result<Response<Self::InsertStream>, Status> {
-        let replies = insert::serve(&self.shared, request.into_inner());
+        let call = self.begin(Call::Insert);
+        let replies = insert::serve(&self.shared, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 
@@ -104,7 +118,8 @@ impl Engram for Service {
         &self,
         request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
-        let replies = sample::serve(&self.shared, request.into_inner());
+        let call = self.begin(Call::Sample);
+        let replies = sample::serve(&self.shared, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 
@@ -112,7 +127,8 @@ impl Engram for Service {
         &self,
         request: Request<Streaming<pb::ChangeRequest>>,
     ) -> Result<Response<Self::ChangeStream>, Status> {
-        let replies = change::serve(&self.shared, request.into_inner());
+        let call = self.begin(Call::Change);
+        let replies = change::serve(&self.shared, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 }
