@@ -10,6 +10,7 @@ import engram
 from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError
 
 HOW = "give the server's token to the client as `token`; it travels as metadata `authorization: Bearer TOKEN`"
+TOKEN = "s3cret"
 STEP = {"x": np.float32(1)}
 
 
@@ -45,20 +46,20 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_no_call_goes_without_the_token(call):
-    with make(token="s3cret") as server:
+    with make(token=TOKEN) as server:
         refuses = f"the server at {server.address} refuses: "
         with raises(HandshakeError, f"{refuses}this server asks for a token and none came; {HOW}"):
             call(engram.Client(server.address))
         with raises(HandshakeError, f"{refuses}the token is not this server's; {HOW}"):
-            call(engram.Client(server.address, token="s3cre7"))
+            call(engram.Client(server.address, token=TOKEN + "7"))
         assert server.store.info()["t"].inserts == 0
         assert server.store.tables == ["t"]
 
 
 def test_the_token_lets_in_and_an_open_server_does_not_mind_one():
-    for token in ("s3cret", None):
+    for token in (TOKEN, None):
         with make(token=token) as server:
-            client = engram.Client(server.address, token="s3cret")
+            client = engram.Client(server.address, token=TOKEN)
             client.insert(STEP, {"t": 1.0})
             assert client.sample("t", 1, timeout=10).data["x"].tolist() == [1]
 
@@ -79,9 +80,9 @@ def test_a_client_refuses_a_token_that_cannot_be_sent():
 
 
 def test_a_token_is_shown_by_nobody():
-    with make(token="s3cret") as server:
-        assert "s3cret" not in repr(server)
-        assert "s3cret" not in repr(engram.Client(server.address, token="s3cret"))
+    with make(token=TOKEN) as server:
+        assert TOKEN not in repr(server)
+        assert TOKEN not in repr(engram.Client(server.address, token=TOKEN))
 
 
 # --- certificates --------------------------------------------------------------------------------
@@ -120,10 +121,10 @@ def test_clients_show_their_certificate_where_they_must(certificates, strangers)
 
 
 def test_token_and_certificate_are_both_asked_for(certificates):
-    with make(**certificates.server, token="s3cret") as server:
+    with make(**certificates.server, token=TOKEN) as server:
         with pytest.raises(HandshakeError, match="asks for a token and none came"):
             engram.Client(server.address, ca=certificates.ca).info()
-        assert engram.Client(server.address, ca=certificates.ca, token="s3cret").tables == ["t"]
+        assert engram.Client(server.address, ca=certificates.ca, token=TOKEN).tables == ["t"]
 
 
 def test_plain_clients_and_encrypted_servers_do_not_meet(certificates):
@@ -172,9 +173,14 @@ def test_files_that_hold_something_else_are_refused(certificates, tmp_path):
             make(**files)
         assert str(caught.value).startswith("the server's certificate, key or client authority cannot be used: ")
     for junk in (binary, text):
-        with pytest.raises(InvalidArgumentError) as caught:
-            engram.Client("127.0.0.1:1", ca=junk).info()
-        assert str(caught.value).startswith("TLS options are unusable: ")
+        with raises(
+            InvalidArgumentError,
+            "TLS options are unusable: the file given as `ca` holds no certificate; "
+            "it must be PEM, with who signed the server's",
+        ):
+            engram.Client("127.0.0.1:1", ca=junk)
+    with pytest.raises(InvalidArgumentError, match=r"^TLS options are unusable: "):
+        engram.Client("127.0.0.1:1", ca=certificates.ca, certificate=text, key=text)
 
 
 # --- addresses -----------------------------------------------------------------------------------
@@ -189,7 +195,7 @@ def test_a_taken_port_is_refused_and_free_after_stop():
         assert again.address == address
 
 
-@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "0.0.0.0"), ("::", "[::]")])  # noqa: S104
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "0.0.0.0"), ("::", "[::]")])
 def test_other_machines_need_a_token_or_consent(host, shown):
     text = (
         f"asked to listen at {shown}:0 without a token; other machines may reach that address: "
@@ -200,9 +206,9 @@ def test_other_machines_need_a_token_or_consent(host, shown):
             make(host=host, metrics_port=metrics_port)
 
 
-@pytest.mark.parametrize("consent", [{"token": "s3cret"}, {"insecure": True}])
+@pytest.mark.parametrize("consent", [{"token": TOKEN}, {"insecure": True}])
 def test_consent_opens_the_address(consent):
-    with make(host="0.0.0.0", **consent) as server:  # noqa: S104, what it is about
+    with make(host="0.0.0.0", **consent) as server:
         assert server.address == f"0.0.0.0:{server.port}"
         client = engram.Client(f"127.0.0.1:{server.port}", token=consent.get("token"))
         assert client.tables == ["t"]
@@ -216,7 +222,7 @@ def test_names_of_this_machine_are_resolved():
 
 def test_hosts_that_are_not_here():
     with pytest.raises(InvalidArgumentError) as caught:
-        make(host="192.0.2.1", token="s3cret")
+        make(host="192.0.2.1", token=TOKEN)
     assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
     with pytest.raises(InvalidArgumentError, match=r"^`host` is 'no such host', which is no address of this machine: "):
         make(host="no such host")

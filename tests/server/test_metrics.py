@@ -1,5 +1,6 @@
 """What Prometheus is told, compared with `info`; how the door treats others is tested in Rust."""
 
+import http.client
 import math
 import re
 import ssl
@@ -15,15 +16,16 @@ from support import Caller, raises, until
 import engram
 from engram.errors import InvalidArgumentError
 
+TOKEN = "s3cret"
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 
 
 def scrape(server, *, scheme="http", token=None, context=None):
     """Every sample by name and labels, as a strict parser of the format reads them."""
-    request = urllib.request.Request(f"{scheme}://{server.metrics_address}/metrics")  # noqa: S310
+    request = urllib.request.Request(f"{scheme}://{server.metrics_address}/metrics")
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=30, context=context) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         text = answer.read().decode()
     families = text_string_to_metric_families(text)
     return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
@@ -81,7 +83,7 @@ def test_numbers_are_those_of_info(server):
     assert found["engram_table_deletes_total", "plain"] == 2
     assert found["engram_table_limiter_max_diff", "plain"] == math.inf
     assert found["engram_table_inserting_blocked", "queue"] == 1
-    client.sample("queue", 2, timeout=10)
+    client.sample("queue", 1, timeout=10)
     waiting.result()
     assert scrape(server)["engram_table_waiting_inserts", "queue"] == 0
 
@@ -125,23 +127,23 @@ def test_there_are_none_unless_asked_for():
 
 
 def test_the_token_is_asked_for():
-    with engram.Server([engram.Table("t")], token="s3cret", metrics_port=0) as server:
-        for token in (None, "s3cre7"):
+    with engram.Server([engram.Table("t")], token=TOKEN, metrics_port=0) as server:
+        for token in (None, TOKEN + "7"):
             with pytest.raises(urllib.error.HTTPError, match="HTTP Error 401"):
                 scrape(server, token=token)
-        assert scrape(server, token="s3cret")["engram_table_items", "t"] == 0
+        assert scrape(server, token=TOKEN)["engram_table_items", "t"] == 0
 
 
 def test_certificates_are_the_server_s(certificates, strangers):
     with engram.Server([], **certificates.server, client_ca=certificates.ca, metrics_port=0) as server:
         context = ssl.create_default_context(cafile=certificates.ca)
-        with pytest.raises(OSError, match="(?i)certificate"):
+        with pytest.raises(OSError, match=r"(?i)certificate"):
             scrape(server, scheme="https", context=context)
         context.load_cert_chain(certificates.client["certificate"], certificates.client["key"])
         assert ("engram_server_connections_total",) in scrape(server, scheme="https", context=context)
-        with pytest.raises(OSError, match="(?i)certificate verify failed"):
+        with pytest.raises(OSError, match=r"certificate verify failed"):
             scrape(server, scheme="https", context=ssl.create_default_context(cafile=strangers.ca))
-        with pytest.raises(OSError):  # noqa: PT011, whatever a plain reader makes of it
+        with pytest.raises(http.client.BadStatusLine):
             scrape(server)
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import engram
-from engram.cli.remote import Address, Ca, Certificate, JsonFlag, Key, Token, failures
+from engram.cli.remote import Ca, Certificate, JsonFlag, Key, Token, failures
 from engram.errors import EngramError, UnknownTableError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def bench(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure a server with small steps, in two tables that are made for it and dropped again."""
-    own = address is None
+    own = not address
     talk = Console(stderr=True)
     try:
         with failures(), ExitStack() as stack:
@@ -187,7 +187,8 @@ def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object]
 def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[Figure]:
     """Median and 99th percentile of single calls, in microseconds."""
     call()
-    times, end = [], time.perf_counter() + seconds
+    times: list[float] = []
+    end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         start = time.perf_counter()
         call()

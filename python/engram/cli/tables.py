@@ -56,7 +56,8 @@ def read_tables(path: Path) -> list[engram.Table]:
     """The tables of a file.
 
     Raises:
-        InvalidArgumentError: It cannot be read, or a table in it makes no sense; the text names file, table and key, and what is allowed.
+        InvalidArgumentError: It cannot be read, or a table in it makes no sense; the text names file, table and
+            key, and what is allowed.
     """
     try:
         described = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,10 +1,13 @@
 //! Reaching a server, and reaching it again.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -109,6 +112,12 @@ impl Connector {
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);
         if let Some(tls) = &options.tls {
+            let first = CertificateDer::pem_slice_iter(&tls.ca).next();
+            if !matches!(first, Some(Ok(_))) {
+                let why = "TLS options are unusable: the file given as `ca` holds no certificate; \
+                           it must be PEM, with who signed the server's";
+                return Err(invalid(why.into()));
+            }
             let mut config =
                 ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.ca.clone()));
             if let Some((certificate, key)) = &tls.identity {
@@ -194,13 +203,7 @@ impl Connector {
     async fn attempt(&self) -> Result<Api, Attempt> {
         let channel = self.endpoint.connect().await.map_err(|error| {
             let why = causes(&error);
-            if self.options.tls.is_some() && is_about_trust(&why) {
-                return Attempt::Final(Error::Handshake(format!(
-                    "the server at {} and this client do not agree on TLS: {why}",
-                    self.options.address
-                )));
-            }
-            Attempt::Again(why)
+            self.mistrust(&why).unwrap_or(Attempt::Again(why))
         })?;
         let mut api = EngramClient::with_interceptor(channel, self.bearer.clone())
             .max_decoding_message_size(MAX_MESSAGE)
@@ -211,10 +214,26 @@ impl Connector {
         };
         match api.hello(hello).await {
             Ok(_) => Ok(api),
-            Err(status) => Err(self
-                .refused(&status)
-                .map_or_else(|| Attempt::Again(status.message().into()), Attempt::Final)),
+            Err(status) => Err(self.refused(&status).map_or_else(
+                || {
+                    // A server that misses our certificate says so only now.
+                    let why = status.source().map_or_else(String::new, causes);
+                    let again = Attempt::Again(status.message().into());
+                    self.mistrust(&why).unwrap_or(again)
+                },
+                Attempt::Final,
+            )),
         }
+    }
+
+    /// The end of all attempts, if this is why one failed.
+    fn mistrust(&self, why: &str) -> Option<Attempt> {
+        (self.options.tls.is_some() && is_about_trust(why)).then(|| {
+            Attempt::Final(Error::Handshake(format!(
+                "the server at {} and this client do not agree on TLS: {why}",
+                self.options.address
+            )))
+        })
     }
 
     /// The error for a status that trying again would not change.
