@@ -1,7 +1,6 @@
-"""Commands in this process, `engram serve` in one of its own."""
+"""Commands in this process, and in processes of their own."""
 
 import re
-import signal
 import subprocess
 import sys
 
@@ -9,6 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from engram.cli import app
+
+# A child of a background job is born with SIGINT ignored: give it Python's own handling first.
+MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
 
 
 @pytest.fixture
@@ -21,21 +23,19 @@ def run(monkeypatch):
     return lambda *args: CliRunner().invoke(app, list(map(str, args)))
 
 
-class Served:
-    """A running `engram serve`."""
+class Spawned:
+    """A running command."""
 
-    def __init__(self, *options):
-        command = [sys.executable, "-m", "engram.cli", "serve", *map(str, options)]
+    def __init__(self, *args):
+        command = [sys.executable, "-c", MAIN, *map(str, args)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def begun(self):
-        """Waits until it serves; returns the line that says so."""
-        line = self.process.stdout.readline()
-        self.address = re.search(r" at (\S+);", line)[1] if line else None
-        return line
+    def line(self):
+        """The next line of stdout."""
+        return self.process.stdout.readline()
 
     def ended(self, number=None):
-        """Sends a signal, waits for the end; returns status, stdout and stderr."""
+        """Sends a signal, waits for the end; returns status, the rest of stdout, and stderr."""
         if number is not None:
             self.process.send_signal(number)
         stdout, stderr = self.process.communicate(timeout=60)
@@ -43,17 +43,29 @@ class Served:
 
 
 @pytest.fixture
-def serve():
-    """Starts `engram serve` with these options, at any free port unless they say otherwise."""
-    started = []
+def spawn():
+    """Starts a command in a process of its own: `spawn("top", address)`."""
+    spawned = []
 
-    def start(*options):
-        chosen = () if "--port" in options else ("--port", 0)
-        started.append(Served(*chosen, *options))
-        return started[-1]
+    def start(*args):
+        spawned.append(Spawned(*args))
+        return spawned[-1]
 
     yield start
-    for served in started:
-        if served.process.poll() is None:
-            served.process.send_signal(signal.SIGKILL)
-        served.process.communicate()
+    for one in spawned:
+        one.process.kill()
+        one.process.communicate()
+
+
+@pytest.fixture
+def serve(spawn):
+    """Starts `engram serve` at any free port; returns the process, its first line, and its address."""
+
+    def start(*options):
+        served = spawn("serve", "--port", 0, *options)
+        line = served.line()
+        found = re.search(r" at (\S+);", line)
+        assert found, (line, served.ended())
+        return served, line, found[1]
+
+    return start

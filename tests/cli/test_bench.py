@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
 from support import until
@@ -47,21 +45,15 @@ def test_another_server_is_left_as_it_was(run):
     assert "\x1b" not in result.output
 
 
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
-
-
 @pytest.mark.parametrize("wait_for_items", [False, True], ids=["at once", "while it measures"])
-def test_ctrl_c_leaves_no_tables(wait_for_items):
+def test_ctrl_c_leaves_no_tables(spawn, wait_for_items):
     with engram.Server([]) as server:
-        command = [sys.executable, "-c", MAIN, "bench", server.address, "--seconds", "60"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-            until(lambda: len(server.store.tables) == 2, 60)
-            if wait_for_items:
-                until(lambda: any(info.inserts for info in server.store.info().values()))
-            child.send_signal(signal.SIGINT)
-            stdout, stderr = child.communicate(timeout=60)
+        bench = spawn("bench", server.address, "--seconds", 60)
+        until(lambda: len(server.store.tables) == 2, 60)
+        if wait_for_items:
+            until(lambda: any(info.inserts for info in server.store.info().values()))
+        assert bench.ended(signal.SIGINT) == (130, "", "interrupted\n")
         assert server.store.tables == []
-    assert (child.returncode, stdout, stderr) == (130, "", "interrupted\n")
 
 
 def test_a_server_that_is_not_there(run):

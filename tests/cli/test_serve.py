@@ -13,23 +13,21 @@ from engram.errors import ClosedError, HandshakeError
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_a_signal(serve, number):
-    served = serve()
-    line = served.begun()
-    assert line == f"serving replay at {served.address}; look with `engram top {served.address}`\n"
-    client = engram.Client(served.address)
+    served, line, address = serve()
+    assert line == f"serving replay at {address}; look with `engram top {address}`\n"
+    client = engram.Client(address)
     client.insert({"x": np.float32(1)}, {"replay": 1.0})
     assert client.sample("replay", 2, timeout=10).data["x"].tolist() == [1, 1]
     assert served.ended(number) == (0, "stopping\n", "")
 
 
 def test_calls_that_wait_end_with_the_server(serve):
-    served = serve()
-    served.begun()
-    client = engram.Client(served.address)
+    served, _, address = serve()
+    client = engram.Client(address)
     waiting = Caller(lambda: client.sample("replay", 1))
     until(lambda: client.info()["replay"].waiting_samples)
     assert served.ended(signal.SIGTERM) == (0, "stopping\n", "")
-    with raises(ClosedError, f"the server at {served.address} is stopping"):
+    with raises(ClosedError, f"the server at {address} is stopping"):
         waiting.result()
 
 
@@ -47,9 +45,9 @@ def test_tables_come_from_a_file(serve, tmp_path):
         max_size = 5
         """
     )
-    served = serve("--tables", file, "--seed", 3)
-    assert served.begun().startswith("serving replay, trajectories at ")
-    infos = engram.Client(served.address).info()
+    served, line, address = serve("--tables", file, "--seed", 3)
+    assert line.startswith("serving replay, trajectories at ")
+    infos = engram.Client(address).info()
     assert infos["replay"].max_size == 1_000
     assert infos["replay"].rate_limiter == ("SampleToInsertRatio", 4.0, 10, 20.0, 60.0)
     assert infos["trajectories"].rate_limiter == ("Queue", 1.0, 1, 0.0, 5.0)
@@ -58,38 +56,35 @@ def test_tables_come_from_a_file(serve, tmp_path):
 
 def test_a_token_may_come_from_the_environment(serve, monkeypatch):
     monkeypatch.setenv("ENGRAM_TOKEN", "s3cret")
-    served = serve()
-    served.begun()
-    assert engram.Client(served.address, token="s3cret").tables == ["replay"]
+    _, _, address = serve()
+    assert engram.Client(address, token="s3cret").tables == ["replay"]
     with pytest.raises(HandshakeError, match="asks for a token and none came"):
-        engram.Client(served.address).info()
+        engram.Client(address).info()
 
 
 def test_metrics_are_told_where_it_says(serve):
-    served = serve("--metrics-port", 0)
-    served.begun()
-    line = served.process.stdout.readline()
+    served, _, _ = serve("--metrics-port", 0)
+    line = served.line()
     assert line.startswith("metrics at http://127.0.0.1:")
     with urllib.request.urlopen(line.split()[-1], timeout=10) as answer:
         assert 'engram_table_items{table="replay"} 0\n' in answer.read().decode()
 
 
-def test_it_listens_to_other_machines_only_if_told_twice(serve):
+def test_it_listens_to_other_machines_only_if_told_twice(serve, run):
     refusal = (
         "error: asked to listen at 0.0.0.0:0 without a token; other machines may reach that address: "
         "give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`\n"
     )
-    assert serve("--host", "0.0.0.0").ended() == (1, "", refusal)
-    assert serve("--host", "0.0.0.0", "--insecure").begun().startswith("serving replay at 0.0.0.0:")
+    result = run("serve", "--port", 0, "--host", "0.0.0.0")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", refusal)
+    _, _, address = serve("--host", "0.0.0.0", "--insecure")
+    assert address.startswith("0.0.0.0:")
 
 
-def test_a_taken_port(serve):
+def test_a_taken_port(spawn):
     with engram.Server([]) as other:
-        assert serve("--port", other.port).ended() == (
-            1,
-            "",
-            f"error: cannot listen at {other.address}: Address already in use (os error 98)\n",
-        )
+        text = f"error: cannot listen at {other.address}: Address already in use (os error 98)\n"
+        assert spawn("serve", "--port", other.port).ended() == (1, "", text)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """`engram top`, with and without a terminal."""
 
 import signal
-import subprocess
-import sys
 
 import engram
 
@@ -43,14 +41,9 @@ def test_a_server_that_goes_ends_it(run):
     assert result.stderr.startswith(f"error: the server at {address} cannot be reached")
 
 
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
-
-
-def test_ctrl_c_ends_it_quietly():
+def test_ctrl_c_ends_it_quietly(spawn):
     with engram.Server([engram.Table("replay")]) as server:
-        command = [sys.executable, "-u", "-c", MAIN, "top", server.address, "--interval", "60"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-            assert child.stdout.readline().startswith(server.address)
-            child.send_signal(signal.SIGINT)
-            _, stderr = child.communicate(timeout=60)
-    assert (child.returncode, stderr) == (0, "")
+        top = spawn("top", server.address, "--interval", 60)
+        assert top.line().startswith(server.address)
+        status, _, stderr = top.ended(signal.SIGINT)
+    assert (status, stderr) == (0, "")
