@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use engram_core::{Error, Result};
+use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
@@ -54,7 +55,7 @@ impl Guard {
 impl Interceptor for Guard {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let given = request.metadata().get("authorization");
-        let verdict = self.check(given.map(|given| given.as_encoded_bytes()));
+        let verdict = self.check(given.map(MetadataValue::as_encoded_bytes));
         verdict.map_err(Status::unauthenticated)?;
         Ok(request)
     }

@@ -123,12 +123,12 @@ fn other_requests_are_refused() {
 #[test]
 fn garbage_is_refused_and_forgotten() {
     let (_server, address) = serve(&engine(vec![options("t")]));
-    let long = [b"GET /", &[b'a'; 100_000][..]].concat();
+    let long = format!("GET /{}", "a".repeat(100_000));
     for garbage in [
         &b"\0\0\0\0\r\n\r\n"[..],
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /metrics SMTP/1.0\r\n\r\n",
-        &long,
+        long.as_bytes(),
     ] {
         let answer = told(address, garbage);
         assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
