@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 PINS = Path(__file__).resolve().parent / "peers"
-PEERS = ("reverb", "cpprb")
+PEERS = ("reverb", "cpprb", "ale")  # the last one is no rival: it plays the Pong that is stored
 VERSION = (3, 11)  # the last CPython that the last dm-reverb supports
 
 

@@ -1,7 +1,7 @@
-"""What is measured: workloads, who takes part in each, and what must come out."""
+"""What is measured in one process: workloads, who takes part in each, and what must come out."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 
@@ -9,7 +9,7 @@ from functools import partial
 class Target:
     """A bound that a figure must keep."""
 
-    limit: int
+    limit: float
     of: str  # "ratio" (the baseline against this row) or "value" (this row's own)
     at_most: bool = False
 
@@ -50,6 +50,7 @@ class Workload:
     items: int = 100_000
     quick_items: int = 10_000
     lower_is_better: bool = False
+    more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
 
     def task(self, contender: Contender, *, quick: bool) -> dict[str, object]:
         """What the worker of `contender` is told (`workers.common.Task`)."""
@@ -61,15 +62,16 @@ class Workload:
             "prioritized": self.prioritized,
             "seconds": 0.5 if quick else 3.0,
             "items": min(items, self.quick_items) if quick else items,
+            **self.more,
         }
 
 
-def ratio(limit: int, *, at_most: bool = False) -> Target:
+def ratio(limit: float, *, at_most: bool = False) -> Target:
     """Build a bound on how many times better the baseline is."""
     return Target(limit, "ratio", at_most)
 
 
-def value(limit: int, *, at_most: bool = False) -> Target:
+def value(limit: float, *, at_most: bool = False) -> Target:
     """Build a bound on the figure itself."""
     return Target(limit, "value", at_most)
 
@@ -201,14 +203,11 @@ def others() -> Iterator[Workload]:
     )
 
 
-WORKLOADS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        *inserts("small", "", 100_000),
-        *samples("small", "", 100_000),
-        *others(),
-        *draws(),
-        *inserts("atari", "_atari", 10_000),
-        *samples("atari", "_atari", 10_000),
-    )
-}
+WORKLOADS: tuple[Workload, ...] = (
+    *inserts("small", "", 100_000),
+    *samples("small", "", 100_000),
+    *others(),
+    *draws(),
+    *inserts("atari", "_atari", 10_000),
+    *samples("atari", "_atari", 10_000),
+)

@@ -11,13 +11,19 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-OBS = {"small": ((4,), np.float32), "atari": ((84, 84, 4), np.uint8)}
+from benchmarks.workers import processes
+
+FRAMES = ((84, 84, 4), np.uint8)
+OBS = {"small": ((4,), np.float32), "atari": FRAMES, "pong": FRAMES}
+PONG = Path(__file__).resolve().parents[2] / ".bench" / "pong.npy"  # u8[N, 84, 84], by `ale_worker`
+FOR_EVER = 1e9  # seconds
 Step = dict[str, Any]
 Block = Callable[[], int]  # does a bounded piece of the work, says how many things it did
 
@@ -26,18 +32,29 @@ Block = Callable[[], int]  # does a bounded piece of the work, says how many thi
 class Task:
     """What the harness asks of one process."""
 
-    job: str  # "insert", "sample", "update", "memory" or "draw"
+    job: str  # "insert", "sample", "update", "memory", "draw", "latency", "balance", "server" or "record"
     variant: str  # which of the engine's ways to do it, such as "client" or "dataset"
-    step: str = "small"  # or "atari"
+    step: str = "small"  # or "atari" (noise) or "pong"
     prioritized: bool = False
     seconds: float = 3.0  # how long the measured part runs, where a rate is measured
     items: int = 100_000  # the table's bound, and what it holds before it is sampled
     batch: int = 256  # items per sample or update
     envs: int = 64  # environments of a batched writer
+    length: int = 2  # steps per item
+    every: int = 1  # steps from one item to the next
+    ratio: float = 0.0  # samples per insert that the table insists on, if any
+    percentile: int = 50  # of a latency
+    remote: bool = False  # the table is in another process
+    address: str = ""  # of a server that runs already
+    writers: int = 1  # processes that insert
+    child: bool = False  # this process was started by another worker, see `processes`
 
 
 def observations(step: str, n: int, seed: int = 0) -> np.ndarray:
-    """`n` observations of noise: the worst case for every engine's compressor."""
+    """`n` observations: real ones for `pong`, else noise, the worst case for every engine's compressor."""
+    if step == "pong":
+        frames = np.load(PONG)[: n + 3]
+        return np.stack([frames[i : i + n] for i in range(4)], axis=-1)
     rng = np.random.default_rng(seed)
     shape, _ = OBS[step]
     if step == "small":
@@ -47,7 +64,7 @@ def observations(step: str, n: int, seed: int = 0) -> np.ndarray:
 
 def steps(step: str) -> list[Step]:
     """Ready-made single steps, cycled through so that making data costs nothing while we measure."""
-    n = 1024 if step == "small" else 256
+    n = {"small": 1024, "atari": 256, "pong": 2000}[step]
     return [
         {
             "obs": obs,
@@ -74,12 +91,20 @@ def step_batches(step: str, envs: int) -> list[Step]:
     ]
 
 
-def rate(block: Block, seconds: float, finish: Callable[[], object] | None = None) -> float:
+def rate(
+    block: Block,
+    seconds: float,
+    finish: Callable[[], object] | None = None,
+    begin: Callable[[], object] | None = None,
+) -> float:
     """Things per second: calls `block` (which returns how many it did) for `seconds`.
 
-    `finish` (a flush) is part of the measured time: what was not yet taken was not yet done.
+    `finish` (a flush) is part of the measured time: what was not yet taken was not yet done. `begin` comes
+    between the warm-up and the clock.
     """
     block()  # warm caches, connections and lazy imports
+    if begin is not None:
+        begin()
     done = 0
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -89,9 +114,46 @@ def rate(block: Block, seconds: float, finish: Callable[[], object] | None = Non
     return done / (time.perf_counter() - start)
 
 
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+def rate_in_threads(threads: int, block: Block, seconds: float) -> float:
+    """Things per second that so many threads do together."""
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(lambda _: rate(block, seconds), range(threads)))
+
+
+def latency(call: Callable[[], object], seconds: float, percentile: int) -> float:
+    """Microseconds of one call, one after the other."""
+    for _ in range(50):  # as in `rate`
+        call()
+    taken = []
+    end = time.perf_counter() + seconds
+    while (start := time.perf_counter()) < end:
+        call()
+        taken.append(time.perf_counter() - start)
+    return float(np.percentile(taken, percentile)) * 1e6
+
+
+def balanced_rate(block: Block, seconds: float, ratio: float, counts: Callable[[], tuple[int, int]]) -> float:
+    """Samples per second in the steady state: `counts` gives the table's inserts and samples so far.
+
+    What lies ready when we begin is used up first; a window in which the ratio is not kept gives no figure.
+    """
+    before: list[tuple[int, int]] = []
+
+    def begin() -> None:
+        rate(block, 2.0)
+        before.append(counts())
+
+    value = rate(block, seconds, begin=begin)
+    inserts, samples = (now - then for now, then in zip(counts(), before[0], strict=True))
+    if abs(samples / max(inserts, 1) - ratio) > 0.1 * ratio:
+        msg = f"no steady state: {samples} samples and {inserts} inserts should be {ratio:g} to 1"
+        raise RuntimeError(msg)
+    return value
+
+
+def rss_bytes(pid: int | None = None) -> int:
+    """Resident memory of a process; of this one without `pid`."""
+    pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -103,6 +165,8 @@ def priorities(n: int) -> np.ndarray:
 def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float]]) -> None:
     """Do the task given as JSON in `argv[1]`; the last line printed is `{"value": ...}` or `{"error": ...}`."""
     task = Task(**json.loads(sys.argv[1]))
+    if task.child:
+        processes.end_with_parent()
     answer: dict[str, object] = {"python": platform.python_version()}
     answer["versions"] = {name: importlib.metadata.version(name) for name in packages}
     try:

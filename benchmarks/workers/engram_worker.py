@@ -1,76 +1,108 @@
-"""Our side: a `Store` in this process."""
+"""Our side: a `Store` in this process, or a `Client` of a `Server` in another."""
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 import engram
-from benchmarks.workers import common
+from benchmarks.workers import common, processes
 from benchmarks.workers.common import Block, Task
+from engram import rate_limiters
+from engram.patterns import step_index
+from engram.store import AnyStore
 
 TABLE = "replay"
-LENGTH = 2  # steps per item
+CALLS_UNDER_WAY = 8  # of updates, in as many threads: a call waits for its reply
+
+# A range of 20,000 samples: some of Reverb's batches in flight, little beside what is taken in three seconds.
+MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 
-def open_store(task: Task) -> engram.Store:
-    """Open a store with the table that `task` wants, empty."""
+def open_table(task: Task) -> engram.Table:
+    """Describe the table that `task` wants."""
     selectors = engram.selectors
-    table = engram.Table(
+    limiter: rate_limiters.AnyRateLimiter = rate_limiters.MinSize(1)
+    if task.ratio:
+        limiter = rate_limiters.SampleToInsertRatio(task.ratio, MIN_SIZE, ERROR_BUFFER)
+    return engram.Table(
         TABLE,
         max_size=task.items,
         sampler=selectors.Prioritized(exponent=0.6) if task.prioritized else selectors.Uniform(),
         remover=selectors.Fifo(),
-        rate_limiter=engram.rate_limiters.MinSize(1),
+        rate_limiter=limiter,
     )
-    return engram.Store([table], seed=0)
 
 
-def fill(task: Task, store: engram.Store) -> None:
+class Place:
+    """Where the table is: `store` leads to it."""
+
+    def __init__(self, task: Task) -> None:
+        """Open the table that `task` wants, empty; or find the one that is there already."""
+        self.pid: int | None = None  # of the server, if it is a process of its own
+        self.address = task.address
+        if task.remote and not self.address:
+            self.server = processes.Child(task, job="server")
+            self.pid = self.server.pid
+            self.address = self.server.hear()["address"]
+        self.store: AnyStore = engram.Client(self.address) if task.remote else engram.Store([open_table(task)], seed=0)
+
+
+def server(task: Task) -> float:
+    """Serve the table until the parent is gone."""
+    with engram.Server([open_table(task)], seed=0) as server:
+        processes.stand(server.address)
+    return 0.0
+
+
+def fill(task: Task, store: AnyStore) -> None:
     """Insert `task.items` items with uneven priorities, step by step as the peers do."""
     stream = itertools.cycle(common.steps(task.step))
-    with store.writer(history=LENGTH) as writer:
-        writer.append(next(stream))
-        for priority in common.priorities(task.items).tolist():
+    with store.writer(history=task.length) as writer:
+        for _ in range(task.length - task.every):
             writer.append(next(stream))
-            writer.create_item(TABLE, priority, num_steps=LENGTH)
+        for priority in common.priorities(task.items).tolist():
+            for _ in range(task.every):
+                writer.append(next(stream))
+            writer.create_item(TABLE, priority, num_steps=task.length)
 
 
-def trajectory(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object]]:
+def trajectory(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
     """The trajectory writer: append, slice every column's history, create the item."""
     stream = itertools.cycle(common.steps(task.step))
-    writer = store.writer(history=LENGTH)
+    length, writer = task.length, store.writer(history=task.length)
     writer.append(next(stream))
 
     def block() -> int:
         for _ in range(100):
             writer.append(next(stream))
-            last = {name: column[-LENGTH:] for name, column in writer.history.items()}
+            last = {name: column[-length:] for name, column in writer.history.items()}
             writer.create_item(TABLE, 1.0, last)
         return 100
 
     return block, writer.flush
 
 
-def num_steps(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object]]:
+def num_steps(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
     """The trajectory writer by its shortcut: the last two steps, all columns."""
     stream = itertools.cycle(common.steps(task.step))
-    writer = store.writer(history=LENGTH)
+    length, writer = task.length, store.writer(history=task.length)
     writer.append(next(stream))
 
     def block() -> int:
         for _ in range(100):
             writer.append(next(stream))
-            writer.create_item(TABLE, 1.0, num_steps=LENGTH)
+            writer.create_item(TABLE, 1.0, num_steps=length)
         return 100
 
     return block, writer.flush
 
 
-def pattern(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object]]:
+def pattern(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
     """The pattern writer: the same items, declared once."""
     stream = itertools.cycle(common.steps(task.step))
-    every_step = engram.Pattern(TABLE, lambda step: {name: column[-LENGTH:] for name, column in step.items()})
+    every_step = engram.Pattern(TABLE, lambda step: {name: column[-task.length :] for name, column in step.items()})
     writer = store.pattern_writer([every_step])
     writer.append(next(stream))
 
@@ -82,10 +114,10 @@ def pattern(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object
     return block, writer.flush
 
 
-def batched(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object]]:
+def batched(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
     """The batched writer: a step of all environments at once, an item for each."""
     stream = itertools.cycle(common.step_batches(task.step, task.envs))
-    writer = store.batched_writer(task.envs, [engram.Pattern(TABLE, num_steps=LENGTH)])
+    writer = store.batched_writer(task.envs, [engram.Pattern(TABLE, num_steps=task.length)])
     writer.append_batch(next(stream))
 
     def block() -> int:
@@ -96,29 +128,71 @@ def batched(task: Task, store: engram.Store) -> tuple[Block, Callable[[], object
     return block, writer.flush
 
 
-WRITERS = {"trajectory": trajectory, "num_steps": num_steps, "pattern": pattern, "batched": batched}
+def sequences(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+    """The pattern writer: an item of the last `length` steps every so many steps."""
+    stream = itertools.cycle(common.steps(task.step))
+    when = [step_index() % task.every == (task.length - 1) % task.every]
+    writer = store.pattern_writer([engram.Pattern(TABLE, num_steps=task.length, when=when)])
+
+    def block() -> int:
+        for _ in range(task.length):
+            writer.append(next(stream))
+        return task.length
+
+    return block, writer.flush
+
+
+WRITERS = {
+    "trajectory": trajectory,
+    "num_steps": num_steps,
+    "pattern": pattern,
+    "batched": batched,
+    "sequences": sequences,
+}
 
 
 def insert(task: Task) -> float:
-    """Steps per second, one item per step."""
-    block, finish = WRITERS[task.variant](task, open_store(task))
-    return common.rate(block, task.seconds, finish)
+    """Steps per second, all writers together."""
+    place = Place(task)
+    if task.writers > 1:
+        return processes.together(task, place.address)
+    block, finish = WRITERS[task.variant](task, place.store)
+    return common.rate(block, task.seconds, finish, processes.meet if task.child else None)
+
+
+def sampling(task: Task, store: AnyStore) -> Block:
+    """Batches, by `sample` or by a `Dataset`."""
+    if task.variant == "dataset":
+        batches = iter(engram.Dataset(store, TABLE, batch_size=task.batch))
+        return lambda: len(next(batches))
+    return lambda: len(store.sample(TABLE, task.batch))
 
 
 def sample(task: Task) -> float:
-    """Items per second, by `store.sample` or by a `Dataset`."""
-    store = open_store(task)
+    """Items per second."""
+    store = Place(task).store
     fill(task, store)
-    if task.variant == "store":
-        return common.rate(lambda: len(store.sample(TABLE, task.batch)), task.seconds)
-    with engram.Dataset(store, TABLE, batch_size=task.batch) as dataset:
-        batches = iter(dataset)
-        return common.rate(lambda: len(next(batches)), task.seconds)
+    return common.rate(sampling(task, store), task.seconds)
+
+
+def balance(task: Task) -> float:
+    """Samples per second while a writer inserts as fast as the rate limiter lets it."""
+    place = Place(task)
+    writer = processes.Child(task, job="insert", address=place.address, seconds=common.FOR_EVER)
+    writer.hear()
+    writer.go()
+
+    def counts() -> tuple[int, int]:
+        info = place.store.info()[TABLE]
+        return info.inserts, info.samples
+
+    reading = sampling(replace(task, variant="dataset"), place.store)
+    return common.balanced_rate(reading, task.seconds, task.ratio, counts)
 
 
 def update(task: Task) -> float:
     """Calls per second that each give new priorities to `batch` keys."""
-    store = open_store(task)
+    store = Place(task).store
     fill(task, store)
     keys = itertools.cycle([store.sample(TABLE, task.batch).info.key for _ in range(64)])
     fresh = common.priorities(task.batch)
@@ -127,24 +201,43 @@ def update(task: Task) -> float:
         store.update_priorities(TABLE, next(keys), fresh)
         return 1
 
+    if task.variant == "threads":
+        return common.rate_in_threads(CALLS_UNDER_WAY, block, task.seconds)
     return common.rate(block, task.seconds)
+
+
+def latency(task: Task) -> float:
+    """Microseconds of a call that inserts, samples or updates one item, all by itself."""
+    store = Place(task).store
+    fill(task, store)
+    step = common.steps(task.step)[0]
+    key = store.sample(TABLE, task.batch).info.key
+    fresh = common.priorities(len(key))
+    single = engram.Dataset(store, TABLE, prefetch=1)
+    calls: dict[str, Callable[[], Callable[[], object]]] = {
+        "insert": lambda: lambda: store.insert(step, {TABLE: 1.0}),
+        "sample": lambda: lambda: store.sample(TABLE, 1),
+        "dataset": lambda: iter(single).__next__,
+        "update": lambda: lambda: store.update_priorities(TABLE, key, fresh),
+    }
+    return common.latency(calls[task.variant](), task.seconds, task.percentile)
 
 
 def memory(task: Task) -> float:
     """Resident bytes that one stored item costs, all in, after exactly `items` inserts."""
-    store = open_store(task)
-    block, finish = WRITERS[task.variant](task, store)
-    before = common.rss_bytes()
+    place = Place(task)
+    block, finish = WRITERS[task.variant](task, place.store)
+    before = common.rss_bytes(place.pid)
     done = 0
     while done < task.items:
         done += block()
     finish()
-    return (common.rss_bytes() - before) / store.info()[TABLE].size
+    return (common.rss_bytes(place.pid) - before) / place.store.info()[TABLE].size
 
 
 def draw(task: Task) -> float:
     """Nanoseconds per drawn item from a table of `items` tiny items (one step of one float)."""
-    store = open_store(task)
+    store = Place(task).store
     envs = 1_000
     step = {"x": np.arange(envs, dtype=np.float32)}
     with store.batched_writer(envs, [engram.Pattern(TABLE, num_steps=1)]) as writer:
@@ -158,5 +251,5 @@ def draw(task: Task) -> float:
 
 
 if __name__ == "__main__":
-    jobs = {"insert": insert, "sample": sample, "update": update, "memory": memory, "draw": draw}
-    common.serve(["engram", "numpy"], jobs)
+    jobs = [insert, sample, balance, update, latency, memory, draw, server]
+    common.serve(["engram", "numpy"], {job.__name__: job for job in jobs})

@@ -1,19 +1,23 @@
-"""Reverb's side: a server and its client in one process."""
+"""Reverb's side: a server and its client, in one process or in two."""
 
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import reverb
 import tensorflow as tf
 
-from benchmarks.workers import common
+from benchmarks.workers import common, processes
 from benchmarks.workers.common import Block, Task
 
 TABLE = "replay"
-LENGTH = 2  # steps per item
+CALLS_UNDER_WAY = 8  # of updates, in as many threads, as we have them
+
+# A range of 20,000 samples: some batches in flight, little beside what is taken in three seconds.
+MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 # Best, or within noise of it, on two cores (one run each): flush every 50 ... 1,000 steps, leaving
 # 0 ... 1,000 unconfirmed.
@@ -25,54 +29,83 @@ UNCONFIRMED = 100
 IN_FLIGHT = 256
 WORKERS = 4
 PREFETCH = 2
+SEQUENCE_CHUNKS = 20
+SEQUENCES_UNCONFIRMED = 10
+IN_FLIGHT_SEQUENCES = 64
 
 
-class InProcess:
-    """One server with one table, and its client."""
+def open_table(task: Task) -> reverb.Table:
+    """Describe the table that `task` wants."""
+    shape, dtype = common.OBS[task.step]
+    scalars = {"action": tf.int32, "reward": tf.float32, "discount": tf.float32}
+    signature = {"obs": tf.TensorSpec((task.length, *shape), dtype, "obs")}
+    signature |= {name: tf.TensorSpec((task.length,), dtype, name) for name, dtype in scalars.items()}
+    limiter = reverb.rate_limiters.MinSize(1)
+    if task.ratio:
+        limiter = reverb.rate_limiters.SampleToInsertRatio(task.ratio, MIN_SIZE, ERROR_BUFFER)
+    selectors = reverb.selectors
+    return reverb.Table(
+        TABLE,
+        sampler=selectors.Prioritized(0.6) if task.prioritized else selectors.Uniform(),
+        remover=selectors.Fifo(),
+        max_size=task.items,
+        rate_limiter=limiter,
+        signature=signature,
+    )
+
+
+class Place:
+    """Where the table is: `client` leads to it."""
 
     def __init__(self, task: Task) -> None:
-        """Open the table that `task` wants, empty."""
-        shape, dtype = common.OBS[task.step]
-        scalars = {"action": tf.int32, "reward": tf.float32, "discount": tf.float32}
-        signature = {"obs": tf.TensorSpec((LENGTH, *shape), dtype, "obs")}
-        signature |= {name: tf.TensorSpec((LENGTH,), dtype, name) for name, dtype in scalars.items()}
-        selectors = reverb.selectors
-        table = reverb.Table(
-            TABLE,
-            sampler=selectors.Prioritized(0.6) if task.prioritized else selectors.Uniform(),
-            remover=selectors.Fifo(),
-            max_size=task.items,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-            signature=signature,
-        )
-        self.server = reverb.Server([table], port=None)
-        self.client = self.server.localhost_client()
+        """Open the table that `task` wants, empty; or find the one that is there already."""
+        self.pid: int | None = None  # of the server, if it is a process of its own
+        self.address = task.address
+        if not task.remote:
+            self.server = reverb.Server([open_table(task)], port=None)
+            self.client = self.server.localhost_client()
+            self.address = self.client.server_address
+            return
+        if not self.address:
+            self.child = processes.Child(task, job="server")
+            self.pid = self.child.pid
+            self.address = self.child.hear()["address"]
+        self.client = reverb.Client(self.address)
 
     def fill(self, task: Task) -> None:
         """Insert `task.items` items with uneven priorities."""
         stream = itertools.cycle(common.steps(task.step))
-        writer = self.client.trajectory_writer(num_keep_alive_refs=LENGTH)
-        writer.append(next(stream))
-        for i, priority in enumerate(common.priorities(task.items).tolist()):
+        writer = self.client.trajectory_writer(num_keep_alive_refs=task.length)
+        for _ in range(task.length - task.every):
             writer.append(next(stream))
-            last = {name: column[-LENGTH:] for name, column in writer.history.items()}
+        for i, priority in enumerate(common.priorities(task.items).tolist()):
+            for _ in range(task.every):
+                writer.append(next(stream))
+            last = {name: column[-task.length :] for name, column in writer.history.items()}
             writer.create_item(TABLE, priority, last)
-            if i % FLUSH_EVERY == 0:
-                writer.flush(block_until_num_items=UNCONFIRMED)
+            if i * task.every % FLUSH_EVERY < task.every:
+                writer.flush(block_until_num_items=UNCONFIRMED // task.every)
         writer.flush()
         writer.close()
 
 
-def trajectory(task: Task, place: InProcess) -> tuple[Block, Callable[[], object]]:
+def server(task: Task) -> float:
+    """Serve the table until the parent is gone."""
+    server = reverb.Server([open_table(task)], port=None)
+    processes.stand(f"127.0.0.1:{server.port}")
+    return 0.0
+
+
+def trajectory(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
     """The trajectory writer: append, slice every column's history, create the item."""
     stream = itertools.cycle(common.steps(task.step))
-    writer = place.client.trajectory_writer(num_keep_alive_refs=LENGTH)
+    length, writer = task.length, place.client.trajectory_writer(num_keep_alive_refs=task.length)
     writer.append(next(stream))
 
     def block() -> int:
         for _ in range(FLUSH_EVERY):
             writer.append(next(stream))
-            last = {name: column[-LENGTH:] for name, column in writer.history.items()}
+            last = {name: column[-length:] for name, column in writer.history.items()}
             writer.create_item(TABLE, 1.0, last)
         writer.flush(block_until_num_items=UNCONFIRMED)  # else its queue grows without bound
         return FLUSH_EVERY
@@ -80,12 +113,12 @@ def trajectory(task: Task, place: InProcess) -> tuple[Block, Callable[[], object
     return block, writer.flush
 
 
-def structured(task: Task, place: InProcess) -> tuple[Block, Callable[[], object]]:
+def structured(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
     """The structured writer: the same items, declared once."""
     stream = itertools.cycle(common.steps(task.step))
     reference = reverb.structured.create_reference_step(next(stream))
     pattern = reverb.structured.pattern_from_transform(
-        reference, lambda step: {name: node[-LENGTH:] for name, node in step.items()}
+        reference, lambda step: {name: node[-task.length :] for name, node in step.items()}
     )
     config = reverb.structured.create_config(pattern=pattern, table=TABLE)
     writer = place.client.structured_writer([config])
@@ -100,62 +133,137 @@ def structured(task: Task, place: InProcess) -> tuple[Block, Callable[[], object
     return block, lambda: writer.flush(timeout_ms=600_000)
 
 
+def sequences(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
+    """The trajectory writer: an item of the last `length` steps every so many steps."""
+    stream = itertools.cycle(common.steps(task.step))
+    writer = place.client.trajectory_writer(num_keep_alive_refs=task.length)
+    if SEQUENCE_CHUNKS:
+        for name in next(stream):
+            writer.configure((name,), num_keep_alive_refs=task.length, max_chunk_length=SEQUENCE_CHUNKS)
+    for _ in range(task.length - task.every):
+        writer.append(next(stream))
+
+    def block() -> int:
+        for _ in range(task.every):
+            writer.append(next(stream))
+        last = {name: column[-task.length :] for name, column in writer.history.items()}
+        writer.create_item(TABLE, 1.0, last)
+        writer.flush(block_until_num_items=SEQUENCES_UNCONFIRMED)
+        return task.every
+
+    return block, writer.flush
+
+
+WRITERS = {"trajectory": trajectory, "structured": structured, "sequences": sequences}
+
+
 def insert(task: Task) -> float:
-    """Steps per second, one item per step."""
-    place = InProcess(task)
-    block, finish = {"trajectory": trajectory, "structured": structured}[task.variant](task, place)
-    return common.rate(block, task.seconds, finish)
+    """Steps per second, all writers together."""
+    place = Place(task)
+    if task.writers > 1:
+        return processes.together(task, place.address)
+    block, finish = WRITERS[task.variant](task, place)
+    return common.rate(block, task.seconds, finish, processes.meet if task.child else None)
 
 
-def sample(task: Task) -> float:
-    """Items per second, by the client's generator (items left unstacked) or the in-process dataset."""
-    place = InProcess(task)
-    place.fill(task)
+def sampling(task: Task, place: Place) -> Block:
+    """Batches, by the client's generator (items left unstacked) or a dataset."""
     if task.variant == "client":
-
-        def block() -> int:
-            items = place.client.sample(TABLE, num_samples=task.batch, emit_timesteps=False)
-            return sum(1 for _ in items)
-
-        return common.rate(block, task.seconds)
-
+        return lambda: sum(1 for _ in place.client.sample(TABLE, num_samples=task.batch, emit_timesteps=False))
     dataset = reverb.TrajectoryDataset.from_table_signature(
-        place.client.server_address,
+        place.address,
         TABLE,
-        max_in_flight_samples_per_worker=IN_FLIGHT,
+        max_in_flight_samples_per_worker=IN_FLIGHT_SEQUENCES if task.every > 1 else IN_FLIGHT,
         num_workers_per_iterator=WORKERS,
     )
     batches = iter(dataset.batch(task.batch, drop_remainder=True).prefetch(PREFETCH))
-    return common.rate(lambda: int(next(batches).data["obs"].shape[0]), task.seconds)
+    return lambda: int(next(batches).data["obs"].shape[0])
+
+
+def sample(task: Task) -> float:
+    """Items per second."""
+    place = Place(task)
+    place.fill(task)
+    return common.rate(sampling(task, place), task.seconds)
+
+
+def balance(task: Task) -> float:
+    """Samples per second while a writer inserts as fast as the rate limiter lets it."""
+    place = Place(task)
+    writer = processes.Child(task, job="insert", address=place.address, seconds=common.FOR_EVER)
+    writer.hear()
+    writer.go()
+
+    def counts() -> tuple[int, int]:
+        limiter = place.client.server_info()[TABLE].rate_limiter_info
+        return limiter.insert_stats.completed, limiter.sample_stats.completed
+
+    reading = sampling(replace(task, variant="dataset"), place)
+    return common.balanced_rate(reading, task.seconds, task.ratio, counts)
+
+
+def updates_of(task: Task, place: Place, n: int) -> list[dict[int, float]]:
+    """Give `n` updates of `batch` keys each."""
+    items = place.client.sample(TABLE, n * task.batch, emit_timesteps=False)
+    keys = [item.info.key for item in items]
+    fresh = common.priorities(task.batch).tolist()
+    return [dict(zip(keys[i : i + task.batch], fresh, strict=True)) for i in range(0, len(keys), task.batch)]
 
 
 def update(task: Task) -> float:
     """Calls per second that each give new priorities to `batch` keys; the dicts are made beforehand."""
-    place = InProcess(task)
+    place = Place(task)
     place.fill(task)
-    items = place.client.sample(TABLE, 64 * task.batch, emit_timesteps=False)
-    keys = [item.info.key for item in items]
-    fresh = common.priorities(task.batch).tolist()
-    updates = itertools.cycle(
-        dict(zip(keys[i : i + task.batch], fresh, strict=True)) for i in range(0, len(keys), task.batch)
-    )
+    updates = itertools.cycle(updates_of(task, place, 64))
 
     def block() -> int:
         place.client.mutate_priorities(TABLE, updates=next(updates))
         return 1
 
+    if task.variant == "threads":
+        return common.rate_in_threads(CALLS_UNDER_WAY, block, task.seconds)
     return common.rate(block, task.seconds)
+
+
+def latency(task: Task) -> float:
+    """Microseconds of a call that inserts or samples one item or updates a batch, all by itself."""
+    place = Place(task)
+    place.fill(task)
+    client, step = place.client, common.steps(task.step)[0]
+    update = updates_of(task, place, 1)[0]
+    writer = client.trajectory_writer(num_keep_alive_refs=1)
+
+    def write() -> None:
+        writer.append(step)
+        writer.create_item(TABLE, 1.0, {name: column[-1:] for name, column in writer.history.items()})
+        writer.flush()
+
+    def dataset() -> Callable[[], object]:
+        data = reverb.TrajectoryDataset.from_table_signature(
+            place.address, TABLE, max_in_flight_samples_per_worker=1, num_workers_per_iterator=1
+        )
+        return iter(data).__next__
+
+    calls: dict[str, Callable[[], Callable[[], object]]] = {
+        "insert": lambda: lambda: client.insert(step, {TABLE: 1.0}),
+        "writer": lambda: write,
+        "sample": lambda: lambda: list(client.sample(TABLE, 1, emit_timesteps=False)),
+        "generator": lambda: client.sample(TABLE, 2**31 - 1, emit_timesteps=False).__next__,
+        "dataset": dataset,
+        "update": lambda: lambda: client.mutate_priorities(TABLE, updates=update),
+    }
+    return common.latency(calls[task.variant](), task.seconds, task.percentile)
 
 
 def memory(task: Task) -> float:
     """Resident bytes that one stored item costs, all in."""
-    place = InProcess(task)
+    place = Place(task)
     common.steps(task.step)
-    before = common.rss_bytes()
+    before = common.rss_bytes(place.pid)
     place.fill(task)
-    return (common.rss_bytes() - before) / task.items
+    return (common.rss_bytes(place.pid) - before) / task.items
 
 
 if __name__ == "__main__":
-    jobs = {"insert": insert, "sample": sample, "update": update, "memory": memory}
-    common.serve(["dm-reverb", "tensorflow", "numpy"], jobs)
+    jobs = [insert, sample, balance, update, latency, memory, server]
+    common.serve(["dm-reverb", "tensorflow", "numpy"], {job.__name__: job for job in jobs})

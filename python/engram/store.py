@@ -77,7 +77,7 @@ class AnyStore:
         *,
         history: int = 64,
         chunk_length: int | None = None,
-        max_in_flight_items: int = 128,
+        max_in_flight_items: int = 1_024,
         timeout: float | None = None,
         compression: Literal["auto", "off"] = "auto",
     ) -> TrajectoryWriter:
@@ -105,7 +105,7 @@ class AnyStore:
         patterns: Sequence[Pattern],
         *,
         chunk_length: int | None = None,
-        max_in_flight_items: int = 128,
+        max_in_flight_items: int = 1_024,
         timeout: float | None = None,
         compression: Literal["auto", "off"] = "auto",
     ) -> PatternWriter:

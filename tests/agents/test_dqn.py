@@ -66,10 +66,10 @@ def random_batch(step, rng, *, batch_size=32, n=2, num_inputs=4):
 
 
 def random_network(rng, sizes):
-    from engram.agents.dqn.train import Layer  # noqa: PLC0415 - an extra
+    from engram.agents import dqn  # noqa: PLC0415 - an extra
 
     return tuple(
-        Layer(rng.normal(size=(i, o)).astype(np.float32), rng.normal(size=o).astype(np.float32))
+        dqn.Layer(rng.normal(size=(i, o)).astype(np.float32), rng.normal(size=o).astype(np.float32))
         for i, o in itertools.pairwise(sizes)
     )
 
@@ -84,11 +84,11 @@ def test_target_is_double_q(dqn):
     expected = []
     disagreements = 0
     for b in range(32):
-        best = int(np.argmax(dqn.q_values(online, batch.observation[b, -1])))
-        q_last = dqn.q_values(target, batch.observation[b, -1])
+        best = int(np.argmax(dqn.q_values(online, batch.observation[b, -1:])))
+        q_last = dqn.q_values(target, batch.observation[b, -1:])
         disagreements += best != int(np.argmax(q_last))
         goal = naive_return(batch.reward[b, :2], batch.discount[b, :2], q_last[best])
-        expected.append(goal - dqn.q_values(online, batch.observation[b, 0])[batch.action[b, 0]])
+        expected.append(goal - dqn.q_values(online, batch.observation[b, :1])[batch.action[b, 0]])
     assert disagreements > 0  # else this could not tell Double DQN from DQN
     np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-4)
     huber = np.where(np.abs(expected) <= 1, np.square(expected) / 2, np.abs(expected) - 0.5)
@@ -107,9 +107,10 @@ def test_weights_scale_the_loss(dqn):
 def fresh_learner(config):
     import jax  # noqa: PLC0415 - an extra
 
-    from engram.agents.dqn.train import init_learner  # noqa: PLC0415 - an extra
+    from engram.agents import dqn  # noqa: PLC0415 - an extra
+    from engram.agents.dqn.learner import init_learner  # noqa: PLC0415 - an extra
 
-    return init_learner(config, jax.random.key(0), 4, NUM_ACTIONS)
+    return init_learner(config, jax.random.key(0), dqn.Spaces((4,), np.float32, 1, NUM_ACTIONS))
 
 
 def test_learner_lowers_the_loss_on_a_fixed_batch(dqn):
@@ -139,18 +140,21 @@ def test_target_network_follows_in_periods(dqn):
 @pytest.mark.parametrize(("terminated", "discount"), [(True, 0.0), (False, 1.0)])
 def test_each_step_of_an_episode_starts_an_item(dqn, terminated, discount):
     import engram  # noqa: PLC0415
-    from engram.agents.dqn.train import TABLE, make_table, pad_episode  # noqa: PLC0415 - an extra
+    from engram.agents.dqn.tables import REPLAY, make_pattern, make_replay, pad_episode  # noqa: PLC0415 - an extra
 
     config = dqn.DQNConfig(n_step=3, min_replay_size=1)
-    pattern = engram.Pattern(TABLE, num_steps=4)
-    with engram.Store([make_table(config, 2)], seed=0) as store, store.pattern_writer([pattern]) as writer:
+    spaces = dqn.Spaces((2,), np.float32, 1, NUM_ACTIONS)
+    with (
+        engram.Store([make_replay(config, spaces)], seed=0) as store,
+        store.pattern_writer([make_pattern(config, spaces)]) as writer,
+    ):
         for t in range(5):
             observation = np.full(2, t, np.float32)
             writer.append(dqn.Step(observation, np.int32(1), np.float32(1), np.float32(0.9)))
         pad_episode(writer, np.full(2, 5, np.float32), terminated=terminated, n_step=3)
         writer.flush()
-        assert store.info()[TABLE].size == 5
-        batch = store.sample(TABLE, 200, timeout=5)
+        assert store.info()[REPLAY].size == 5
+        batch = store.sample(REPLAY, 200, timeout=5)
     assert isinstance(batch.data, dqn.Step)
     firsts = batch.data.observation[:, 0, 0]
     assert set(firsts.tolist()) == {0, 1, 2, 3, 4}
@@ -220,6 +224,7 @@ def test_mean_return_waits_for_enough_episodes(dqn):
     [
         ({"n_step": 0}, "`n_step` is 0; allowed are 1 and more"),
         ({"min_replay_size": 9, "replay_size": 8}, "`min_replay_size` is 9; allowed are 1 to `replay_size`, 8"),
+        ({"processes": 0}, "`processes` is 0; allowed are 1 and more"),
         ({"gamma": 1.5}, "`gamma` is 1.5; allowed are 0 to 1"),
     ],
 )
@@ -235,6 +240,7 @@ def test_config_names_what_it_refuses(dqn, wrong, text):
     ("env_id", "text"),
     [
         ("Pendulum-v1", "environment `Pendulum-v1` has observations `Box("),
+        ("ALE/Pang-v5", "cannot open environment `ALE/Pang-v5`: Environment `Pang` doesn't exist in namespace ALE"),
         ("CartPol-v1", "cannot open environment `CartPol-v1`: Environment `CartPol` doesn't exist"),
     ],
 )

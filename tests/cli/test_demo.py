@@ -1,11 +1,15 @@
 """`engram demo`, from its arguments to its exit status."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support import until
 from typer.testing import CliRunner
 
 from engram.cli import app
@@ -27,8 +31,8 @@ def test_summary_plot_and_record(invoke, tmp_path):
     assert result.exit_code == 0, result.output
     assert "not solved in" in result.stdout
     assert "items: " in result.stdout
-    for command in ("engram demo --seeds 5 --headless", "engram demo --env Acrobot-v1", "make bench"):
-        assert command in result.stdout
+    for options in ("--seeds 5 --headless", "--processes 3", "--env Acrobot-v1", "--env ALE/Pong-v5"):
+        assert f"engram demo {options}\n" in result.stdout
     assert (tmp_path / "new" / "returns.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "new" / "result.json").read_text())["runs"][0]["steps"] == 1100
     assert "CartPole-v1, seed 0: up to 1,100 steps" in result.stderr
@@ -42,6 +46,7 @@ def test_json_is_all_there_is_on_stdout(invoke, tmp_path):
     record = json.loads(result.stdout)
     assert [run["seed"] for run in record["runs"]] == [3, 4]
     assert record["env"] == "CartPole-v1"
+    assert record["processes"] == 1
     assert record["target"] == 5
     assert record["solved"] == 2
     assert record["plot"] == str(tmp_path / "returns.png")
@@ -53,6 +58,16 @@ def test_seeds_make_a_table(invoke, tmp_path):
     result = invoke(*TINY, "--seeds", 2, "--target", 5, "--out", tmp_path)
     assert "CartPole-v1, target 5" in result.stdout
     assert "solved 2 of 2 seeds" in result.stdout
+
+
+@pytest.mark.jax
+def test_several_processes_and_atari(invoke, tmp_path):
+    result = invoke("--headless", "--steps", 100, "--env", "ALE/Pong-v5", "--processes", 2, "--json", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert (record["env"], record["processes"], record["target"]) == ("ALE/Pong-v5", 2, None)
+    assert record["runs"][0]["stopped"] == "budget"
+    assert record["runs"][0]["steps"] >= 100
 
 
 @pytest.mark.jax
@@ -108,6 +123,76 @@ def test_ctrl_c_ends_with_a_summary(tmp_path):
     assert child.returncode == 130, stderr
     assert stdout.startswith("interrupted after")
     assert (tmp_path / "returns.png").exists()
+
+
+def descendants(pid):
+    """The live processes below `pid` that run Python code of ours or its helpers."""
+    tasks = Path(f"/proc/{pid}/task")
+    found = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    return found + [below for child in found for below in descendants(child)]
+
+
+def is_there(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextlib.contextmanager
+def three_processes(tmp_path):
+    """The demo in a session of its own, once both actors play."""
+    command = [sys.executable, "-c", MAIN, "demo", "--headless", "--target", "501", "--out", str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "--processes", "3"], start_new_session=True, **pipes) as child:
+        for line in child.stderr:
+            if "| step" in line and "| step 0 " not in line:
+                break
+        yield child
+
+
+@pytest.mark.jax
+def test_ctrl_c_ends_all_processes(tmp_path):
+    with three_processes(tmp_path) as child:
+        below = descendants(child.pid)
+        for pid in below:
+            os.kill(pid, signal.SIGINT)  # not theirs to end by
+        for _ in range(2):
+            assert "| step" in child.stderr.readline()
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+        stdout, stderr = child.communicate(timeout=60)
+    assert len(below) >= 2
+    assert child.returncode == 130, stderr
+    assert stdout.startswith("interrupted after")
+    assert "Traceback" not in stderr
+    until(lambda: not any(map(is_there, below)))
+
+
+@pytest.mark.jax
+@pytest.mark.crash
+def test_actors_outlive_no_killed_learner(tmp_path):
+    with three_processes(tmp_path) as child:
+        below = descendants(child.pid)
+        child.kill()
+        _, stderr = child.communicate(timeout=60)  # until the last of them has closed it
+    assert len(below) >= 2
+    assert "actor 0: " in stderr
+    assert "actor 1: " in stderr
+    assert "Traceback" not in stderr
+    until(lambda: not any(map(is_there, below)))
+
+
+@pytest.mark.jax
+@pytest.mark.crash
+def test_a_dead_actor_ends_the_demo(tmp_path):
+    with three_processes(tmp_path) as child:
+        below = descendants(child.pid)
+        victim = next(pid for pid in below if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(victim, signal.SIGKILL)
+        _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert f"(process {victim}) was killed by SIGKILL; all 2 must play until the learner ends them" in stderr
+    until(lambda: not any(map(is_there, below)))
 
 
 def test_ctrl_c_waits_for_a_check_and_a_second_one_does_not():

@@ -28,6 +28,24 @@ def test_one_item_in_several_tables(open_store):
     assert store.sample("b", 1).data["x"].shape == (1, 1000)
 
 
+def test_a_table_made_anew_under_its_old_name(open_store):
+    def table(dtype):
+        return Table("t", signature={"x": ArraySpec((), dtype)})
+
+    store = open_store(table(np.int32))
+    store.insert({"x": np.int32(1)}, {"t": 1.0})
+    store.drop_table("t")
+    with pytest.raises(engram.errors.UnknownTableError):
+        store.insert({"x": np.int32(2)}, {"t": 1.0})
+    store.create_table(table(np.float64))
+    store.insert({"x": np.float64(3)}, {"t": 1.0})
+    # Without an error in between that would say so.
+    store.drop_table("t")
+    store.create_table(table(np.uint8))
+    store.insert({"x": np.uint8(4)}, {"t": 1.0})
+    assert drain(store, "t", 1) == [4]
+
+
 def test_time_axis(open_store):
     store = open_store(Table("t"))
     store.insert({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}, {"t": 1.0}, time_axis=True)

@@ -10,6 +10,8 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use crate::spare;
+
 /// Alignment of every buffer: one cache line, enough for any vector load.
 pub const ALIGN: usize = 64;
 
@@ -23,6 +25,8 @@ pub const fn aligned(bytes: usize) -> usize {
 pub struct AlignedBytes {
     ptr: NonNull<u8>,
     len: usize,
+    /// What was allocated: `len`, or a little more where the memory was another buffer's.
+    size: usize,
 }
 
 // SAFETY: the buffer is owned by this value alone and holds plain bytes.
@@ -46,7 +50,19 @@ impl AlignedBytes {
         let layout = Self::layout(len)?;
         // SAFETY: the layout's size is at least 1.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { ptr, len })
+        let size = len;
+        Some(Self { ptr, len, size })
+    }
+
+    /// A buffer of `len` bytes of any value, for whoever overwrites them; `None` as for
+    /// [`AlignedBytes::zeroed`]. A large one is the memory of one that was dropped, if there is one.
+    #[must_use]
+    pub fn arbitrary(len: usize) -> Option<Self> {
+        let Some((address, size)) = spare::take(len) else {
+            return Self::zeroed(len);
+        };
+        let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
+        Some(Self { ptr, len, size })
     }
 }
 
@@ -68,7 +84,10 @@ impl DerefMut for AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len) {
+        if spare::keep(self.ptr.as_ptr().expose_provenance(), self.size) {
+            return;
+        }
+        if let Some(layout) = Self::layout(self.size) {
             // SAFETY: allocated in this module with this very layout.
             unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
@@ -103,6 +122,29 @@ pub(crate) mod failing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_ones_are_used_again() {
+        // A size that no other test has.
+        let size = 12_345_600;
+        let mut first = AlignedBytes::arbitrary(size).unwrap();
+        first.fill(7);
+        let address = first.as_ptr();
+        drop(first);
+        let smaller = AlignedBytes::arbitrary(size - size / 10).unwrap();
+        assert_eq!(smaller.as_ptr(), address);
+        assert!(smaller.len() == size - size / 10 && smaller.iter().all(|byte| *byte == 7));
+        assert_ne!(AlignedBytes::arbitrary(size).unwrap().as_ptr(), address);
+        drop(smaller);
+        assert!(
+            AlignedBytes::zeroed(size)
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+        // Half of it is too little.
+        assert_ne!(AlignedBytes::arbitrary(size / 2).unwrap().as_ptr(), address);
+    }
 
     #[test]
     fn buffers_are_aligned_and_empty_ones_are_fine() {

@@ -106,7 +106,7 @@ impl Chunk {
     pub fn unpack(&self, pinned: &Pinned<'_>, column: usize) -> Result<AlignedBytes> {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
-        let mut out = AlignedBytes::zeroed(bytes).ok_or_else(|| {
+        let mut out = AlignedBytes::arbitrary(bytes).ok_or_else(|| {
             let name = &self.schema.layout.names[column];
             Error::out_of_memory(format_args!("column `{name}` of a chunk"), Some(bytes))
         })?;
@@ -201,8 +201,14 @@ impl ChunkBuilder {
         }
         let columns = schema.cells.len();
         let any_strings = schema.cells.iter().any(|c| c.dtype == DType::String);
+        let mut buffer = allocate(bytes, capacity)?;
+        for (cell, offset) in schema.cells.iter().zip(&offsets) {
+            // What lies between columns is stored, too.
+            let column = cell.bytes() * capacity;
+            buffer[offset + column..offset + aligned(column)].fill(0);
+        }
         Ok(Self {
-            buffer: allocate(bytes, capacity)?,
+            buffer,
             capacity,
             offsets,
             rows: SmallVec::from_elem(0, columns),
@@ -390,7 +396,9 @@ impl ChunkBuilder {
             for (column, packed) in packed.iter().enumerate() {
                 let bytes = packed.as_deref().unwrap_or_else(|| self.column(column));
                 let extent: &Extent = &extents[column];
-                buffer[extent.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                let (column, rest) = buffer[extent.offset as usize..].split_at_mut(bytes.len());
+                column.copy_from_slice(bytes);
+                rest[..aligned(bytes.len()) - bytes.len()].fill(0);
             }
             Some(buffer)
         };
@@ -435,7 +443,7 @@ impl StringColumn {
 }
 
 fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
-    AlignedBytes::zeroed(bytes)
+    AlignedBytes::arbitrary(bytes)
         .ok_or_else(|| Error::out_of_memory(format_args!("a chunk of {rows} rows"), Some(bytes)))
 }
 

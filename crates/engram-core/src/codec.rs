@@ -1,5 +1,7 @@
 //! How one column of a chunk is stored: raw, or compressed when that pays.
 
+use lz4::block;
+
 use crate::error::{Error, Result};
 
 /// How the bytes of one column were written.
@@ -56,8 +58,11 @@ impl Compressor {
             self.skip[column] -= 1;
             return None;
         }
-        let packed = lz4_flex::block::compress(raw);
-        if packed.len() <= raw.len() / 4 * 3 {
+        // An output that does not pay does not fit, either.
+        let mut packed = vec![0; raw.len() / 4 * 3];
+        if let Ok(len) = block::compress_to_buffer(raw, None, false, &mut packed) {
+            packed.truncate(len);
+            packed.shrink_to_fit();
             return Some(packed);
         }
         self.skip[column] = PAUSE;
@@ -70,14 +75,23 @@ impl Compressor {
 /// # Errors
 /// [`Error::Payload`] when the block is damaged or of another length.
 pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
-    match lz4_flex::block::decompress_into(stored, out) {
+    let (Ok(_), Ok(len)) = (i32::try_from(stored.len()), i32::try_from(out.len())) else {
+        return Err(Error::Payload(format!(
+            "compressed column of {} bytes, which hold {}: a block has at most {} of either",
+            stored.len(),
+            out.len(),
+            i32::MAX
+        )));
+    };
+    match block::decompress_to_buffer(stored, Some(len), out) {
         Ok(found) if found == out.len() => Ok(()),
         Ok(found) => Err(Error::Payload(format!(
             "compressed column holds {found} bytes where {} are due",
             out.len()
         ))),
-        Err(error) => Err(Error::Payload(format!(
-            "compressed column is damaged: {error}"
+        Err(_) => Err(Error::Payload(format!(
+            "compressed column is damaged, or holds more than the {} bytes that are due",
+            out.len()
         ))),
     }
 }
@@ -115,7 +129,7 @@ mod tests {
 
     #[test]
     fn damage_is_an_error() {
-        let packed = lz4_flex::block::compress(&[1; 5000]);
+        let packed = Compressor::default().compress(0, &[1; 5000]).unwrap();
         let mut short = vec![0; 4999];
         assert!(decompress_lz4(&packed, &mut short).is_err());
         let mut long = vec![0; 5001];

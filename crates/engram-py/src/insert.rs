@@ -47,42 +47,22 @@ impl Inserter {
             let text = "no table to insert into; priorities must name at least one table";
             return Err(errors::invalid(py, text.into()));
         }
-        let _held = match tables {
-            Tables::Here(_) => Vec::new(),
-            // Asking a server lets other threads run: they must not resize what we have not read yet.
-            Tables::There(_) => hold_all(data)?,
-        };
-        let options = priorities
-            .iter()
-            .map(|(name, _)| tables.options(py, name))
-            .collect::<PyResult<Vec<_>>>()?;
-        let asked = options.iter().find_map(|table| table.signature.clone());
-        let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
-        let steps = steps(py, &known, &leaves)?;
-        let wrong = |error: Error| errors::to_py(py, &error);
-        let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
-        for (column, leaf) in leaves.iter().enumerate() {
-            fill(py, &known, leaf, &mut builder, column, steps)?;
-        }
-        let deadline = timeout.deadline();
-        let key = tables.fresh_number() >> 1;
-        let items = enter(py, || {
-            let item = seal(tables, builder, key, steps, !time_axis)?;
-            let items = priorities.iter().map(|(_, priority)| NewItem {
-                priority: *priority,
-                ..item.clone()
-            });
-            let items: Vec<NewItem> = items.collect();
-            // All or nothing: a table that refuses the item is found before any takes it.
-            for (table, item) in options.iter().zip(&items) {
-                table.check_item(item)?;
+        let (key, items) = match (self.prepare(tables, data, priorities, time_axis), tables) {
+            // What we remember of the server's tables may be out of date.
+            (Err(_), Tables::There(link)) if link.forget() => {
+                self.prepare(tables, data, priorities, time_axis)?
             }
-            Ok(items)
-        })?;
+            (prepared, _) => prepared?,
+        };
+        let deadline = timeout.deadline();
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let taken = match tables {
             Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
-            Tables::There(link) => put_there(py, link, &wanted, items, deadline)?,
+            Tables::There(link) => {
+                put_there(py, link, &wanted, items, deadline).inspect_err(|_| {
+                    link.forget();
+                })?
+            }
         };
         let named = |is_in: bool| {
             let each = wanted.iter().zip(&taken);
@@ -118,7 +98,50 @@ impl Inserter {
             timeout.seconds(),
             whys.collect::<String>()
         );
-        Err(wrong(Error::DeadlineExceeded(text)))
+        Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
+    }
+
+    /// Makes an item for each table, and lets each look at it: all or nothing.
+    fn prepare(
+        &self,
+        tables: &Tables,
+        data: &Bound<'_, PyAny>,
+        priorities: &[(String, f64)],
+        time_axis: bool,
+    ) -> PyResult<(u64, Vec<NewItem>)> {
+        let py = data.py();
+        let _held = match tables {
+            Tables::Here(_) => Vec::new(),
+            // Asking a server lets other threads run: they must not resize what we have not read yet.
+            Tables::There(_) => hold_all(data)?,
+        };
+        let options = priorities.iter().map(|(name, _)| match tables {
+            Tables::Here(_) => tables.options(py, name),
+            Tables::There(link) => link.described(py, name),
+        });
+        let options = options.collect::<PyResult<Vec<_>>>()?;
+        let asked = options.iter().find_map(|table| table.signature.clone());
+        let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
+        let steps = steps(py, &known, &leaves)?;
+        let wrong = |error: Error| errors::to_py(py, &error);
+        let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
+        for (column, leaf) in leaves.iter().enumerate() {
+            fill(py, &known, leaf, &mut builder, column, steps)?;
+        }
+        let key = tables.fresh_number() >> 1;
+        let items = enter(py, || {
+            let item = seal(tables, builder, key, steps, !time_axis)?;
+            let items = priorities.iter().map(|(_, priority)| NewItem {
+                priority: *priority,
+                ..item.clone()
+            });
+            let items: Vec<NewItem> = items.collect();
+            for (table, item) in options.iter().zip(&items) {
+                table.check_item(item)?;
+            }
+            Ok(items)
+        })?;
+        Ok((key, items))
     }
 
     fn look<'py>(
@@ -257,7 +280,7 @@ fn put_there(
     items: Vec<NewItem>,
     deadline: Option<Instant>,
 ) -> PyResult<Vec<bool>> {
-    let mut outbox = link.outbox();
+    let (mut outbox, forgotten) = link.outbox();
     let numbers = enter(py, || {
         let numbers = names.iter().map(|name| outbox.table_number(name));
         let numbers = numbers.collect::<Result<Vec<_>>>()?;
@@ -265,7 +288,7 @@ fn put_there(
         Ok(numbers)
     })?;
     if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
-        link.put_back(outbox);
+        link.put_back(outbox, forgotten);
         return Ok(vec![true; names.len()]);
     }
     py.detach(|| outbox.finish());

@@ -1,6 +1,7 @@
 //! Where the tables are: in this process, or at a server.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 use engram_core::{Error, Result, TableOptions};
@@ -31,8 +32,18 @@ pub(crate) struct There {
 pub(crate) struct Link {
     forks: u64,
     pub(crate) client: Arc<Client>,
-    /// Outboxes of single inserts, to be used again.
-    spare: Mutex<Vec<RemoteOutbox>>,
+    memory: Mutex<Memory>,
+}
+
+/// What single inserts need again and again.
+#[derive(Debug, Default)]
+struct Memory {
+    /// What tables were made with, as the server said last.
+    described: HashMap<String, Arc<TableOptions>>,
+    /// Outboxes, which remember that, too.
+    spare: Vec<RemoteOutbox>,
+    /// How often all of this was forgotten.
+    forgotten: u64,
 }
 
 impl There {
@@ -54,7 +65,7 @@ impl There {
         let link = Arc::new(Link {
             forks: forks(),
             client: Arc::new(client),
-            spare: Mutex::default(),
+            memory: Mutex::default(),
         });
         // The parent's threads, which its client would wait for, are not here.
         std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
@@ -63,20 +74,51 @@ impl There {
 }
 
 impl Link {
-    /// An outbox for one insert.
-    pub(crate) fn outbox(&self) -> RemoteOutbox {
-        let spare = self
-            .spare
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
-        spare.unwrap_or_else(|| self.client.outbox())
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a table was made with: remembered, until that is forgotten.
+    pub(crate) fn described(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
+        if let Some(known) = self.memory().described.get(table) {
+            return Ok(Arc::clone(known));
+        }
+        let options = wait_for_reply(py, self.client.describe(table))?;
+        let known = Arc::clone(&options);
+        self.memory().described.insert(table.into(), known);
+        Ok(options)
+    }
+
+    /// Forgets what tables were made with: they may have been made anew. True if anything was known.
+    pub(crate) fn forget(&self) -> bool {
+        let mut memory = self.memory();
+        let forgotten = memory.forgotten + 1;
+        let before = std::mem::replace(
+            &mut *memory,
+            Memory {
+                forgotten,
+                ..Memory::default()
+            },
+        );
+        drop(memory);
+        !before.described.is_empty()
+    }
+
+    /// An outbox for one insert, and what [`Link::put_back`] wants to know.
+    pub(crate) fn outbox(&self) -> (RemoteOutbox, u64) {
+        let mut memory = self.memory();
+        let (spare, forgotten) = (memory.spare.pop(), memory.forgotten);
+        drop(memory);
+        let outbox = spare.unwrap_or_else(|| self.client.outbox());
+        (outbox, forgotten)
     }
 
     /// Takes back an outbox whose items are all settled.
-    pub(crate) fn put_back(&self, outbox: RemoteOutbox) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        spare.push(outbox);
+    pub(crate) fn put_back(&self, outbox: RemoteOutbox, forgotten: u64) {
+        let mut memory = self.memory();
+        if memory.forgotten == forgotten {
+            memory.spare.push(outbox);
+        }
     }
 }
 

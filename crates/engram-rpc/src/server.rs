@@ -132,7 +132,7 @@ impl Server {
         let metrics_address = doors.metrics.as_ref().map(|(address, _)| *address);
         let (stop, stopped) = watch::channel(false);
         let stopping = Stopping::new(stopped, address);
-        let service = Service::new(engine, &options, stopping.clone());
+        let service = Service::new(engine, &options, &doors, stopping.clone());
         let serving = Serving::new(service, guard, options.tls.as_ref(), stopping)?;
         let (begun, begins) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()

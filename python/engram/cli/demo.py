@@ -24,22 +24,44 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-NEXT_COMMANDS = ("engram demo --seeds 5 --headless", "engram demo --env Acrobot-v1", "make bench")
+NEXT_COMMANDS = (
+    "engram demo --seeds 5 --headless",
+    "engram demo --processes 3",
+    "engram demo --env Acrobot-v1",
+    "engram demo --env ALE/Pong-v5",
+)
 
 
 def demo(
     *,
     env: Annotated[
-        str | None, typer.Option(help="Gymnasium id: a vector observation, discrete actions; CartPole-v1 if not given.")
+        str | None,
+        typer.Option(
+            help="Gymnasium id: a vector observation and discrete actions, or an Atari game; CartPole-v1 if not given."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Everything random follows from it.")] = 0,
+    processes: Annotated[
+        int, typer.Option(min=1, help="1: act and learn by turns. More: this one learns, the others act.")
+    ] = 1,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Everything random follows from it; with several processes, timing plays a part, too."
+        ),
+    ] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="Run this many seeds one after the other, from --seed on.")] = 1,
     target: Annotated[
         float | None,
         typer.Option(help="Mean return to stop at; if not given, 195 on CartPole-v1, else Gymnasium's threshold."),
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Environment steps per seed at most; 100000 if not given.")
+        int | None,
+        typer.Option(
+            "--max-steps",
+            "--steps",
+            min=1,
+            help="Environment steps per seed at most; 100000 if not given, 200000 on Atari.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for returns.png and result.json; runs/demo/ENV if not given.")
@@ -47,7 +69,7 @@ def demo(
     headless: Annotated[bool, typer.Option("--headless", help="Plain lines instead of a live display.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
-    """Train a Double DQN with prioritized n-step replay until it solves its environment.
+    """Train a Double DQN with prioritized n-step replay until it solves its environment or has used its steps up.
 
     The clock of each seed starts with the command: imports and compilation count.
     """
@@ -55,7 +77,9 @@ def demo(
     talk = Console(stderr=True)
     try:
         import_extras()
-        configs = make_configs(env=env, seeds=range(seed, seed + seeds), target=target, max_steps=max_steps)
+        configs = make_configs(
+            env=env, processes=processes, seeds=range(seed, seed + seeds), target=target, max_steps=max_steps
+        )
         folder = out or Path("runs/demo") / configs[0].env_id.lower().replace("/", "-").replace(":", "-")
         if folder.exists() and not folder.is_dir():
             fail(talk, f"`--out {folder}` is a file; it must be a folder, made if missing")
@@ -83,20 +107,21 @@ def import_extras() -> None:
 
 
 def make_configs(
-    *, env: str | None, seeds: Sequence[int], target: float | None, max_steps: int | None
+    *, env: str | None, processes: int, seeds: Sequence[int], target: float | None, max_steps: int | None
 ) -> list[DQNConfig]:
     """One configuration per seed: the agent's defaults and what the command line says otherwise."""
     from engram.agents.dqn import DQNConfig, Environment  # noqa: PLC0415 - an extra
 
-    given: dict[str, Any] = {}
-    if env is not None and env != DQNConfig().env_id:
-        with Environment(env) as opened:
-            given |= {"env_id": env, "solved_return": opened.reward_threshold}
+    env_id = env or DQNConfig().env_id
+    given: dict[str, Any] = {"processes": processes}
+    if env_id != DQNConfig().env_id:
+        with Environment(env_id) as opened:
+            given["solved_return"] = opened.reward_threshold
     if target is not None:
         given["solved_return"] = target
     if max_steps is not None:
         given["max_steps"] = max_steps
-    return [DQNConfig(seed=seed, **given) for seed in seeds]
+    return [DQNConfig.for_env(env_id, seed=seed, **given) for seed in seeds]
 
 
 def run(configs: Sequence[DQNConfig], talk: Console, *, headless: bool) -> list[Result]:
@@ -148,6 +173,7 @@ def summarise(results: Sequence[Result], startup: float, folder: Path) -> dict[s
     ]
     summary = {
         "env": config.env_id,
+        "processes": config.processes,
         "target": config.solved_return,
         "solved": sum(result.stopped == "solved" for result in results),
         "runs": runs,

@@ -1,9 +1,12 @@
 //! Reaching a server, and reaching it again.
 
 use std::error::Error as _;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -66,6 +69,8 @@ pub(crate) struct Connector {
     endpoint: Endpoint,
     bearer: Bearer,
     options: ClientOptions,
+    /// Of an address of this machine.
+    local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
 }
 
@@ -144,6 +149,7 @@ impl Connector {
         Ok(Self {
             endpoint,
             bearer,
+            local_port: local_port(&options.address),
             options,
             is_closed: watch::Sender::new(false),
         })
@@ -205,15 +211,13 @@ impl Connector {
             let why = causes(&error);
             self.mistrust(&why).unwrap_or(Attempt::Again(why))
         })?;
-        let mut api = EngramClient::with_interceptor(channel, self.bearer.clone())
-            .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE);
+        let mut api = self.api(channel);
         let hello = pb::HelloRequest {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
         };
-        match api.hello(hello).await {
-            Ok(_) => Ok(api),
+        match api.hello(hello.clone()).await {
+            Ok(reply) => Ok(self.local(&reply.into_inner(), hello).await.unwrap_or(api)),
             Err(status) => Err(self.refused(&status).map_or_else(
                 || {
                     // A server that misses our certificate says so only now.
@@ -236,6 +240,29 @@ impl Connector {
         })
     }
 
+    fn api(&self, channel: Channel) -> Api {
+        EngramClient::with_interceptor(channel, self.bearer.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE)
+    }
+
+    /// The shorter way to a server of this machine, unless something stands between on purpose.
+    async fn local(&self, found: &pb::HelloReply, hello: pb::HelloRequest) -> Option<Api> {
+        let port = self.local_port?;
+        if found.local_socket.is_empty() || u32::from(port) != found.port {
+            return None;
+        }
+        let name = format!("\0{}", found.local_socket);
+        let connect = tower::service_fn(move |_| {
+            let name = name.clone();
+            async { UnixStream::connect(name).await.map(TokioIo::new) }
+        });
+        let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
+        let mut api = self.api(channel);
+        let reply = api.hello(hello).await.ok()?.into_inner();
+        (reply.instance == found.instance).then_some(api)
+    }
+
     /// The error for a status that trying again would not change.
     pub(crate) fn refused(&self, status: &Status) -> Option<Error> {
         let address = &self.options.address;
@@ -253,6 +280,14 @@ impl Connector {
             _ => None,
         }
     }
+}
+
+/// The port of an address that cannot be another machine's.
+fn local_port(address: &str) -> Option<u16> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    is_local.then(|| port.parse().ok())?
 }
 
 enum Attempt {

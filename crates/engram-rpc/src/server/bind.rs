@@ -34,6 +34,8 @@ pub(super) struct Doors {
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<(UnixListener, SocketFile)>,
     pub(super) metrics: Option<(SocketAddr, TcpListener)>,
+    /// For clients that come by TCP from this machine: faster, and they are told of it.
+    pub(super) local: Option<(UnixListener, String)>,
 }
 
 impl Doors {
@@ -60,6 +62,10 @@ impl Doors {
             tcp,
             unix: unix.transpose()?,
             metrics: metrics.transpose()?,
+            // With TLS, every connection is to be encrypted. Elsewhere TCP will do, too.
+            local: (options.tls.is_none())
+                .then(|| open_local(address.port()).ok())
+                .flatten(),
         })
     }
 }
@@ -71,6 +77,23 @@ fn open_tcp(asked: SocketAddr, what: &str) -> Result<(SocketAddr, TcpListener)> 
         Ok((listener.local_addr()?, listener))
     };
     open().map_err(|error| Error::InvalidArgument(format!("cannot {what} at {asked}: {error}")))
+}
+
+/// A socket of a name that nobody has and no file remembers.
+#[cfg(target_os = "linux")]
+fn open_local(port: u16) -> io::Result<(UnixListener, String)> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::SocketAddr;
+
+    let name = format!("engram-{port}-{:016x}", rand::random::<u64>());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, name))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_local(_port: u16) -> io::Result<(UnixListener, String)> {
+    Err(ErrorKind::Unsupported.into())
 }
 
 /// The file of a Unix domain socket; removed when dropped, unless it is another's by then.

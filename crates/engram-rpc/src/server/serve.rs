@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use engram_core::{Error, Result};
 use futures_util::TryStreamExt as _;
+use futures_util::stream::{self, StreamExt as _, select_all};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -105,14 +106,19 @@ impl Serving {
 
     async fn serve(mut self, doors: Doors, begun: &Sender<io::Result<()>>) {
         let listeners = || {
-            let unix = doors.unix.map(|(unix, file)| {
-                UnixListener::from_std(unix).map(|unix| (UnixListenerStream::new(unix), file))
-            });
+            let (unix, file) = doors.unix.unzip();
+            let unix = unix.into_iter().chain(doors.local.map(|(local, _)| local));
+            let unix = unix.map(|unix| UnixListener::from_std(unix).map(UnixListenerStream::new));
+            let unix: Vec<_> = unix.collect::<io::Result<_>>()?;
             let metrics = doors.metrics.map(|(_, tcp)| TcpListener::from_std(tcp));
-            let tcp = TcpListener::from_std(doors.tcp)?;
-            Ok((tcp, unix.transpose()?, metrics.transpose()?))
+            Ok((
+                TcpListener::from_std(doors.tcp)?,
+                unix,
+                file,
+                metrics.transpose()?,
+            ))
         };
-        let (tcp, unix, metrics) = match listeners() {
+        let (tcp, unix, file, metrics) = match listeners() {
             Ok(listeners) => listeners,
             Err(error) => return begun.send(Err(error)).unwrap_or_default(),
         };
@@ -140,16 +146,15 @@ impl Serving {
             async move { stopped.wait().await },
         );
         let tcp = tokio::spawn(tcp);
-        let unix = unix.map(|(listener, file)| {
-            let mut stopped = self.stopping.clone();
-            let listener = listener.map_ok(move |unix| Counted::new(unix, &connections));
-            let serving = (self.unix.layer(layer)).serve_with_incoming_shutdown(
-                calls,
-                listener,
-                async move { stopped.wait().await },
-            );
-            (tokio::spawn(serving), file)
-        });
+        let mut stopped = self.stopping.clone();
+        let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
+            calls,
+            // Never ends, also where there is none: the end of its connections would be its own.
+            (select_all(unix).chain(stream::pending()))
+                .map_ok(move |unix| Counted::new(unix, &connections)),
+            async move { stopped.wait().await },
+        );
+        let unix = tokio::spawn(unix);
         let metrics = metrics
             .map(|listener| tokio::spawn(self.scraped.serve(listener, self.stopping.clone())));
 
@@ -160,12 +165,10 @@ impl Serving {
             if let Some(metrics) = metrics {
                 let _ = metrics.await;
             }
-            let _ = tcp.await;
-            if let Some((unix, _file)) = unix {
-                let _ = unix.await;
-            }
+            let _ = (tcp.await, unix.await);
         })
         .await;
+        drop(file);
     }
 }
 
@@ -179,6 +182,7 @@ async fn forget(health: &HealthReporter) {
 
 fn transport() -> Transport {
     Transport::builder()
+        .max_frame_size(1 << 20)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_CALLS)

@@ -9,6 +9,7 @@ use engram_engine::Engine;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::bind::Doors;
 use super::counts::{Call, Counts, Ongoing};
 use super::stopping::Stopping;
 use super::{ServerOptions, change, insert, manage, sample};
@@ -34,6 +35,8 @@ pub(super) struct Shared {
     /// Tables that clients made so far.
     made: AtomicU64,
     instance: u64,
+    port: u16,
+    local_socket: String,
 }
 
 impl Shared {
@@ -46,7 +49,13 @@ impl Shared {
 }
 
 impl Service {
-    pub(super) fn new(engine: Arc<Engine>, options: &ServerOptions, stopping: Stopping) -> Self {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        options: &ServerOptions,
+        doors: &Doors,
+        stopping: Stopping,
+    ) -> Self {
+        let local = doors.local.as_ref();
         Self {
             shared: Arc::new(Shared {
                 engine,
@@ -56,6 +65,8 @@ impl Service {
                 seed: options.seed,
                 made: AtomicU64::new(0),
                 instance: RandomState::new().build_hasher().finish(),
+                port: doors.address.port(),
+                local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),
             }),
         }
     }
@@ -93,6 +104,8 @@ impl Engram for Service {
             protocol: PROTOCOL,
             version: version.into(),
             instance: self.shared.instance,
+            port: self.shared.port.into(),
+            local_socket: self.shared.local_socket.clone(),
         }))
     }
 

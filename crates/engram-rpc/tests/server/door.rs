@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::Error;
+use engram_engine::{Patience, Waited, wait};
+use engram_rpc::client::{Client, ClientOptions};
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{PROTOCOL, Server, ServerOptions, ServerTls, pb};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 
-use crate::support::{connect, engine, options, start};
+use crate::support::{SOON, connect, engine, options, start};
 
 fn hello(protocol: u32) -> pb::HelloRequest {
     pb::HelloRequest {
@@ -42,6 +44,74 @@ async fn hello_tells_the_version_and_which_server_it_is() {
     let mut client = connect(&other).await;
     let reply = client.hello(hello(PROTOCOL)).await.unwrap().into_inner();
     assert_ne!(again.instance, reply.instance);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn hello_tells_a_shorter_way_for_this_machine() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    let server = start(&engine(vec![]));
+    let mut client = connect(&server).await;
+    let reply = client.hello(hello(PROTOCOL)).await.unwrap().into_inner();
+    assert_eq!(reply.port, u32::from(server.address().port()));
+    let name = SocketAddr::from_abstract_name(&reply.local_socket).unwrap();
+    assert!(UnixStream::connect_addr(&name).is_ok());
+    server.stop();
+    assert!(UnixStream::connect_addr(&name).is_err());
+}
+
+/// Hands one connection on.
+#[cfg(target_os = "linux")]
+fn pass_on(proxy: &std::net::TcpListener, to: std::net::SocketAddr) {
+    let (mut near, _) = proxy.accept().unwrap();
+    let mut far = std::net::TcpStream::connect(to).unwrap();
+    let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut from, &mut far));
+    let _ = std::io::copy(&mut back, &mut near);
+}
+
+/// Connections that a server holds by its abstract socket.
+#[cfg(target_os = "linux")]
+fn local_connections(server: &Server) -> usize {
+    let name = format!(" @engram-{}-", server.address().port());
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    // Listening sockets have the state 01, connected ones 03.
+    let is_connected = |line: &&str| line.contains(&name) && line.contains(" 03 ");
+    sockets.lines().filter(is_connected).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn clients_take_the_shorter_way_unless_something_stands_between() {
+    let server = start(&engine(vec![]));
+    let client = |port: u16| {
+        let options = ClientOptions {
+            address: format!("localhost:{port}"),
+            token: None,
+            tls: None,
+            reconnect_timeout: SOON,
+        };
+        let client = Client::new(options).unwrap();
+        let patience = &mut Patience {
+            deadline: Some(Instant::now() + SOON),
+            interrupted: &mut || false,
+        };
+        let asked = wait(&mut client.tables(), patience);
+        assert!(matches!(asked, Waited::Served(Ok(_))), "{asked:?}");
+        client
+    };
+    let direct = client(server.address().port());
+    assert_eq!(local_connections(&server), 1);
+    // Whoever puts a proxy there means it.
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = proxy.local_addr().unwrap().port();
+    let there = server.address();
+    std::thread::spawn(move || pass_on(&proxy, there));
+    let through_proxy = client(port);
+    assert_eq!(local_connections(&server), 1);
+    drop((direct, through_proxy));
 }
 
 #[tokio::test(flavor = "multi_thread")]

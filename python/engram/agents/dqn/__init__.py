@@ -1,19 +1,36 @@
-"""Double DQN with prioritized replay and n-step returns: `train(DQNConfig())` plays, learns and returns a `Result`."""
+"""Double DQN with prioritized replay and n-step returns: `train(DQNConfig())` plays, learns and returns a `Result`.
 
-from engram.agents.dqn.config import DQNConfig
-from engram.agents.dqn.environment import Environment
-from engram.agents.dqn.result import Progress, Result
-from engram.agents.dqn.returns import n_step_return
-from engram.agents.dqn.train import LearnerState, Metrics, Params, Step, learner_step, loss, q_values, train
+Names are imported when first used: a process that only acts never imports JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engram.agents.dqn.actor import Actor
+    from engram.agents.dqn.config import DQNConfig
+    from engram.agents.dqn.environment import Environment, Spaces
+    from engram.agents.dqn.learner import Learner, LearnerState, Metrics, learner_step, loss
+    from engram.agents.dqn.network import Layer, Params, q_values
+    from engram.agents.dqn.processes import ActorDiedError
+    from engram.agents.dqn.result import Progress, Result
+    from engram.agents.dqn.returns import n_step_return
+    from engram.agents.dqn.tables import Step
+    from engram.agents.dqn.training import train
 
 __all__ = [
+    "Actor",
+    "ActorDiedError",
     "DQNConfig",
     "Environment",
+    "Layer",
+    "Learner",
     "LearnerState",
     "Metrics",
     "Params",
     "Progress",
     "Result",
+    "Spaces",
     "Step",
     "learner_step",
     "loss",
@@ -21,3 +38,23 @@ __all__ = [
     "q_values",
     "train",
 ]
+
+_HOMES = {
+    "actor": ("Actor",),
+    "config": ("DQNConfig",),
+    "environment": ("Environment", "Spaces"),
+    "learner": ("Learner", "LearnerState", "Metrics", "learner_step", "loss"),
+    "network": ("Layer", "Params", "q_values"),
+    "processes": ("ActorDiedError",),
+    "result": ("Progress", "Result"),
+    "returns": ("n_step_return",),
+    "tables": ("Step",),
+    "training": ("train",),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401, whatever it is
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

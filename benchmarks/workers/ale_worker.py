@@ -1,0 +1,39 @@
+"""Plays Pong at random and keeps what is seen, so that engines store real frames and not only noise."""
+
+import ale_py
+import numpy as np
+from ale_py import roms
+from PIL import Image
+
+from benchmarks.workers import common
+from benchmarks.workers.common import Task
+
+FRAMES = 4096
+REPEAT = 4  # frames that an action lasts; the last one is seen
+
+
+def record(task: Task) -> float:
+    """Write `FRAMES` frames, grey and of 84 x 84 points, to `common.PONG`; how many."""
+    del task
+    game = ale_py.ALEInterface()
+    game.setInt("random_seed", 0)
+    game.loadROM(roms.get_rom_path("pong"))
+    actions = game.getMinimalActionSet()
+    choices = np.random.default_rng(0)
+    frames = np.empty((FRAMES, 84, 84), np.uint8)
+    for frame in frames:
+        if game.game_over():
+            game.reset_game()
+        action = actions[choices.integers(len(actions))]
+        for _ in range(REPEAT):
+            game.act(action)
+        seen = Image.fromarray(game.getScreenGrayscale())
+        frame[:] = np.asarray(seen.resize((84, 84), Image.Resampling.BOX))
+    unfinished = common.PONG.with_suffix(".new.npy")
+    np.save(unfinished, frames)
+    unfinished.rename(common.PONG)
+    return float(len(frames))
+
+
+if __name__ == "__main__":
+    common.serve(["ale-py", "numpy"], {"record": record})

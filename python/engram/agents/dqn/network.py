@@ -1,0 +1,69 @@
+"""The network as arithmetic that JAX arrays (to learn) and NumPy's (to act) share; neither is imported for it."""
+
+import itertools
+import math
+from typing import Any, NamedTuple, TypeAlias
+
+from engram.agents.dqn.config import DQNConfig
+from engram.agents.dqn.environment import Spaces
+
+CONV_AXES = 4
+
+
+class Layer(NamedTuple):
+    """A dense layer or a convolution; the network is a tuple of them, the convolutions first."""
+
+    weight: Any  # f32[I, O]; of a convolution f32[2, 2, I, O], see `convolve`
+    bias: Any  # f32[O]
+
+
+Params: TypeAlias = tuple[Layer, ...]
+
+
+def layer_shapes(config: DQNConfig, spaces: Spaces) -> list[tuple[int, ...]]:
+    """Shapes of the layers' weights for observations and actions of these spaces."""
+    shapes: list[tuple[int, ...]] = []
+    if len(spaces.shape) == 1:
+        inputs = spaces.stack * spaces.shape[0]
+    else:
+        (height, width), channels = spaces.shape, spaces.stack
+        for outputs, stride in config.conv_layers:
+            shapes.append((2, 2, stride * stride * channels, outputs))
+            height, width, channels = height // stride - 1, width // stride - 1, outputs
+        inputs = height * width * channels
+    return [*shapes, *itertools.pairwise((inputs, *config.hidden_sizes, spaces.num_actions))]
+
+
+def q_values(params: Params, observation: Any) -> Any:  # noqa: ANN401, JAX or NumPy arrays, as given
+    """Action values f32[..., A] of stacked vectors f32[..., S, O] or stacked images u8[..., S, H, W]."""
+    convolutions = [layer for layer in params if layer.weight.ndim == CONV_AXES]
+    *hidden, head = params[len(convolutions) :]
+    if convolutions:
+        x = observation.swapaxes(-3, -2).swapaxes(-2, -1).astype("float32") / 255  # the stack becomes the channels
+        for layer in convolutions:
+            x = rectify(convolve(x, layer))
+        x = x.reshape(*x.shape[:-3], -1)
+    else:
+        x = observation.reshape(*observation.shape[:-2], -1)
+    for layer in hidden:
+        x = rectify(x @ layer.weight + layer.bias)
+    return x @ head.weight + head.bias
+
+
+def convolve(x: Any, layer: Layer) -> Any:  # noqa: ANN401, JAX or NumPy arrays, as given
+    """Convolution with stride s and kernel 2s x 2s, unpadded: f32[..., H, W, C] -> f32[..., H/s - 1, W/s - 1, O].
+
+    Blocks of s x s pixels become one pixel with s * s * C channels; an output sees 2 x 2 of those. So it is four
+    matrix products, the same in NumPy and in JAX. The weight's I is s * s * C, which gives s; it divides H and W.
+    """
+    *batch, height, width, channels = x.shape
+    s = math.isqrt(layer.weight.shape[2] // channels)
+    h, w = height // s, width // s
+    blocks = x.reshape(*batch, h, s, w, s, channels).swapaxes(-4, -3).reshape(*batch, h, w, s * s * channels)
+    corners = itertools.product((0, 1), (0, 1))
+    return sum(blocks[..., i : h - 1 + i, j : w - 1 + j, :] @ layer.weight[i, j] for i, j in corners) + layer.bias
+
+
+def rectify(x: Any) -> Any:  # noqa: ANN401, JAX or NumPy arrays, as given
+    """ReLU."""
+    return x * (x > 0)

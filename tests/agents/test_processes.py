@@ -1,0 +1,134 @@
+"""The learner in one process, its actors in others."""
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import active_children, get_context
+
+import numpy as np
+import pytest
+from support import until
+
+import engram
+from engram.errors import ClosedError
+
+pytestmark = pytest.mark.jax
+
+SMOKE = {"processes": 3, "max_steps": 400, "min_replay_size": 64, "batch_size": 32, "hidden_sizes": (16,), "n_step": 3}
+
+
+@pytest.fixture
+def dqn():
+    from engram.agents import dqn  # noqa: PLC0415 - an extra; collecting these tests must not need it
+
+    return dqn
+
+
+def test_two_actors_play_and_one_learner_learns(dqn):
+    seen = []
+    result = dqn.train(dqn.DQNConfig(**SMOKE), seen.append, report_period=0.0)
+    assert result.stopped == "budget"
+    assert result.steps >= 400
+    assert result.learner_steps > 100
+    assert result.table.samples == result.learner_steps * 32
+    assert len(result.returns) == len(result.episode_ends) > 5
+    assert all(np.isfinite(layer.weight).all() for layer in result.params)
+    assert seen[-1].step == result.steps
+    assert active_children() == []
+
+
+def test_the_table_keeps_the_pace(dqn):
+    config = dqn.DQNConfig(**SMOKE, actor_lead=8)
+    result = dqn.train(config)
+    # 32 samples for every 2 inserts beyond the first 64, give or take 8 inserts' worth; then what is under way.
+    expected = (result.table.inserts - config.min_replay_size) * 16
+    assert abs(result.table.samples - expected) <= (config.actor_lead + 1) * 16
+
+
+def test_several_processes_stop_when_solved(dqn):
+    result = dqn.train(dqn.DQNConfig(**SMOKE, solved_return=1.0, solved_episodes=2))
+    assert result.stopped == "solved"
+    assert len(result.returns) == 2
+    assert active_children() == []
+
+
+def serve(dqn, config):
+    """What the learner would serve, but the replay table in order: the first item shows how an actor began."""
+    from engram.agents.dqn.learner import Learner  # noqa: PLC0415 - an extra
+    from engram.agents.dqn.tables import WEIGHTS, make_shared_tables  # noqa: PLC0415 - an extra
+
+    spaces = dqn.Spaces((4,), np.float32, 1, 2)
+    replay, *others = make_shared_tables(config, spaces)
+    server = engram.Server([dataclasses.replace(replay, sampler=engram.selectors.Fifo()), *others], seed=0)
+    server.store.insert(Learner(config, spaces, seed=0).params, {WEIGHTS: 1.0})
+    return server
+
+
+def test_actors_never_import_jax(dqn):
+    from engram.agents.dqn.actor_process import play  # noqa: PLC0415 - an extra
+
+    config = dqn.DQNConfig(**SMOKE)
+    with (
+        serve(dqn, config) as server,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+    ):
+        playing = pool.submit(play, server.address, config, 0)
+        until(lambda: playing.done() or server.store.info()["replay"].inserts >= 64, seconds=60)
+        server.store.close()
+        assert isinstance(playing.exception(timeout=60), ClosedError)
+        modules = pool.submit(eval, "set(__import__('sys').modules)").result(timeout=60)
+    assert "engram.agents.dqn.actor_process" in modules
+    assert modules.isdisjoint({"jax", "jaxlib", "optax", "flax", "matplotlib"})
+    assert "jax" in sys.modules  # it was there to be imported
+
+
+def test_actors_follow_their_seeds(dqn):
+    from engram.agents.dqn.actor_process import play  # noqa: PLC0415 - an extra
+
+    def first_item(seed, index):
+        config = dqn.DQNConfig(**SMOKE, seed=seed)
+        with serve(dqn, config) as server:
+            actor = threading.Thread(target=pytest.raises, args=(ClosedError, play, server.address, config, index))
+            actor.start()
+            item = server.store.sample("replay", 1, timeout=60).data.observation[0]
+            server.store.close()
+            actor.join()
+        return item.tolist()
+
+    assert first_item(0, 0) == first_item(0, 0)
+    assert first_item(0, 0) != first_item(0, 1)
+    assert first_item(0, 0) != first_item(1, 0)
+
+
+def test_an_actor_whose_learner_is_gone_ends(dqn):
+    from engram.agents.dqn.actor_process import play  # noqa: PLC0415 - an extra
+
+    with serve(dqn, dqn.DQNConfig(**SMOKE)) as server:
+        address = server.address
+    with pytest.raises(SystemExit) as caught:
+        play(address, dqn.DQNConfig(**SMOKE), 1)
+    assert str(caught.value).startswith("actor 1: ")
+    assert address in str(caught.value)
+
+
+@pytest.mark.crash
+def test_a_dead_actor_is_an_error(dqn):
+    config = dqn.DQNConfig(**{**SMOKE, "max_steps": 1_000_000})
+    killed = []
+
+    def kill(progress):
+        if progress.step >= 100 and not killed:
+            victim = next(child for child in active_children() if child.name == "actor 1")
+            killed.append(victim.pid)
+            os.kill(victim.pid, signal.SIGKILL)
+
+    with pytest.raises(dqn.ActorDiedError) as caught:
+        dqn.train(config, kill, report_period=0.0)
+    assert str(caught.value) == (
+        f"actor 1 (process {killed[0]}) was killed by SIGKILL; all 2 must play until the learner ends them."
+        " If it failed, it has said why on stderr"
+    )
+    assert active_children() == []
