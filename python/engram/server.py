@@ -39,6 +39,7 @@ class Server:
         client_ca: str | PathLike[str] | None = None,
         insecure: bool = False,
         lease_timeout: float = 600.0,
+        metrics_port: int | None = None,
         seed: int | None = None,
     ) -> None:
         """Starts to serve.
@@ -53,10 +54,12 @@ class Server:
             client_ca: PEM file with who must have signed the clients' certificates; None: they need none.
             insecure: Listen to other machines without a token.
             lease_timeout: Seconds after which a batch that its reader did not acknowledge goes back.
+            metrics_port: Tells the server's and its tables' numbers to Prometheus, at `/metrics` on this port of
+                `host`, under the same token and certificates; 0: any free port; None: nowhere.
             seed: Of the server's own store.
 
         Raises:
-            InvalidArgumentError: The port is taken, a file unreadable, or other machines could do without a token.
+            InvalidArgumentError: A port is taken, a file unreadable, or other machines could do without a token.
         """
         own = not isinstance(store, Store)
         if own and seed is not None:
@@ -68,6 +71,8 @@ class Server:
         if client_ca is not None and certificate is None:
             raise InvalidArgumentError("`client_ca` needs TLS: give a `certificate` and its `key`, too")
         port = _checks.integer("`port`", port, low=0, high=65_535)
+        if metrics_port is not None:
+            metrics_port = _checks.integer("`metrics_port`", metrics_port, low=0, high=65_535)
         lease_timeout = _checks.positive("`lease_timeout`", lease_timeout)
         tls = None
         if certificate is not None and key is not None:
@@ -76,7 +81,9 @@ class Server:
         self._own = own
         try:
             native = self.store._native  # noqa: SLF001, both halves of one door
-            self._native = _engram.Server(native, _address(host), port, token, tls, bool(insecure), lease_timeout)
+            self._native = _engram.Server(
+                native, _address(host), port, token, tls, bool(insecure), lease_timeout, metrics_port
+            )
         except BaseException:
             if own:
                 self.store.close()
@@ -91,6 +98,11 @@ class Server:
     def port(self) -> int:
         """The port it listens on."""
         return int(self.address.rpartition(":")[2])
+
+    @property
+    def metrics_address(self) -> str | None:
+        """`host:port` where `/metrics` is; None where there is none."""
+        return self._native.metrics_address
 
     def stop(self) -> None:
         """Ends every remote call that waits, and frees the port. A store of its own is closed. May be called again."""

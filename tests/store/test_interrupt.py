@@ -133,3 +133,19 @@ def test_a_handler_that_raises_nothing_lets_the_call_go_on(open_store):
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls == [1]
+
+
+def test_while_python_is_asked_what_a_value_is(open_store):
+    class Asked:
+        @property
+        def __class__(self):
+            raise KeyboardInterrupt
+
+    store = open_store(Table("t"))
+    with store.writer() as writer:
+        for value in (1, 2):
+            with pytest.raises(KeyboardInterrupt):
+                writer.append({"x": Asked()})
+            writer.append({"x": value})
+        writer.create_item("t", 1.0, num_steps=2)
+    assert store.sample("t", 1).data["x"].tolist() == [[1, 2]]

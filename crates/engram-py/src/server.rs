@@ -36,6 +36,7 @@ impl PyServer {
         tls: Option<TlsConfig>,
         insecure: bool,
         lease_timeout: f64,
+        metrics_port: Option<u16>,
     ) -> PyResult<Self> {
         let engine = store.engine(py)?;
         let wrong = |error| errors::to_py(py, &error);
@@ -52,6 +53,7 @@ impl PyServer {
         let tls = tls.transpose().map_err(wrong)?;
         let options = ServerOptions {
             address: SocketAddr::new(host, port),
+            metrics_port,
             token,
             tls,
             insecure,
@@ -67,6 +69,13 @@ impl PyServer {
     #[getter]
     fn address(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.0.get(py)?.address().to_string())
+    }
+
+    /// `host:port` of the metrics.
+    #[getter]
+    fn metrics_address(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let address = self.0.get(py)?.metrics_address();
+        Ok(address.map(|address| address.to_string()))
     }
 
     /// Ends what waits, and frees the port.

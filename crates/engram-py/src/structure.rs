@@ -12,10 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyMapping, PyTuple, PyType};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use serde_json::Value;
 
 use crate::errors;
+use crate::history::TrajectoryColumn;
 use explore::{explore, registered_children};
 use text::revive;
 pub(crate) use text::{merge, prune};
@@ -154,7 +156,7 @@ impl Node {
     fn flatten<'py>(&self, tree: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
         match self {
             Self::Leaf => {
-                let leaf = !is_container(tree);
+                let leaf = !is_container(tree)?;
                 leaves.push(tree.clone());
                 Ok(leaf)
             }
@@ -171,14 +173,11 @@ impl Node {
                     }
                     return Ok(true);
                 }
-                let Ok(mapping) = tree.cast::<PyMapping>() else {
-                    return Ok(false);
-                };
-                if mapping.len()? != children.len() {
+                if !is_mapping(tree)? || tree.len()? != children.len() {
                     return Ok(false);
                 }
                 for (key, child) in children {
-                    if !mapping.contains(key)? || !child.flatten(&mapping.get_item(key)?, leaves)? {
+                    if !tree.contains(key)? || !child.flatten(&tree.get_item(key)?, leaves)? {
                         return Ok(false);
                     }
                 }
@@ -247,13 +246,13 @@ impl Node {
         };
         match self {
             Self::Dict(children) => {
-                let Ok(mapping) = tree.cast::<PyMapping>() else {
+                if !is_mapping(tree)? {
                     return Ok(false);
-                };
+                }
                 let mut found = 0;
                 for (key, child) in children {
-                    let value = if mapping.contains(key)? {
-                        Some(mapping.get_item(key)?)
+                    let value = if tree.contains(key)? {
+                        Some(tree.get_item(key)?)
                     } else {
                         None
                     };
@@ -262,7 +261,7 @@ impl Node {
                         return Ok(false);
                     }
                 }
-                Ok(found == mapping.len()?)
+                Ok(found == tree.len()?)
             }
             Self::List(children) | Self::Tuple(children) => {
                 let Ok(values) = tree.try_iter() else {
@@ -274,7 +273,7 @@ impl Node {
                         return Ok(false);
                     }
                 }
-                Ok(values.len() <= children.len() && is_container(tree))
+                Ok(values.len() <= children.len() && is_container(tree)?)
             }
             Self::Named(class, children) => match tree.cast::<PyTuple>() {
                 Ok(tuple) if tuple.get_type().is(class) => {
@@ -356,18 +355,39 @@ fn build_all<'py>(
         .collect()
 }
 
-/// Containers we know natively; cheap for arrays and scalars, which are neither.
-fn is_container(value: &Bound<'_, PyAny>) -> bool {
+/// Containers we know natively; cheap for arrays, scalars and columns, which are neither.
+///
+/// # Errors
+/// As [`is_mapping`].
+fn is_container(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if value.cast::<PyDict>().is_ok()
         || value.cast::<PyList>().is_ok()
         || value.cast::<PyTuple>().is_ok()
     {
-        return true;
+        return Ok(true);
     }
-    if value.cast::<numpy::PyUntypedArray>().is_ok() {
-        return false;
+    if value.cast::<numpy::PyUntypedArray>().is_ok() || value.cast::<TrajectoryColumn>().is_ok() {
+        return Ok(false);
     }
-    value.cast::<PyMapping>().is_ok()
+    is_mapping(value)
+}
+
+/// Whether a value is a `collections.abc.Mapping`.
+///
+/// # Errors
+/// Whatever is raised while Python answers that, such as Ctrl-C; a cast to `PyMapping` would lose it.
+fn is_mapping(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static MAPPING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if value.cast::<PyDict>().is_ok() {
+        return Ok(true);
+    }
+    let py = value.py();
+    let class = MAPPING.get_or_try_init(py, || {
+        py.import("collections.abc")?
+            .getattr("Mapping")
+            .map(Bound::unbind)
+    })?;
+    value.is_instance(class.bind(py))
 }
 
 /// Flattens a nest: its leaves, their paths, and the text that describes it.

@@ -7,8 +7,10 @@ mod auth;
 mod bind;
 mod calls;
 mod change;
+mod counts;
 mod insert;
 mod manage;
+mod metrics;
 mod sample;
 
 mod serve;
@@ -40,6 +42,9 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// A Unix domain socket beside it, for this user's processes only.
     pub unix_socket: Option<PathBuf>,
+    /// A port at the same host where the server's numbers are told over HTTP, under the same token
+    /// and encryption; 0 for any that is free.
+    pub metrics_port: Option<u16>,
     /// What every call must bring.
     pub token: Option<String>,
     /// Encrypts TCP connections.
@@ -69,6 +74,7 @@ impl Default for ServerOptions {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             unix_socket: None,
+            metrics_port: None,
             token: None,
             tls: None,
             insecure: false,
@@ -84,6 +90,7 @@ impl fmt::Debug for ServerOptions {
         f.debug_struct("ServerOptions")
             .field("address", &self.address)
             .field("unix_socket", &self.unix_socket)
+            .field("metrics_port", &self.metrics_port)
             .field("insecure", &self.insecure)
             .field("lease_timeout", &self.lease_timeout)
             .field("seed", &self.seed)
@@ -101,6 +108,7 @@ impl fmt::Debug for ServerTls {
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    metrics_address: Option<SocketAddr>,
     stop: watch::Sender<bool>,
     /// Owns the runtime: it ends when everything has, or has had its time.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -119,13 +127,13 @@ impl Server {
     pub fn start(engine: Arc<Engine>, options: ServerOptions) -> Result<Self> {
         check_address(&options)?;
         let guard = Guard::new(options.token.as_deref())?;
-        let tls = options.tls.as_ref().map(serve::tls_config);
         let doors = Doors::open(&options)?;
         let address = doors.address;
+        let metrics_address = doors.metrics.as_ref().map(|(address, _)| *address);
         let (stop, stopped) = watch::channel(false);
         let stopping = Stopping::new(stopped, address);
         let service = Service::new(engine, &options, &doors, stopping.clone());
-        let serving = Serving::new(service, guard, tls, stopping)?;
+        let serving = Serving::new(service, guard, options.tls.as_ref(), stopping)?;
         let (begun, begins) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("engram-server-main".into())
@@ -137,6 +145,7 @@ impl Server {
         begins.map_err(|error| cannot_start(&error))?;
         Ok(Self {
             address,
+            metrics_address,
             stop,
             thread: Mutex::new(Some(thread)),
         })
@@ -146,6 +155,12 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it tells its numbers, at the path `/metrics`.
+    #[must_use]
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
     }
 
     /// Ends all waiting calls, gives connections two seconds to take leave, and frees the port.

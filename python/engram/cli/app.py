@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 import engram
+from engram.cli.bench import bench
 from engram.cli.demo import demo
 from engram.cli.info import info
 from engram.cli.serve import serve
@@ -20,6 +21,7 @@ app.command()(demo)
 app.command()(serve)
 app.command()(info)
 app.command()(top)
+app.command()(bench)
 
 
 def _print_version(*, wanted: bool) -> None:

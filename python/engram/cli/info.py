@@ -4,32 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from engram.cli.remote import Address, Ca, JsonFlag, Token, connect, failures
+import engram
+from engram.cli.remote import Address, Ca, Certificate, JsonFlag, Key, Token, failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from engram import TableInfo
 
-
 KIBI = 1024
 
 
-def info(address: Address, *, token: Token = None, ca: Ca = None, as_json: JsonFlag = False) -> None:
+def info(
+    address: Address,
+    *,
+    token: Token = None,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Print sizes, rates, and why calls wait."""
     with failures():
-        infos = connect(address, token, ca).info()
+        infos = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key).info()
     if as_json:
-        typer.echo(json.dumps({name: dataclasses.asdict(each) for name, each in infos.items()}, indent=2))
+        typer.echo(json.dumps({name: plain(each) for name, each in infos.items()}, indent=2, allow_nan=False))
         return
     Console().print(overview(infos))
+
+
+def plain(info: TableInfo) -> dict[str, Any]:
+    """What JSON can say of a table: a limiter's bounds by name, and null for one that is infinite."""
+    names = ("kind", "samples_per_insert", "min_size", "min_diff", "max_diff")
+    limiter = dict(zip(names, info.rate_limiter, strict=True))
+    bounded = {name: None if value in {-math.inf, math.inf} else value for name, value in limiter.items()}
+    return dataclasses.asdict(info) | {"rate_limiter": bounded}
 
 
 def overview(infos: Mapping[str, TableInfo]) -> Group:

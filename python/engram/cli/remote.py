@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import engram
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -20,12 +19,11 @@ Token = Annotated[
     typer.Option(help="What the server asks for.", envvar="ENGRAM_TOKEN", show_default=False, show_envvar=True),
 ]
 Ca = Annotated[Path | None, typer.Option(help="PEM file with who signed the server's certificate; turns TLS on.")]
+Certificate = Annotated[
+    Path | None, typer.Option(help="PEM file with our certificate, if the server asks for one; with --key.")
+]
+Key = Annotated[Path | None, typer.Option(help="PEM file with its private key.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def connect(address: str, token: str | None, ca: Path | None) -> engram.Client:
-    """A client with the options that all subcommands share."""
-    return engram.Client(address, token=token, ca=ca)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -25,12 +27,15 @@ def serve(
     client_ca: Annotated[
         Path | None, typer.Option(help="PEM file with who must have signed clients' certificates.")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Port of the same host for Prometheus, path /metrics; 0: any free one.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen to other machines without a token.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the tables' random choices.")] = None,
     checkpoint_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
-    with failures():
+    with failures(), _signalled() as stop:
         if checkpoint_dir is not None:
             raise engram.errors.InvalidArgumentError("--checkpoint-dir is not available yet")
         described = [engram.Table("replay")] if tables is None else read_tables(tables)
@@ -43,17 +48,26 @@ def serve(
             key=key,
             client_ca=client_ca,
             insecure=insecure,
+            metrics_port=metrics_port,
             seed=seed,
         ) as server:
             names = ", ".join(server.store.tables)
             typer.echo(f"serving {names} at {server.address}; look with `engram top {server.address}`")
-            _wait_for_a_signal()
+            if server.metrics_address is not None:
+                scheme = "http" if certificate is None else "https"
+                typer.echo(f"metrics at {scheme}://{server.metrics_address}/metrics")
+            while not stop.wait(1.0):  # a wait without a timeout would not see signals everywhere
+                pass
             typer.echo("stopping")
 
 
-def _wait_for_a_signal() -> None:
+@contextmanager
+def _signalled() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM. Begun before anything is served, so that none is missed."""
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    while not stop.wait(1.0):  # a wait without a timeout would not see signals everywhere
-        pass
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

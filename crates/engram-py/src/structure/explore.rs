@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyMapping, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use serde_json::{Value, json};
 
 use super::text::remember_class;
-use super::{Leaves, Node, below, forget_parsed};
+use super::{Leaves, Node, below, forget_parsed, is_mapping};
 use crate::errors;
 
 /// Where node types are registered with optree, which knows none without a namespace.
@@ -74,15 +74,16 @@ pub(super) fn explore<'py>(
             json!({ "n": name, "f": values }),
         ));
     }
-    let registered = if tree.cast::<PyMapping>().is_ok() {
+    let is_mapping = is_mapping(tree)?;
+    let registered = if is_mapping {
         None
     } else {
         registered_children(tree)?
     };
-    let entries = match (tree.cast::<PyMapping>(), &registered) {
-        (_, Some(children)) => children.clone(),
-        (Ok(mapping), None) => sorted_entries(mapping)?,
-        (Err(_), None) => {
+    let entries = match &registered {
+        Some(children) => children.clone(),
+        None if is_mapping => sorted_entries(tree)?,
+        None => {
             leaves.push(tree.clone());
             names.push(path.into());
             return Ok((Node::Leaf, json!(0)));
@@ -115,10 +116,11 @@ pub(super) fn explore<'py>(
 }
 
 fn sorted_entries<'py>(
-    mapping: &Bound<'py, PyMapping>,
+    mapping: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     let py = mapping.py();
-    let keys = mapping.keys()?;
+    let keys = mapping.call_method0("keys")?.try_iter()?;
+    let keys = PyList::new(py, keys.collect::<PyResult<Vec<_>>>()?)?;
     let shown = keys.repr()?.to_string();
     keys.as_any().call_method0("sort").map_err(|error| {
         errors::instead(py, error, || {

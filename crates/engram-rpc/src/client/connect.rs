@@ -1,5 +1,6 @@
 //! Reaching a server, and reaching it again.
 
+use std::error::Error as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -8,6 +9,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -114,6 +117,12 @@ impl Connector {
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);
         if let Some(tls) = &options.tls {
+            let first = CertificateDer::pem_slice_iter(&tls.ca).next();
+            if !matches!(first, Some(Ok(_))) {
+                let why = "TLS options are unusable: the file given as `ca` holds no certificate; \
+                           it must be PEM, with who signed the server's";
+                return Err(invalid(why.into()));
+            }
             let mut config =
                 ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.ca.clone()));
             if let Some((certificate, key)) = &tls.identity {
@@ -200,20 +209,20 @@ impl Connector {
     async fn attempt(&self) -> Result<Api, Attempt> {
         let channel = self.endpoint.connect().await.map_err(|error| {
             let why = causes(&error);
-            if self.options.tls.is_some() && is_about_trust(&why) {
-                return Attempt::Final(Error::Handshake(format!(
-                    "the server at {} and this client do not agree on TLS: {why}",
-                    self.options.address
-                )));
-            }
-            Attempt::Again(why)
+            self.mistrust(&why).unwrap_or(Attempt::Again(why))
         })?;
         let mut api = self.api(channel);
         match self.greet(&mut api).await {
             Ok(found) => Ok(self.local(&found).await.unwrap_or(api)),
-            Err(status) => Err(self
-                .refused(&status)
-                .map_or_else(|| Attempt::Again(status.message().into()), Attempt::Final)),
+            Err(status) => Err(self.refused(&status).map_or_else(
+                || {
+                    // A server that misses our certificate says so only now.
+                    let why = status.source().map_or_else(String::new, causes);
+                    let again = Attempt::Again(status.message().into());
+                    self.mistrust(&why).unwrap_or(again)
+                },
+                Attempt::Final,
+            )),
         }
     }
 
@@ -224,6 +233,16 @@ impl Connector {
             version: env!("CARGO_PKG_VERSION").into(),
         };
         Ok(api.hello(hello).await?.into_inner())
+    }
+
+    /// The end of all attempts, if this is why one failed.
+    fn mistrust(&self, why: &str) -> Option<Attempt> {
+        (self.options.tls.is_some() && is_about_trust(why)).then(|| {
+            Attempt::Final(Error::Handshake(format!(
+                "the server at {} and this client do not agree on TLS: {why}",
+                self.options.address
+            )))
+        })
     }
 
     fn api(&self, channel: Channel) -> Api {

@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use engram_core::{Error, Result};
+use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
@@ -36,22 +37,27 @@ impl Guard {
             expected: Some(format!("Bearer {token}").into_bytes().into()),
         })
     }
+
+    /// Judges what came as `authorization`.
+    ///
+    /// # Errors
+    /// Why it will not do, in words.
+    pub(super) fn check(&self, given: Option<&[u8]>) -> Result<(), String> {
+        match (&self.expected, given) {
+            (None, _) => Ok(()),
+            (Some(expected), Some(given)) if same(given, expected) => Ok(()),
+            (Some(_), Some(_)) => Err(format!("the token is not this server's; {HOW}")),
+            (Some(_), None) => Err(format!("this server asks for a token and none came; {HOW}")),
+        }
+    }
 }
 
 impl Interceptor for Guard {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
-        let Some(expected) = &self.expected else {
-            return Ok(request);
-        };
-        match request.metadata().get("authorization") {
-            Some(given) if same(given.as_encoded_bytes(), expected) => Ok(request),
-            Some(_) => Err(Status::unauthenticated(format!(
-                "the token is not this server's; {HOW}"
-            ))),
-            None => Err(Status::unauthenticated(format!(
-                "this server asks for a token and none came; {HOW}"
-            ))),
-        }
+        let given = request.metadata().get("authorization");
+        let verdict = self.check(given.map(MetadataValue::as_encoded_bytes));
+        verdict.map_err(Status::unauthenticated)?;
+        Ok(request)
     }
 }
 

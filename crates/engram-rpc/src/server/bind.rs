@@ -33,6 +33,7 @@ pub(super) struct Doors {
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<(UnixListener, SocketFile)>,
+    pub(super) metrics: Option<(SocketAddr, TcpListener)>,
     /// For clients that come by TCP from this machine: faster, and they are told of it.
     pub(super) local: Option<(UnixListener, String)>,
 }
@@ -43,15 +44,7 @@ impl Doors {
     /// # Errors
     /// [`Error::InvalidArgument`] naming the one that cannot be had, and why.
     pub(super) fn open(options: &ServerOptions) -> Result<Self> {
-        let asked = options.address;
-        let tcp = || -> io::Result<_> {
-            let listener = TcpListener::bind(asked)?;
-            listener.set_nonblocking(true)?;
-            Ok((listener.local_addr()?, listener))
-        };
-        let (address, tcp) = tcp().map_err(|error| {
-            Error::InvalidArgument(format!("cannot listen at {asked}: {error}"))
-        })?;
+        let (address, tcp) = open_tcp(options.address, "listen")?;
         let unix = options.unix_socket.as_deref().map(|path| {
             open_unix(path).map_err(|error| {
                 Error::InvalidArgument(format!(
@@ -60,16 +53,30 @@ impl Doors {
                 ))
             })
         });
+        let metrics = options.metrics_port.map(|port| {
+            let address = SocketAddr::new(options.address.ip(), port);
+            open_tcp(address, "listen for those who read metrics")
+        });
         Ok(Self {
             address,
             tcp,
             unix: unix.transpose()?,
+            metrics: metrics.transpose()?,
             // With TLS, every connection is to be encrypted. Elsewhere TCP will do, too.
             local: (options.tls.is_none())
                 .then(|| open_local(address.port()).ok())
                 .flatten(),
         })
     }
+}
+
+fn open_tcp(asked: SocketAddr, what: &str) -> Result<(SocketAddr, TcpListener)> {
+    let open = || -> io::Result<_> {
+        let listener = TcpListener::bind(asked)?;
+        listener.set_nonblocking(true)?;
+        Ok((listener.local_addr()?, listener))
+    };
+    open().map_err(|error| Error::InvalidArgument(format!("cannot {what} at {asked}: {error}")))
 }
 
 /// A socket of a name that nobody has and no file remembers.

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::counts::Ongoing;
 use super::service::{Replies, Shared};
 use crate::pb;
 use crate::pb::change_reply::Reply;
@@ -24,10 +25,12 @@ const MANY: usize = 4096;
 pub(super) fn serve(
     shared: &Arc<Shared>,
     mut requests: Streaming<pb::ChangeRequest>,
+    call: Ongoing,
 ) -> Replies<pb::ChangeReply> {
     let (replies, receiver) = mpsc::channel(UNDER_WAY);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
+        let _call = call;
         let mut stopping = shared.stopping.clone();
         loop {
             let request = tokio::select! {

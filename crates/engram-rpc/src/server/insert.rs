@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use super::counts::Ongoing;
 use super::service::{Replies, Shared};
 use crate::pb;
 use crate::wire::{Broken, Intake};
@@ -40,9 +41,11 @@ type Reply = Result<pb::InsertReply, Status>;
 pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<pb::InsertRequest>,
+    call: Ongoing,
 ) -> Replies<pb::InsertReply> {
     let (replies, receiver) = mpsc::channel(REPLIES);
     let writer = Writer {
+        _call: call,
         shared: Arc::clone(shared),
         session: None,
         intake: Intake::default(),
@@ -54,6 +57,7 @@ pub(super) fn serve(
 
 /// One stream's state. Dropping it withdraws the items that wait.
 struct Writer {
+    _call: Ongoing,
     shared: Arc<Shared>,
     session: Option<u64>,
     intake: Intake,

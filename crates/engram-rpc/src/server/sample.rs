@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use super::counts::Ongoing;
 use super::service::{Replies, Shared};
 use super::stopping::Stopping;
 use crate::pb;
@@ -38,9 +39,11 @@ type Message = Result<pb::SampleReply, Status>;
 pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<pb::SampleRequest>,
+    call: Ongoing,
 ) -> Replies<pb::SampleReply> {
     let (replies, receiver) = mpsc::channel(MESSAGES);
     let reader = Reader {
+        _call: call,
         shared: Arc::clone(shared),
         asks: Asks::default(),
         leases: Leases::default(),
@@ -58,6 +61,7 @@ pub(super) fn serve(
 
 /// One stream's state. Dropping it withdraws what waits and gives back what is on lease.
 struct Reader {
+    _call: Ongoing,
     shared: Arc<Shared>,
     asks: Asks,
     leases: Leases,

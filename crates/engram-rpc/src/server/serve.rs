@@ -2,10 +2,12 @@
 
 use std::error::Error as _;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use futures_util::TryStreamExt as _;
 use futures_util::stream::{self, StreamExt as _, select_all};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
@@ -20,19 +22,18 @@ use super::ServerTls;
 use super::auth::Guard;
 use super::bind::Doors;
 use super::calls::Calls;
+use super::counts::Counted;
+use super::metrics::{self, Scraped};
 use super::service::Service;
 use super::stopping::Stopping;
-use crate::FRAME;
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
+use crate::{FRAME, MAX_MESSAGE};
 
 /// Connections have so long to take leave.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Then what still runs on the runtime has so long to notice.
 const SHUTDOWN: Duration = Duration::from_millis(200);
-
-/// Largest message that is read.
-const MAX_MESSAGE: usize = 4 << 20;
 
 /// HTTP/2 window of a stream: what a writer sends ahead of a server that reads no further.
 const STREAM_WINDOW: u32 = 16 << 20;
@@ -53,6 +54,7 @@ pub(super) struct Serving {
     unix: Transport,
     service: Service,
     guard: Guard,
+    scraped: Scraped,
     stopping: Stopping,
 }
 
@@ -62,20 +64,26 @@ impl Serving {
     pub(super) fn new(
         service: Service,
         guard: Guard,
-        tls: Option<ServerTlsConfig>,
+        tls: Option<&ServerTls>,
         stopping: Stopping,
     ) -> Result<Self> {
         let tcp = match tls {
             Some(tls) => transport()
-                .tls_config(tls)
+                .tls_config(tls_config(tls))
                 .map_err(|error| bad_tls(&error))?,
             None => transport(),
+        };
+        let scraped = Scraped {
+            shared: Arc::clone(service.shared()),
+            guard: guard.clone(),
+            tls: tls.map(metrics::acceptor).transpose()?,
         };
         Ok(Self {
             tcp,
             unix: transport(),
             service,
             guard,
+            scraped,
             stopping,
         })
     }
@@ -102,9 +110,15 @@ impl Serving {
             let unix = unix.into_iter().chain(doors.local.map(|(local, _)| local));
             let unix = unix.map(|unix| UnixListener::from_std(unix).map(UnixListenerStream::new));
             let unix: Vec<_> = unix.collect::<io::Result<_>>()?;
-            Ok((TcpListener::from_std(doors.tcp)?, unix, file))
+            let metrics = doors.metrics.map(|(_, tcp)| TcpListener::from_std(tcp));
+            Ok((
+                TcpListener::from_std(doors.tcp)?,
+                unix,
+                file,
+                metrics.transpose()?,
+            ))
         };
-        let (tcp, unix, file) = match listeners() {
+        let (tcp, unix, file, metrics) = match listeners() {
             Ok(listeners) => listeners,
             Err(error) => return begun.send(Err(error)).unwrap_or_default(),
         };
@@ -113,6 +127,7 @@ impl Serving {
         health
             .set_service_status(SERVICE_NAME, ServingStatus::Serving)
             .await;
+        let connections = Arc::clone(&self.service.shared().counts.connections);
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
@@ -122,6 +137,8 @@ impl Serving {
         };
         let layer = InterceptorLayer::new(self.guard);
         let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));
+        let count = Arc::clone(&connections);
+        let incoming = incoming.map_ok(move |tcp| Counted::new(tcp, &count));
         let mut stopped = self.stopping.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
             calls.clone(),
@@ -133,15 +150,21 @@ impl Serving {
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
             // Never ends, also where there is none: the end of its connections would be its own.
-            select_all(unix).chain(stream::pending()),
+            (select_all(unix).chain(stream::pending()))
+                .map_ok(move |unix| Counted::new(unix, &connections)),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);
+        let metrics = metrics
+            .map(|listener| tokio::spawn(self.scraped.serve(listener, self.stopping.clone())));
 
         self.stopping.wait().await;
         forget(&health).await;
         // What is not over by then is dropped with the runtime.
         let _ = timeout(DRAIN, async {
+            if let Some(metrics) = metrics {
+                let _ = metrics.await;
+            }
             let _ = (tcp.await, unix.await);
         })
         .await;
@@ -167,7 +190,7 @@ fn transport() -> Transport {
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
 }
 
-pub(super) fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
+fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
     let identity = Identity::from_pem(&tls.certificate_pem, &tls.key_pem);
     let config = ServerTlsConfig::new().identity(identity).timeout(HANDSHAKE);
     match &tls.client_ca_pem {

@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::bind::Doors;
+use super::counts::{Call, Counts, Ongoing};
 use super::stopping::Stopping;
 use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
@@ -32,6 +33,7 @@ pub(super) struct Shared {
     pub(super) lease_timeout: Duration,
     /// Buffers of batches, none larger than may travel.
     pub(super) pool: Arc<Pool>,
+    pub(super) counts: Counts,
     seed: u64,
     /// Tables that clients made so far.
     made: AtomicU64,
@@ -63,6 +65,7 @@ impl Service {
                 stopping,
                 lease_timeout: options.lease_timeout,
                 pool: Arc::new(Pool::with_most(MAX_BATCH)),
+                counts: Counts::default(),
                 seed: options.seed,
                 made: AtomicU64::new(0),
                 instance: RandomState::new().build_hasher().finish(),
@@ -70,6 +73,14 @@ impl Service {
                 local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),
             }),
         }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn begin(&self, call: Call) -> Ongoing {
+        self.shared.counts.of(call).begin()
     }
 }
 
@@ -83,6 +94,7 @@ impl Engram for Service {
         &self,
         request: Request<pb::HelloRequest>,
     ) -> Result<Response<pb::HelloReply>, Status> {
+        let _call = self.begin(Call::Hello);
         let version = env!("CARGO_PKG_VERSION");
         let client = request.into_inner();
         if client.protocol != PROTOCOL {
@@ -105,6 +117,7 @@ impl Engram for Service {
         &self,
         request: Request<pb::ManageRequest>,
     ) -> Result<Response<pb::ManageReply>, Status> {
+        let _call = self.begin(Call::Manage);
         let reply = manage::manage(&self.shared, request.into_inner()).await;
         Ok(Response::new(reply))
     }
@@ -113,7 +126,8 @@ impl Engram for Service {
         &self,
         request: Request<Streaming<pb::InsertRequest>>,
     ) -> Result<Response<Self::InsertStream>, Status> {
-        let replies = insert::serve(&self.shared, request.into_inner());
+        let call = self.begin(Call::Insert);
+        let replies = insert::serve(&self.shared, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 
@@ -121,7 +135,8 @@ impl Engram for Service {
         &self,
         request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
-        let replies = sample::serve(&self.shared, request.into_inner());
+        let call = self.begin(Call::Sample);
+        let replies = sample::serve(&self.shared, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 
@@ -129,7 +144,8 @@ impl Engram for Service {
         &self,
         request: Request<Streaming<pb::ChangeRequest>>,
     ) -> Result<Response<Self::ChangeStream>, Status> {
-        let replies = change::serve(&self.shared, request.into_inner());
+        let call = self.begin(Call::Change);
+        let replies = change::serve(&self.shared, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 }

@@ -13,6 +13,7 @@ mod insert_bounds;
 mod insert_garbage;
 mod manage;
 mod manage_garbage;
+mod metrics;
 mod sample;
 mod sample_bounds;
 mod support;

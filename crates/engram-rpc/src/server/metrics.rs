@@ -1,0 +1,259 @@
+//! The server's numbers, as text that Prometheus reads. Tables are asked when somebody asks for it.
+
+mod http;
+mod tls;
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use engram_engine::TableInfo;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelValue, EncodeMetric, LabelValueEncoder, MetricEncoder,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::counts::Call;
+use super::service::Shared;
+pub(super) use http::Scraped;
+pub(super) use tls::acceptor;
+
+/// What the text is, for its readers.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// One number of each table.
+struct Number {
+    name: &'static str,
+    help: &'static str,
+    read: fn(&TableInfo) -> Value,
+}
+
+/// A number as it is told.
+enum Value {
+    /// Only grows, until the table is reset.
+    Total(u64),
+    Count(u64),
+    Real(f64),
+    /// A bound; some tables have none.
+    Bound(Option<u64>),
+}
+
+const fn number(name: &'static str, help: &'static str, read: fn(&TableInfo) -> Value) -> Number {
+    Number { name, help, read }
+}
+
+/// What is told of each table; `docs/server.md` lists the names.
+const NUMBERS: [Number; 20] = [
+    number(
+        "table_items",
+        "Items, those on their last lease included",
+        |t| Value::Count(t.stats.size),
+    ),
+    number("table_max_items", "Most items it holds", |t| {
+        Value::Count(t.max_size)
+    }),
+    number(
+        "table_bytes",
+        "Bytes of the chunks it refers to, and of its items",
+        |t| Value::Count(t.stats.bytes),
+    ),
+    number("table_max_bytes", "Most bytes it holds, if bounded", |t| {
+        Value::Bound(t.max_bytes)
+    }),
+    number(
+        "table_leased_out_items",
+        "Items that a reader holds for the last time",
+        |t| Value::Count(t.stats.hidden),
+    ),
+    number(
+        "table_episodes",
+        "Distinct episodes it holds steps of",
+        |t| Value::Count(t.stats.num_episodes),
+    ),
+    number(
+        "table_inserts",
+        "Items inserted, since creation or reset",
+        |t| Value::Total(t.stats.limiter.inserts),
+    ),
+    number(
+        "table_samples",
+        "Samples taken, since creation or reset",
+        |t| Value::Total(t.stats.limiter.samples),
+    ),
+    number(
+        "table_deletes",
+        "Items removed for whatever reason, since creation or reset",
+        |t| Value::Total(t.stats.limiter.deletes),
+    ),
+    number(
+        "table_unique_samples",
+        "Items sampled at least once, since creation or reset",
+        |t| Value::Total(t.stats.num_unique_samples),
+    ),
+    number(
+        "table_deleted_episodes",
+        "Episodes whose last step left, since creation or reset",
+        |t| Value::Total(t.stats.num_deleted_episodes),
+    ),
+    number("table_waiting_inserts", "Insert calls that wait now", |t| {
+        Value::Count(t.waiting_inserts as u64)
+    }),
+    number("table_waiting_samples", "Sample calls that wait now", |t| {
+        Value::Count(t.waiting_samples as u64)
+    }),
+    number(
+        "table_inserting_blocked",
+        "1 if an insert would wait now",
+        |t| Value::Count(t.inserting_blocked.is_some().into()),
+    ),
+    number(
+        "table_sampling_blocked",
+        "1 if a sample would wait now",
+        |t| Value::Count(t.sampling_blocked.is_some().into()),
+    ),
+    number(
+        "table_limiter_diff",
+        "Inserts times samples per insert, minus samples: what the limiter bounds",
+        |t| Value::Real(t.stats.limiter.diff()),
+    ),
+    number(
+        "table_limiter_min_diff",
+        "Samples wait at this difference",
+        |t| Value::Real(t.stats.limiter.limits.min_diff),
+    ),
+    number(
+        "table_limiter_max_diff",
+        "Inserts wait at this difference",
+        |t| Value::Real(t.stats.limiter.limits.max_diff),
+    ),
+    number(
+        "table_limiter_min_items",
+        "Samples wait for so many items",
+        |t| Value::Count(t.stats.limiter.limits.min_size),
+    ),
+    number(
+        "table_limiter_samples_per_insert",
+        "Samples that each insert pays for",
+        |t| Value::Real(t.stats.limiter.limits.samples_per_insert),
+    ),
+];
+
+/// The whole text at this moment.
+///
+/// # Errors
+/// As the encoder's; writing to a string has none.
+fn text(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("engram");
+    registry.register_collector(Box::new(Numbers(Arc::clone(shared))));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// Collects the numbers of one server.
+#[derive(Debug)]
+struct Numbers(Arc<Shared>);
+
+impl Collector for Numbers {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_server(&mut encoder)?;
+        // A store that is closed has no tables left.
+        let tables = self.0.engine.tables().unwrap_or_default();
+        let tables: Vec<TableInfo> = tables.iter().map(|table| table.info()).collect();
+        for Number { name, help, read } in &NUMBERS {
+            let Some(first) = tables.first() else {
+                break;
+            };
+            let mut family = encoder.encode_descriptor(name, help, None, read(first).kind())?;
+            for table in &tables {
+                let labels = [("table", Escaped(&table.name))];
+                read(table).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Numbers {
+    fn encode_server(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let counts = &self.0.counts;
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        encoder
+            .encode_descriptor("server", "The server's version", None, MetricType::Info)?
+            .encode_info(&version)?;
+        for (name, help, value) in [
+            (
+                "server_connections",
+                "Connections that clients have made",
+                Value::Total(counts.connections.begun()),
+            ),
+            (
+                "server_open_connections",
+                "Connections that are open now",
+                Value::Count(counts.connections.open()),
+            ),
+        ] {
+            value.encode(encoder.encode_descriptor(name, help, None, value.kind())?)?;
+        }
+        for (name, help, read) in [
+            (
+                "server_calls",
+                "Calls that clients have begun; a stream counts as one",
+                (|call| Value::Total(call.begun())) as fn(&super::counts::Count) -> Value,
+            ),
+            (
+                "server_open_calls",
+                "Calls and streams that are open now",
+                |call| Value::Count(call.open()),
+            ),
+        ] {
+            let kind = read(counts.of(Call::Hello)).kind();
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for call in Call::ALL {
+                let labels = [("call", call.name())];
+                read(counts.of(call)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Value {
+    fn kind(&self) -> MetricType {
+        match self {
+            Self::Total(_) => MetricType::Counter,
+            Self::Count(_) | Self::Real(_) | Self::Bound(_) => MetricType::Gauge,
+        }
+    }
+
+    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
+        match *self {
+            Self::Total(value) => ConstCounter::new(value).encode(encoder),
+            Self::Count(value) | Self::Bound(Some(value)) => ConstGauge::new(value).encode(encoder),
+            Self::Real(value) => ConstGauge::new(value).encode(encoder),
+            Self::Bound(None) => Ok(()),
+        }
+    }
+}
+
+/// A label's value, with what would end it escaped: the library writes it as it comes.
+#[derive(Debug)]
+struct Escaped<'a>(&'a str);
+
+impl EncodeLabelValue for Escaped<'_> {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '\\' => encoder.write_str("\\\\")?,
+                '"' => encoder.write_str("\\\"")?,
+                '\n' => encoder.write_str("\\n")?,
+                letter => encoder.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! Encryption of the numbers: the server's own certificate, and the same demands on clients.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+
+use engram_core::{Error, Result};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+
+use crate::server::ServerTls;
+
+/// # Errors
+/// [`Error::InvalidArgument`] when the certificates make no sense.
+pub(in crate::server) fn acceptor(tls: &ServerTls) -> Result<TlsAcceptor> {
+    let config = config(tls).map_err(|error| {
+        Error::InvalidArgument(format!(
+            "the metrics cannot be encrypted with the server's certificate: {error}"
+        ))
+    })?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn config(tls: &ServerTls) -> Result<ServerConfig, Box<dyn StdError>> {
+    let builder = ServerConfig::builder();
+    let builder = match &tls.client_ca_pem {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(certificates(pem)?);
+            builder.with_client_cert_verifier(WebPkiClientVerifier::builder(roots.into()).build()?)
+        }
+    };
+    let key = PrivateKeyDer::from_pem_slice(tls.key_pem.as_bytes())?;
+    let mut config = builder.with_single_cert(certificates(&tls.certificate_pem)?, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Box<dyn StdError>> {
+    Ok(CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<std::result::Result<_, _>>()?)
+}

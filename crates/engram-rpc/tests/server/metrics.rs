@@ -1,0 +1,231 @@
+//! The server's numbers over HTTP: what is told, to whom, and what clumsy readers cannot do.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engram_core::{Error, TableOptions};
+use engram_engine::Engine;
+use engram_rpc::{Server, ServerOptions};
+
+use crate::support::{SOON, engine, fill, options, start};
+
+fn serve(engine: &Arc<Engine>) -> (Server, SocketAddr) {
+    let options = ServerOptions {
+        metrics_port: Some(0),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(Arc::clone(engine), options).unwrap();
+    let address = server.metrics_address().unwrap();
+    (server, address)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+/// What comes back for these bytes, until the server hangs up.
+fn told(address: SocketAddr, bytes: &[u8]) -> String {
+    let mut stream = connect(address);
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    // A server that refuses may hang up before it has read everything.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    told(
+        address,
+        format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes(),
+    )
+}
+
+#[test]
+fn numbers_are_those_of_the_moment() {
+    let table = TableOptions {
+        max_bytes: Some(1 << 30),
+        ..options("quo\"te \\ line\nend")
+    };
+    let engine = engine(vec![options("plain"), table]);
+    let (_server, address) = serve(&engine);
+    assert!(get(address, "/metrics").contains("engram_table_items{table=\"plain\"} 0\n"));
+    fill(&engine.table("plain").unwrap(), 1, 3, 1);
+    let answer = get(address, "/metrics");
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains(
+            "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n"
+        ),
+        "{head}"
+    );
+    for line in [
+        "# TYPE engram_table_inserts counter",
+        "engram_table_inserts_total{table=\"plain\"} 3",
+        "engram_table_items{table=\"plain\"} 3",
+        "engram_table_items{table=\"quo\\\"te \\\\ line\\nend\"} 0",
+        "engram_table_max_bytes{table=\"quo\\\"te \\\\ line\\nend\"} 1073741824",
+        "engram_table_sampling_blocked{table=\"plain\"} 0",
+        "engram_table_sampling_blocked{table=\"quo\\\"te \\\\ line\\nend\"} 1",
+        "engram_server_connections_total 0",
+        "engram_server_open_calls{call=\"insert\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("engram_table_max_bytes{table=\"plain\"}"));
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn a_closed_store_has_no_tables_to_tell_of() {
+    let engine = engine(vec![options("t")]);
+    let (_server, address) = serve(&engine);
+    engine.close();
+    let answer = get(address, "/metrics");
+    assert!(
+        answer.contains("engram_server_connections_total 0"),
+        "{answer}"
+    );
+    assert!(!answer.contains("engram_table"), "{answer}");
+}
+
+#[test]
+fn other_requests_are_refused() {
+    let (_server, address) = serve(&engine(vec![]));
+    let missing = get(address, "/");
+    assert!(
+        missing.starts_with("HTTP/1.1 404 Not Found\r\n"),
+        "{missing}"
+    );
+    assert!(
+        missing.ends_with("\r\n\r\nthere is nothing at `/`; the numbers are at `/metrics`\n"),
+        "{missing}"
+    );
+    let post = told(address, b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(
+        post.starts_with("HTTP/1.1 405 Method Not Allowed\r\n"),
+        "{post}"
+    );
+    assert!(post.contains("allow: GET, HEAD\r\n"), "{post}");
+    assert!(
+        post.ends_with("\r\n\r\nPOST means nothing here; GET tells the numbers\n"),
+        "{post}"
+    );
+    let head = told(address, b"HEAD /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn garbage_is_refused_and_forgotten() {
+    let (_server, address) = serve(&engine(vec![options("t")]));
+    let long = format!("GET /{}", "a".repeat(100_000));
+    for garbage in [
+        &b"\0\0\0\0\r\n\r\n"[..],
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /metrics SMTP/1.0\r\n\r\n",
+        long.as_bytes(),
+    ] {
+        let answer = told(address, garbage);
+        assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn slow_readers_cost_a_place_for_a_while_and_the_server_nothing() {
+    let engine = engine(vec![options("t")]);
+    let (server, address) = serve(&engine);
+    // More than there are places; none ever finishes its request.
+    let idle: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let mut stream = connect(address);
+            stream.write_all(b"GET /met").unwrap();
+            stream
+        })
+        .collect();
+    fill(&engine.table("t").unwrap(), 1, 3, 1);
+    let answer = get(address, "/metrics");
+    assert!(
+        answer.contains("engram_table_items{table=\"t\"} 3\n"),
+        "{answer}"
+    );
+    let more: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
+    let began = Instant::now();
+    server.stop();
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    drop((idle, more));
+}
+
+#[test]
+fn the_port_is_free_after_stop_and_refused_before() {
+    let engine = engine(vec![]);
+    let (server, address) = serve(&engine);
+    let again = ServerOptions {
+        metrics_port: Some(address.port()),
+        ..ServerOptions::default()
+    };
+    let refused = match Server::start(Arc::clone(&engine), again.clone()) {
+        Err(Error::InvalidArgument(text)) => text,
+        other => panic!("{other:?} is no refusal"),
+    };
+    assert_eq!(
+        refused,
+        format!(
+            "cannot listen for those who read metrics at {address}: Address already in use \
+             (os error 98)"
+        )
+    );
+    server.stop();
+    let server = Server::start(engine, again).unwrap();
+    assert_eq!(server.metrics_address(), Some(address));
+}
+
+#[test]
+fn nothing_listens_unless_asked() {
+    assert_eq!(start(&engine(vec![])).metrics_address(), None);
+}
+
+#[test]
+fn the_token_opens_it() {
+    let options = ServerOptions {
+        token: Some("s3cret".into()),
+        metrics_port: Some(0),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(engine(vec![]), options).unwrap();
+    let address = server.metrics_address().unwrap();
+    let missing = get(address, "/metrics");
+    assert!(
+        missing.starts_with("HTTP/1.1 401 Unauthorized\r\n"),
+        "{missing}"
+    );
+    assert!(
+        missing.contains("www-authenticate: Bearer\r\n"),
+        "{missing}"
+    );
+    assert!(
+        missing.contains("this server asks for a token and none came"),
+        "{missing}"
+    );
+    let with = |token: &str| {
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n");
+        told(address, request.as_bytes())
+    };
+    let wrong = with("s3cre7");
+    assert!(
+        wrong.starts_with("HTTP/1.1 401 Unauthorized\r\n"),
+        "{wrong}"
+    );
+    assert!(wrong.contains("the token is not this server's"), "{wrong}");
+    assert!(with("s3cret").starts_with("HTTP/1.1 200 OK\r\n"));
+}

@@ -1,0 +1,206 @@
+"""`engram bench`: what a server does in a few seconds, as one client sees it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import engram
+from engram.cli.remote import Ca, Certificate, JsonFlag, Key, Token, failures
+from engram.errors import EngramError, UnknownTableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+BATCH = 256  # items per sample and update
+ENVS = 64  # environments of the batched writer
+LENGTH = 2  # steps per item
+ITEMS = 20_000  # what the prioritized table is filled with
+MAX_ITEMS = 100_000  # of either table
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing that was measured."""
+
+    name: str
+    value: float
+    unit: str
+
+
+def bench(
+    address: Annotated[
+        str | None,
+        typer.Argument(help="The server's host:port; without one, a server of its own.", envvar="ENGRAM_ADDRESS"),
+    ] = None,
+    *,
+    token: Token = None,
+    ca: Ca = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    seconds: Annotated[float, typer.Option(help="How long each figure is measured.", min=0.01)] = 0.5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure a server with small steps, in two tables that are made for it and dropped again."""
+    own = not address
+    talk = Console(stderr=True)
+    try:
+        with failures(), ExitStack() as stack:
+            where = address or stack.enter_context(engram.Server([])).address
+            client = engram.Client(where, token=token, ca=ca, certificate=certificate, key=key)
+            tables = stack.enter_context(_two_tables(client, talk))
+            status = stack.enter_context(talk.status("measuring"))
+            figures = []
+            for figure in measure(client, *tables, seconds):
+                status.update(f"measured: {figure.name}")
+                figures.append(figure)
+    except KeyboardInterrupt:
+        talk.print("interrupted")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if as_json:
+        found = {"version": engram.__version__, "address": where, "own_server": own}
+        typer.echo(json.dumps(found | {"figures": [asdict(figure) for figure in figures]}, indent=2))
+        return
+    title = f"Engram {engram.__version__}, {'a server of its own' if own else where}; small steps, one client"
+    table = Table("what", title=title, title_justify="left")
+    table.add_column("figure", justify="right")
+    table.add_column("unit")
+    for figure in figures:
+        table.add_row(figure.name, f"{figure.value:,.0f}", figure.unit)
+    Console().print(table)
+
+
+@contextmanager
+def _two_tables(client: engram.Client, talk: Console) -> Iterator[tuple[str, str]]:
+    """The names of a uniform and a prioritized table that nobody else has; dropped whatever happens."""
+    prefix = f"engram-bench-{secrets.token_hex(4)}"
+    uniform = engram.Table(f"{prefix}-uniform", max_size=MAX_ITEMS)
+    prioritized = engram.Table(
+        f"{prefix}-prioritized", max_size=MAX_ITEMS, sampler=engram.selectors.Prioritized(exponent=0.6)
+    )
+    made: list[str] = []
+    try:
+        for table in (uniform, prioritized):
+            made.append(table.name)  # first: a call that is interrupted may have made it
+            try:
+                client.create_table(table)
+            except EngramError:
+                made.pop()
+                raise
+        yield uniform.name, prioritized.name
+    finally:
+        for name in made:
+            try:
+                client.drop_table(name)
+            except UnknownTableError:
+                pass
+            except EngramError as error:
+                talk.print(f"table `{name}` could not be dropped: {error}", markup=False, highlight=False)
+
+
+def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Figure]:
+    """Everything, one after the other; `seconds` for each."""
+    yield from _inserts(client, uniform, seconds)
+    yield _sampling("sample, uniform", client, uniform, seconds)
+    step = next(_steps())
+    yield from _latency("one sample", lambda: client.sample(uniform, 1), seconds)
+    yield from _latency("one insert", lambda: client.insert(step, {uniform: 1.0}), seconds)
+    with client.batched_writer(ENVS, [engram.Pattern(prioritized, num_steps=LENGTH)]) as writer:
+        for steps in itertools.islice(_steps(ENVS), ITEMS // ENVS):
+            writer.append_batch(steps)
+    yield _updates(client, prioritized, seconds)
+    yield _sampling("sample, prioritized", client, prioritized, seconds)
+
+
+def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Figure]:
+    """An item of two steps for each step, by each kind of writer."""
+    steps, batches = _steps(), _steps(ENVS)
+    with client.writer(history=LENGTH) as trajectory:
+        trajectory.append(next(steps))
+
+        def slices() -> int:
+            for _ in range(100):
+                trajectory.append(next(steps))
+                last = {name: column[-LENGTH:] for name, column in trajectory.history.items()}
+                trajectory.create_item(table, 1.0, last)
+            return 100
+
+        yield Figure("insert, trajectory writer", _rate(slices, seconds, trajectory.flush), "steps/s")
+
+    with client.pattern_writer([engram.Pattern(table, num_steps=LENGTH)]) as pattern:
+
+        def pattern_steps() -> int:
+            for _ in range(100):
+                pattern.append(next(steps))
+            return 100
+
+        yield Figure("insert, pattern writer", _rate(pattern_steps, seconds, pattern.flush), "steps/s")
+
+    with client.batched_writer(ENVS, [engram.Pattern(table, num_steps=LENGTH)]) as batched:
+
+        def batch() -> int:
+            batched.append_batch(next(batches))
+            return ENVS
+
+        yield Figure(f"insert, {ENVS} environments", _rate(batch, seconds, batched.flush), "steps/s")
+
+
+def _sampling(name: str, client: engram.Client, table: str, seconds: float) -> Figure:
+    with engram.Dataset(client, table, batch_size=BATCH) as dataset:
+        batches = iter(dataset)
+        return Figure(f"{name}, batches of {BATCH}", _rate(lambda: len(next(batches)), seconds), "items/s")
+
+
+def _updates(client: engram.Client, table: str, seconds: float) -> Figure:
+    keys = itertools.cycle([client.sample(table, BATCH).info.key for _ in range(16)])
+    priorities = np.random.default_rng(0).uniform(0.1, 10.0, BATCH)
+
+    def update() -> int:
+        client.update_priorities(table, next(keys), priorities)
+        return 1
+
+    return Figure(f"update {BATCH} priorities", _rate(update, seconds), "calls/s")
+
+
+def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> float:
+    """How many per second `block` does; `finish` counts: what was not taken yet was not done yet."""
+    block()  # warms connections up
+    done, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        done += block()
+    finish()
+    return done / (time.perf_counter() - start)
+
+
+def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[Figure]:
+    """Median and 99th percentile of single calls, in microseconds."""
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(1e6 * (time.perf_counter() - start))
+    for percent in (50, 99):
+        yield Figure(f"{name}, p{percent}", float(np.percentile(times, percent)), "us")
+
+
+def _steps(*envs: int) -> Iterator[dict[str, Any]]:
+    """Ready-made steps of noise, over and over; of several environments at once if `envs` says so."""
+    observations = np.random.default_rng(0).standard_normal((256, *envs, 4), dtype=np.float32)
+    number = np.ones(envs, np.float32)
+    action = number.astype(np.int32)
+    steps = [{"obs": obs, "action": action, "reward": number, "discount": number} for obs in observations]
+    return itertools.cycle(steps)

@@ -1,0 +1,64 @@
+"""`engram bench`: figures come out, and nothing stays behind."""
+
+import json
+import signal
+
+import pytest
+from support import until
+
+import engram
+
+NAMES = [
+    ("insert, trajectory writer", "steps/s"),
+    ("insert, pattern writer", "steps/s"),
+    ("insert, 64 environments", "steps/s"),
+    ("sample, uniform, batches of 256", "items/s"),
+    ("one sample, p50", "us"),
+    ("one sample, p99", "us"),
+    ("one insert, p50", "us"),
+    ("one insert, p99", "us"),
+    ("update 256 priorities", "calls/s"),
+    ("sample, prioritized, batches of 256", "items/s"),
+]
+
+
+def test_figures_of_a_server_of_its_own(run):
+    result = run("bench", "--json", "--seconds", 0.02)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["own_server"]
+    assert found["version"] == engram.__version__
+    assert [(figure["name"], figure["unit"]) for figure in found["figures"]] == NAMES
+    assert all(figure["value"] > 0 for figure in found["figures"])
+
+
+def test_another_server_is_left_as_it_was(run):
+    with engram.Server([engram.Table("mine")]) as server:
+        result = run("bench", server.address, "--seconds", 0.02)
+        assert result.exit_code == 0, result.output
+        assert server.store.tables == ["mine"]
+        assert server.store.info()["mine"].inserts == 0
+    assert f"{server.address}; small steps, one client" in result.stdout
+    for name, unit in NAMES:
+        row = next(line for line in result.stdout.splitlines() if name in line)
+        assert unit in row
+    assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize("wait_for_items", [False, True], ids=["at once", "while it measures"])
+def test_ctrl_c_leaves_no_tables(spawn, wait_for_items):
+    with engram.Server([]) as server:
+        bench = spawn("bench", server.address, "--seconds", 60)
+        until(lambda: len(server.store.tables) == 2, 60)
+        if wait_for_items:
+            until(lambda: any(info.inserts for info in server.store.info().values()))
+        assert bench.ended(signal.SIGINT) == (130, "", "interrupted\n")
+        assert server.store.tables == []
+
+
+def test_a_server_that_is_not_there(run):
+    with engram.Server([]) as server:
+        address = server.address
+    result = run("bench", address)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: the server at {address} cannot be reached")

@@ -1,0 +1,84 @@
+"""`engram info`: once, for people and for programs."""
+
+import dataclasses
+import json
+
+import pytest
+from support import fill
+
+import engram
+
+
+@pytest.fixture
+def server():
+    limited = engram.rate_limiters.SampleToInsertRatio(samples_per_insert=1, min_size=2, error_buffer=5)
+    tables = [engram.Table("replay", max_size=4_000), engram.Table("slow", rate_limiter=limited)]
+    with engram.Server(tables) as server:
+        fill(server.store, "replay", range(1_500))
+        yield server
+
+
+def test_a_row_per_table_and_a_line_per_reason(run, server):
+    result = run("info", server.address)
+    assert result.exit_code == 0, result.output
+    head, replay, slow, reason = result.stdout.splitlines()
+    assert head.split() == ["table", "items", "bytes", "inserts/s", "samples/s", "per", "insert", "waiting"]
+    assert replay.split()[:2] == ["replay", "1,500/4,000"]
+    assert replay.split()[3] == "KiB"
+    assert slow.split()[:2] == ["slow", "0/1,000,000"]
+    assert reason.startswith("`slow`: sampling waits: 0 of 2 items")
+    assert result.stderr == ""
+
+
+def test_json_says_the_same_and_nothing_else(run, server):
+    result = run("info", "--json", server.address)
+    assert result.exit_code == 0, result.output
+    infos = json.loads(result.stdout, parse_constant=pytest.fail)
+    found = server.store.info()
+    assert list(infos) == list(found)
+    assert infos["replay"]["rate_limiter"] == {
+        "kind": "MinSize",
+        "samples_per_insert": 1.0,
+        "min_size": 1,
+        "min_diff": None,
+        "max_diff": None,
+    }
+    assert infos["slow"]["rate_limiter"]["max_diff"] == 7.0
+    varying = {"rate_limiter", "inserts_per_s"}
+    for name, info in found.items():
+        expected = {key: value for key, value in dataclasses.asdict(info).items() if key not in varying}
+        assert {key: value for key, value in infos[name].items() if key not in varying} == expected
+
+
+def test_the_address_may_come_from_the_environment(run, server, monkeypatch):
+    monkeypatch.setenv("ENGRAM_ADDRESS", server.address)
+    assert run("info").stdout.startswith("table")
+
+
+def test_a_server_without_tables(run):
+    with engram.Server([]) as server:
+        assert run("info", "--json", server.address).stdout == "{}\n"
+        assert len(run("info", server.address).stdout.splitlines()) == 1
+
+
+def test_an_address_where_nobody_is(run):
+    with engram.Server([]) as server:
+        address = server.address
+    result = run("info", address)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: the server at {address} cannot be reached, for 5 s (reconnect_timeout): ")
+    assert "Connection refused" in result.stderr
+
+
+def test_an_address_that_is_none(run):
+    result = run("info", "localhost")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "error: address is `localhost`: no port; give `host:port`, or `unix:` and a path\n"
+
+
+def test_a_token(run):
+    with engram.Server([engram.Table("t")], token="s3cret") as server:
+        assert run("info", server.address, "--token", "s3cret").exit_code == 0
+        result = run("info", server.address)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: the server at {server.address} refuses: this server asks for a token")

@@ -1,0 +1,106 @@
+"""`engram serve`, in a process of its own."""
+
+import signal
+import urllib.request
+
+import numpy as np
+import pytest
+from support import Caller, raises, until
+
+import engram
+from engram.errors import ClosedError, HandshakeError
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_a_signal(serve, number):
+    served, line, address = serve()
+    assert line == f"serving replay at {address}; look with `engram top {address}`\n"
+    client = engram.Client(address)
+    client.insert({"x": np.float32(1)}, {"replay": 1.0})
+    assert client.sample("replay", 2, timeout=10).data["x"].tolist() == [1, 1]
+    assert served.ended(number) == (0, "stopping\n", "")
+
+
+def test_calls_that_wait_end_with_the_server(serve):
+    served, _, address = serve()
+    client = engram.Client(address)
+    waiting = Caller(lambda: client.sample("replay", 1))
+    until(lambda: client.info()["replay"].waiting_samples)
+    assert served.ended(signal.SIGTERM) == (0, "stopping\n", "")
+    with raises(ClosedError, f"the server at {address} is stopping"):
+        waiting.result()
+
+
+def test_tables_come_from_a_file(serve, tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text(
+        """
+        [replay]
+        max_size = 1_000
+        sampler = { kind = "prioritized", exponent = 0.7 }
+        rate_limiter = { kind = "SampleToInsertRatio", samples_per_insert = 4, min_size = 10, error_buffer = 20 }
+
+        [trajectories]
+        like = "queue"
+        max_size = 5
+        """
+    )
+    served, line, address = serve("--tables", file, "--seed", 3)
+    assert line.startswith("serving replay, trajectories at ")
+    infos = engram.Client(address).info()
+    assert infos["replay"].max_size == 1_000
+    assert infos["replay"].rate_limiter == ("SampleToInsertRatio", 4.0, 10, 20.0, 60.0)
+    assert infos["trajectories"].rate_limiter == ("Queue", 1.0, 1, 0.0, 5.0)
+    assert served.ended(signal.SIGTERM)[0] == 0
+
+
+def test_a_token_may_come_from_the_environment(serve, monkeypatch):
+    monkeypatch.setenv("ENGRAM_TOKEN", "s3cret")
+    _, _, address = serve()
+    assert engram.Client(address, token="s3cret").tables == ["replay"]
+    with pytest.raises(HandshakeError, match="asks for a token and none came"):
+        engram.Client(address).info()
+
+
+def test_metrics_are_told_where_it_says(serve):
+    served, _, _ = serve("--metrics-port", 0)
+    line = served.line()
+    assert line.startswith("metrics at http://127.0.0.1:")
+    with urllib.request.urlopen(line.split()[-1], timeout=10) as answer:
+        assert 'engram_table_items{table="replay"} 0\n' in answer.read().decode()
+
+
+def test_it_listens_to_other_machines_only_if_told_twice(serve, run):
+    refusal = (
+        "error: asked to listen at 0.0.0.0:0 without a token; other machines may reach that address: "
+        "give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`\n"
+    )
+    result = run("serve", "--port", 0, "--host", "0.0.0.0")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", refusal)
+    _, _, address = serve("--host", "0.0.0.0", "--insecure")
+    assert address.startswith("0.0.0.0:")
+
+
+def test_a_taken_port(spawn):
+    with engram.Server([]) as other:
+        text = f"error: cannot listen at {other.address}: Address already in use (os error 98)\n"
+        assert spawn("serve", "--port", other.port).ended() == (1, "", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--port", "65536"), "`port` must be at most 65535; got 65536"),
+        (("--certificate", "c.pem"), "`certificate` and `key` go together; one of them is missing"),
+        (("--checkpoint-dir", "d"), "--checkpoint-dir is not available yet"),
+        (
+            ("--tables", "no/such.toml"),
+            "cannot read tables from `no/such.toml`: [Errno 2] No such file or directory: 'no/such.toml'",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run, options, text):
+    before = signal.getsignal(signal.SIGINT)
+    result = run("serve", "--port", 0, *options)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,124 @@
+"""Tables from a TOML file: what it may say, and what it hears otherwise."""
+
+import pytest
+from support import raises
+
+import engram
+from engram import rate_limiters, selectors
+from engram.cli.tables import read_tables
+from engram.errors import InvalidArgumentError
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        file = tmp_path / "tables.toml"
+        file.write_text(text)
+        return read_tables(file)
+
+    return read
+
+
+def test_every_key_of_a_table(read):
+    text = """
+    [all]
+    max_size = 10
+    sampler = { kind = "prioritized", exponent = 1 }
+    remover = "lifo"
+    rate_limiter = { kind = "SampleToInsertRatio", samples_per_insert = 2, min_size = 3, error_buffer = [1, 20] }
+    max_times_sampled = 4
+    max_bytes = 1_000_000
+    ttl = 2.5
+    seed = 7
+    """
+    limiter = rate_limiters.SampleToInsertRatio(samples_per_insert=2, min_size=3, error_buffer=(1, 20))
+    assert read(text) == [
+        engram.Table(
+            "all",
+            max_size=10,
+            sampler=selectors.Prioritized(exponent=1),
+            remover=selectors.Lifo(),
+            rate_limiter=limiter,
+            max_times_sampled=4,
+            max_bytes=1_000_000,
+            ttl=2.5,
+            seed=7,
+        )
+    ]
+
+
+def test_an_empty_section_is_a_table_with_defaults(read):
+    assert read("[b]\n[a]") == [engram.Table("b"), engram.Table("a")]
+
+
+def test_tables_like_queues_and_stacks(read):
+    assert read('[q]\nlike = "queue"\nmax_size = 2\n[s]\nlike = "stack"\nmax_size = 3\nttl = 1') == [
+        engram.Table.queue("q", max_size=2),
+        engram.Table.stack("s", max_size=3, ttl=1),
+    ]
+
+
+KEYS = "`max_bytes`, `max_size`, `max_times_sampled`, `rate_limiter`, `remover`, `sampler`, `seed`, `ttl`"
+SELECTORS = "`fifo`, `lifo`, `max_heap`, `min_heap`, `prioritized`, `uniform`"
+LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("max_sise = 1", f"a table has no key `max_sise`; known are {KEYS}"),
+        ("name = 'n'", f"a table has no key `name`; known are {KEYS}"),
+        ("max_size = 0", "`max_size` must be at least 1; got 0"),
+        ("max_size = '1'", "`max_size` must be an integer; got '1' (str)"),
+        ("ttl = -1", "`ttl` must be greater than 0; got -1"),
+        ("like = 'heap'", '`like` must be "queue" or "stack"; got \'heap\''),
+        ("like = ['queue']", '`like` must be "queue" or "stack"; got [\'queue\']'),
+        ("like = 'queue'", "a queue needs `max_size`"),
+        (
+            "like = 'stack'\nmax_size = 1\nsampler = 'fifo'",
+            "a stack has no key `sampler`; known are `max_bytes`, `max_size`, `ttl`",
+        ),
+        ("sampler = 'unifrom'", f"the `kind` of `sampler` is 'unifrom'; known are {SELECTORS}"),
+        ("remover = ['fifo']", f"the `kind` of `remover` is ['fifo']; known are {SELECTORS}"),
+        ("sampler = { exponent = 1 }", f"the `kind` of `sampler` is None; known are {SELECTORS}"),
+        ("rate_limiter = 'minsize'", f"the `kind` of `rate_limiter` is 'minsize'; known are {LIMITERS}"),
+        ("rate_limiter = 'MinSize'", "`rate_limiter`: MinSize needs `min_size`"),
+        (
+            "rate_limiter = { kind = 'MinSize', min_size = 0 }",
+            "`rate_limiter`: `min_size` must be at least 1; got 0",
+        ),
+        ("sampler = { kind = 'fifo', exponent = 1 }", "`sampler`: fifo has no key `exponent`; it has none"),
+        (
+            "sampler = { kind = 'prioritized', exponemt = 1 }",
+            "`sampler`: prioritized has no key `exponemt`; known are `exponent`",
+        ),
+        (
+            "sampler = { kind = 'prioritized', exponent = -1 }",
+            "`sampler`: `exponent` must be at least 0; got -1",
+        ),
+        (
+            "max_size = 5\nrate_limiter = { kind = 'MinSize', min_size = 6 }",
+            "nothing could ever be sampled: MinSize waits for 6 items, `max_size` is 5",
+        ),
+    ],
+)
+def test_a_table_that_makes_no_sense(read, tmp_path, section, text):
+    with raises(InvalidArgumentError, f"table [t] of `{tmp_path / 'tables.toml'}`: {text}"):
+        read(f"[t]\n{section}")
+
+
+def test_a_key_outside_any_table(read, tmp_path):
+    file = tmp_path / "tables.toml"
+    with raises(InvalidArgumentError, f"table [max_size] of `{file}`: must be a section, such as [max_size]; got 3"):
+        read("max_size = 3")
+
+
+def test_files_that_are_none(read, tmp_path):
+    file = tmp_path / "tables.toml"
+    with raises(InvalidArgumentError, f"`{file}` describes no tables; each is a section such as [replay]"):
+        read("")
+    with pytest.raises(InvalidArgumentError, match=rf"^cannot read tables from `{file}`: .*line 1"):
+        read("[t\n")
+    file.write_bytes(b"\xff")
+    with pytest.raises(InvalidArgumentError, match=rf"^cannot read tables from `{file}`: 'utf-8' codec"):
+        read_tables(file)

@@ -1,0 +1,29 @@
+"""Certificates, made for each session by an authority of its own."""
+
+import pytest
+import trustme
+
+
+class Certificates:
+    """Paths of PEM files."""
+
+    def __init__(self, folder, host="127.0.0.1"):
+        authority = trustme.CA()
+        self.ca = folder / "ca.pem"
+        authority.cert_pem.write_to_path(self.ca)
+        for name, identity in (("server", host), ("client", "actor@example.org")):
+            leaf = authority.issue_cert(identity)
+            setattr(self, name, {"certificate": folder / f"{name}.pem", "key": folder / f"{name}.key"})
+            leaf.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+            leaf.private_key_pem.write_to_path(folder / f"{name}.key")
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory):
+    """Certificates of another authority."""
+    return Certificates(tmp_path_factory.mktemp("strangers"))

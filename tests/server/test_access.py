@@ -1,0 +1,253 @@
+"""Who may listen where, and who may call: tokens, certificates, addresses."""
+
+import socket
+
+import numpy as np
+import pytest
+from support import raises
+
+import engram
+from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError
+
+HOW = "give the server's token to the client as `token`; it travels as metadata `authorization: Bearer TOKEN`"
+TOKEN = "s3cret"
+STEP = {"x": np.float32(1)}
+
+
+def make(*options, **named):
+    return engram.Server([engram.Table("t")], *options, **named)
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+def written(client):
+    with client.writer() as writer:
+        writer.append(STEP)
+        writer.create_item("t", 1.0, num_steps=1)
+
+
+def loaded(client):
+    with engram.Dataset(client, "t", batch_size=1) as dataset:
+        next(iter(dataset))
+
+
+CALLS = {
+    "info": lambda client: client.info(),
+    "create": lambda client: client.create_table(engram.Table("u")),
+    "insert": lambda client: client.insert(STEP, {"t": 1.0}),
+    "sample": lambda client: client.sample("t", 1),
+    "update": lambda client: client.update_priorities("t", [1], [1.0]),
+    "delete": lambda client: client.delete("t", [1]),
+    "writer": written,
+    "dataset": loaded,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_no_call_goes_without_the_token(call):
+    with make(token=TOKEN) as server:
+        refuses = f"the server at {server.address} refuses: "
+        with raises(HandshakeError, f"{refuses}this server asks for a token and none came; {HOW}"):
+            call(engram.Client(server.address))
+        with raises(HandshakeError, f"{refuses}the token is not this server's; {HOW}"):
+            call(engram.Client(server.address, token=TOKEN + "7"))
+        assert server.store.info()["t"].inserts == 0
+        assert server.store.tables == ["t"]
+
+
+def test_the_token_lets_in_and_an_open_server_does_not_mind_one():
+    for token in (TOKEN, None):
+        with make(token=token) as server:
+            client = engram.Client(server.address, token=TOKEN)
+            client.insert(STEP, {"t": 1.0})
+            assert client.sample("t", 1, timeout=10).data["x"].tolist() == [1]
+
+
+@pytest.mark.parametrize("token", ["", "two words", "ümlaut", "line\n"])
+def test_a_token_must_be_sendable(token):
+    text = (
+        f"the token has {len(token)} characters, some of which cannot be sent; it must have at least one, "
+        "and only visible ASCII characters"
+    )
+    with raises(InvalidArgumentError, text):
+        make(token=token)
+
+
+def test_a_client_refuses_a_token_that_cannot_be_sent():
+    with raises(InvalidArgumentError, "the token has characters other than visible ASCII"):
+        engram.Client("127.0.0.1:1", token="line\n")
+
+
+def test_a_token_is_shown_by_nobody():
+    with make(token=TOKEN) as server:
+        assert TOKEN not in repr(server)
+        assert TOKEN not in repr(engram.Client(server.address, token=TOKEN))
+
+
+# --- certificates --------------------------------------------------------------------------------
+
+
+def test_a_certificate_is_checked_by_who_signed_it(certificates, strangers):
+    with make(**certificates.server) as server:
+        trusting = engram.Client(server.address, ca=certificates.ca)
+        trusting.insert(STEP, {"t": 1.0})
+        assert trusting.sample("t", 1, timeout=10).data["x"].tolist() == [1]
+        disagree = f"the server at {server.address} and this client do not agree on TLS: "
+        with pytest.raises(HandshakeError) as caught:
+            engram.Client(server.address, ca=strangers.ca).info()
+        assert str(caught.value).startswith(disagree)
+        assert "certificate" in str(caught.value)
+
+
+def test_a_certificate_is_for_a_name(certificates):
+    with make(**certificates.server) as server:
+        with pytest.raises(HandshakeError) as caught:
+            engram.Client(server.address, ca=certificates.ca, server_name="other.example.org").info()
+        assert "other.example.org" in str(caught.value)
+        named = engram.Client(f"localhost:{server.port}", ca=certificates.ca, server_name="127.0.0.1")
+        assert named.tables == ["t"]
+
+
+def test_clients_show_their_certificate_where_they_must(certificates, strangers):
+    with make(**certificates.server, client_ca=certificates.ca) as server:
+        known = engram.Client(server.address, ca=certificates.ca, **certificates.client)
+        assert known.tables == ["t"]
+        for shown in ({}, strangers.client):
+            with pytest.raises(HandshakeError) as caught:
+                engram.Client(server.address, ca=certificates.ca, **shown).info()
+            disagree = f"the server at {server.address} and this client do not agree on TLS: "
+            assert str(caught.value).startswith(disagree)
+
+
+def test_token_and_certificate_are_both_asked_for(certificates):
+    with make(**certificates.server, token=TOKEN) as server:
+        with pytest.raises(HandshakeError, match="asks for a token and none came"):
+            engram.Client(server.address, ca=certificates.ca).info()
+        assert engram.Client(server.address, ca=certificates.ca, token=TOKEN).tables == ["t"]
+
+
+def test_plain_clients_and_encrypted_servers_do_not_meet(certificates):
+    with make(**certificates.server) as server, pytest.raises(UnavailableError) as caught:
+        engram.Client(server.address, reconnect_timeout=0.5).info()
+    assert str(caught.value).startswith(f"the server at {server.address} cannot be reached")
+    with make() as server, pytest.raises(HandshakeError, match="do not agree on TLS"):
+        engram.Client(server.address, ca=certificates.ca).info()
+
+
+def test_files_that_do_not_go_together_are_refused(certificates, tmp_path):
+    pair = "`certificate` and `key` go together; one of them is missing"
+    for one in ("certificate", "key"):
+        only = {one: certificates.server[one]}
+        with raises(InvalidArgumentError, pair):
+            make(**only)
+        with raises(InvalidArgumentError, pair):
+            engram.Client("127.0.0.1:1", ca=certificates.ca, **only)
+    with raises(InvalidArgumentError, "`client_ca` needs TLS: give a `certificate` and its `key`, too"):
+        make(client_ca=certificates.ca)
+    for without in (certificates.client, {"server_name": "name"}):
+        with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS: give a `ca`, too"):
+            engram.Client("127.0.0.1:1", **without)
+    missing = tmp_path / "missing.pem"
+    unreadable = f"cannot read the PEM file `{missing}`: [Errno 2] No such file or directory: '{missing}'"
+    with raises(InvalidArgumentError, unreadable):
+        make(certificate=missing, key=missing)
+    with raises(InvalidArgumentError, unreadable):
+        engram.Client("127.0.0.1:1", ca=missing)
+
+
+def test_files_that_hold_something_else_are_refused(certificates, tmp_path):
+    binary, text = tmp_path / "binary", tmp_path / "text"
+    binary.write_bytes(b"\xff\xfe")
+    text.write_text("no certificate")
+    key = certificates.server["key"]
+    with raises(InvalidArgumentError, "the file given as `certificate` is not PEM, which is plain text"):
+        make(certificate=binary, key=key)
+    for files in (
+        {"certificate": text, "key": key},
+        {"certificate": certificates.server["certificate"], "key": text},
+        {**certificates.server, "client_ca": text},
+        {"certificate": certificates.server["certificate"], "key": certificates.client["key"]},
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            make(**files)
+        assert str(caught.value).startswith("the server's certificate, key or client authority cannot be used: ")
+    for junk in (binary, text):
+        with raises(
+            InvalidArgumentError,
+            "TLS options are unusable: the file given as `ca` holds no certificate; "
+            "it must be PEM, with who signed the server's",
+        ):
+            engram.Client("127.0.0.1:1", ca=junk)
+    with pytest.raises(InvalidArgumentError, match=r"^TLS options are unusable: "):
+        engram.Client("127.0.0.1:1", ca=certificates.ca, certificate=text, key=text)
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_refused_and_free_after_stop():
+    with make() as server:
+        address, port = server.address, server.port
+        with raises(InvalidArgumentError, f"cannot listen at {address}: Address already in use (os error 98)"):
+            make(port=port)
+    with make(port=port) as again:
+        assert again.address == address
+
+
+@pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "0.0.0.0"), ("::", "[::]")])
+def test_other_machines_need_a_token_or_consent(host, shown):
+    text = (
+        f"asked to listen at {shown}:0 without a token; other machines may reach that address: "
+        "give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`"
+    )
+    for metrics_port in (None, 0):
+        with raises(InvalidArgumentError, text):
+            make(host=host, metrics_port=metrics_port)
+
+
+@pytest.mark.parametrize("consent", [{"token": TOKEN}, {"insecure": True}])
+def test_consent_opens_the_address(consent):
+    with make(host="0.0.0.0", **consent) as server:
+        assert server.address == f"0.0.0.0:{server.port}"
+        client = engram.Client(f"127.0.0.1:{server.port}", token=consent.get("token"))
+        assert client.tables == ["t"]
+
+
+def test_names_of_this_machine_are_resolved():
+    with make(host="localhost") as server:
+        assert server.address in {f"127.0.0.1:{server.port}", f"[::1]:{server.port}"}
+        assert engram.Client(server.address).tables == ["t"]
+
+
+def test_hosts_that_are_not_here():
+    with pytest.raises(InvalidArgumentError) as caught:
+        make(host="192.0.2.1", token=TOKEN)
+    assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
+    with pytest.raises(InvalidArgumentError, match=r"^`host` is 'no such host', which is no address of this machine: "):
+        make(host="no such host")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("localhost", "no port"),
+        ("localhost:", "it has no host, or no port number"),
+        (":7077", "it has no host, or no port number"),
+        ("localhost:70000", "it has no host, or no port number"),
+        ("unix:", "it has no path"),
+    ],
+)
+def test_addresses_that_are_none(address, why):
+    with raises(InvalidArgumentError, f"address is `{address}`: {why}; give `host:port`, or `unix:` and a path"):
+        engram.Client(address)
+
+
+def test_something_else_listens_there():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(UnavailableError) as caught:
+            engram.Client(address, reconnect_timeout=0.3).info()
+    assert str(caught.value) == (
+        f"the server at {address} cannot be reached, for 0.3 s (reconnect_timeout): it did not answer"
+    )

@@ -1,0 +1,159 @@
+"""What Prometheus is told, compared with `info`; how the door treats others is tested in Rust."""
+
+import http.client
+import math
+import re
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from support import Caller, raises, until
+
+import engram
+from engram.errors import InvalidArgumentError
+
+TOKEN = "s3cret"
+PAGE = Path(__file__).parents[2] / "docs" / "server.md"
+
+
+def scrape(server, *, scheme="http", token=None, context=None):
+    """Every sample by name and labels, as a strict parser of the format reads them."""
+    request = urllib.request.Request(f"{scheme}://{server.metrics_address}/metrics")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        text = answer.read().decode()
+    families = text_string_to_metric_families(text)
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+@pytest.fixture
+def server():
+    limited = engram.rate_limiters.SampleToInsertRatio(samples_per_insert=2, min_size=2, error_buffer=6)
+    tables = [
+        engram.Table("plain", max_size=5),
+        engram.Table('odd "name"\\\n', max_bytes=1_000_000, rate_limiter=limited),
+        engram.Table.queue("queue", max_size=1),
+    ]
+    with engram.Server(tables, metrics_port=0) as server:
+        yield server
+
+
+def test_numbers_are_those_of_info(server):
+    client = engram.Client(server.address)
+    for value in range(7):
+        client.insert({"x": np.float32(value)}, {"plain": 1.0, 'odd "name"\\\n': 1.0} if value < 3 else {"plain": 1.0})
+    client.sample("plain", 4, timeout=10)
+    client.sample('odd "name"\\\n', 1, timeout=10)
+    client.insert({"x": np.float32(0)}, {"queue": 1.0})
+    waiting = Caller(lambda: client.insert({"x": np.float32(1)}, {"queue": 1.0}))
+    until(lambda: server.store.info()["queue"].waiting_inserts)
+
+    found = scrape(server)
+    for name, info in server.store.info().items():
+        _, samples_per_insert, min_size, min_diff, max_diff = info.rate_limiter
+        expected = {
+            "items": info.size,
+            "max_items": info.max_size,
+            "bytes": info.bytes,
+            "max_bytes": info.max_bytes,
+            "leased_out_items": info.leased_out,
+            "episodes": info.num_episodes,
+            "inserts_total": info.inserts,
+            "samples_total": info.samples,
+            "deletes_total": info.deletes,
+            "unique_samples_total": info.num_unique_samples,
+            "deleted_episodes_total": info.num_deleted_episodes,
+            "waiting_inserts": info.waiting_inserts,
+            "waiting_samples": info.waiting_samples,
+            "inserting_blocked": info.inserting_blocked is not None,
+            "sampling_blocked": info.sampling_blocked is not None,
+            "limiter_diff": info.inserts * samples_per_insert - info.samples,
+            "limiter_min_diff": min_diff,
+            "limiter_max_diff": max_diff,
+            "limiter_min_items": min_size,
+            "limiter_samples_per_insert": samples_per_insert,
+        }
+        told = {key[0].removeprefix("engram_table_"): value for key, value in found.items() if key[1:] == (name,)}
+        assert told == {key: value for key, value in expected.items() if value is not None}
+    assert found["engram_table_deletes_total", "plain"] == 2
+    assert found["engram_table_limiter_max_diff", "plain"] == math.inf
+    assert found["engram_table_inserting_blocked", "queue"] == 1
+    client.sample("queue", 1, timeout=10)
+    waiting.result()
+    assert scrape(server)["engram_table_waiting_inserts", "queue"] == 0
+
+
+def test_connections_and_calls_are_counted_and_forgotten(server):
+    before = scrape(server)
+    assert before["engram_server_connections_total",] == before["engram_server_open_connections",] == 0
+    assert before["engram_server_info", engram.__version__] == 1
+    client = engram.Client(server.address)
+    with client.writer() as writer:
+        writer.append({"x": np.float32(1)})
+        writer.create_item("plain", 1.0, num_steps=1)
+        writer.flush(timeout=10)
+        during = scrape(server)
+    assert during["engram_server_open_calls", "insert"] == 1
+    assert during["engram_server_calls_total", "insert"] == 1
+    assert during["engram_server_calls_total", "hello"] == during["engram_server_connections_total",] >= 1
+    assert during["engram_server_open_connections",] >= 1
+    client.close()
+    del client, writer
+    until(lambda: scrape(server)["engram_server_open_calls", "insert"] == 0)
+    until(lambda: scrape(server)["engram_server_open_connections",] == 0)
+    assert scrape(server)["engram_server_connections_total",] == during["engram_server_connections_total",]
+
+
+def test_tables_come_and_go(server):
+    server.store.create_table(engram.Table("late"))
+    assert scrape(server)["engram_table_items", "late"] == 0
+    server.store.drop_table("late")
+    assert ("engram_table_items", "late") not in scrape(server)
+
+
+def test_every_name_is_documented(server):
+    documented = set(re.findall(r"^\| `(engram_\w+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {key[0] for key in scrape(server)} == documented
+
+
+def test_there_are_none_unless_asked_for():
+    with engram.Server([]) as server:
+        assert server.metrics_address is None
+
+
+def test_the_token_is_asked_for():
+    with engram.Server([engram.Table("t")], token=TOKEN, metrics_port=0) as server:
+        for token in (None, TOKEN + "7"):
+            with pytest.raises(urllib.error.HTTPError, match="HTTP Error 401"):
+                scrape(server, token=token)
+        assert scrape(server, token=TOKEN)["engram_table_items", "t"] == 0
+
+
+def test_certificates_are_the_server_s(certificates, strangers):
+    with engram.Server([], **certificates.server, client_ca=certificates.ca, metrics_port=0) as server:
+        context = ssl.create_default_context(cafile=certificates.ca)
+        with pytest.raises(OSError, match=r"(?i)certificate"):
+            scrape(server, scheme="https", context=context)
+        context.load_cert_chain(certificates.client["certificate"], certificates.client["key"])
+        assert ("engram_server_connections_total",) in scrape(server, scheme="https", context=context)
+        with pytest.raises(OSError, match=r"certificate verify failed"):
+            scrape(server, scheme="https", context=ssl.create_default_context(cafile=strangers.ca))
+        with pytest.raises(http.client.BadStatusLine):
+            scrape(server)
+
+
+def test_a_port_that_cannot_be_had():
+    with engram.Server([], metrics_port=0) as server:
+        port = int(server.metrics_address.rpartition(":")[2])
+        text = f"cannot listen for those who read metrics at 127.0.0.1:{port}: Address already in use (os error 98)"
+        with raises(InvalidArgumentError, text):
+            engram.Server([], metrics_port=port)
+    with engram.Server([], metrics_port=port) as server:
+        assert server.metrics_address == f"127.0.0.1:{port}"
+    with raises(InvalidArgumentError, "`metrics_port` must be at most 65535; got 65536"):
+        engram.Server([], metrics_port=65_536)
