@@ -1,4 +1,7 @@
-"""What is measured over the network: the server in one process, writers and readers in others, loopback between."""
+"""What is measured over the network: the server in one process, writers and readers in others, loopback between.
+
+Ours finds the Unix socket of a server on the same machine by itself; Reverb has TCP only.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

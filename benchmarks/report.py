@@ -63,7 +63,7 @@ def circumstances(rows: list[Row], runs: int) -> str:
         f"* {key}: {value}\n"
         for key, value in {
             "machine": machine(),
-            "load average at the end (1, 5, 15 minutes; one process of ours runs at a time)": load(),
+            "load average at the end (1, 5, 15 minutes; nothing else runs)": load(),
             "versions": ", ".join(f"{k} {v}" for k, v in sorted(versions.items())),
             "Python": platform.python_version(),
             "command": f"`{command.strip()}` (median of {runs} runs, a fresh process each, engines in turn)",

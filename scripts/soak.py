@@ -60,7 +60,7 @@ def step(rng: Generator, envs: int | None = None) -> dict[str, Any]:
 
 
 def work_trajectory(client: engram.Client, rng: Generator) -> None:
-    """Episodes of single steps, as items of different lengths for two tables; some for the queue."""
+    """Episodes of single steps, as items of different lengths."""
     with client.writer(history=8) as writer:
         for _ in range(4):
             length = int(rng.integers(5, 40))
@@ -205,12 +205,16 @@ def main() -> int:
     spawn = mp.get_context("spawn")
     near, far = spawn.Pipe()
     stop, report = spawn.Event(), spawn.Queue()
-    server = spawn.Process(target=serve, args=(far, stop))
+    # Daemons end with us, whatever goes wrong.
+    server = spawn.Process(target=serve, args=(far, stop), daemon=True)
     server.start()
+    far.close()
     address = near.recv()
     began = time.monotonic()
     end = began + 60 * minutes
-    clients = [spawn.Process(target=client_process, args=(n, address, end, report)) for n in range(len(WORK))]
+    clients = [
+        spawn.Process(target=client_process, args=(n, address, end, report), daemon=True) for n in range(len(WORK))
+    ]
     for process in clients:
         process.start()
     samples, full_at = watch(server.pid, address, began, minutes)

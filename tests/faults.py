@@ -79,10 +79,10 @@ class Proxy:
         """Cuts the connections there are; new ones may come."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
-            self._mute = False
         for end in sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        self._mute = False
 
     def close(self):
         """Cuts all connections, and accepts no more."""

@@ -24,6 +24,11 @@ FRAMES = ((84, 84, 4), np.uint8)
 OBS = {"small": ((4,), np.float32), "atari": FRAMES, "pong": FRAMES}
 PONG = Path(__file__).resolve().parents[2] / ".bench" / "pong.npy"  # u8[N, 84, 84], by `ale_worker`
 FOR_EVER = 1e9  # seconds
+CALLS_UNDER_WAY = 8  # of updates, in as many threads: a call waits for its reply
+
+# Of a ratio. A range of 20,000 samples: some batches in flight, little beside what is taken in three seconds.
+MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
+
 Step = dict[str, Any]
 Block = Callable[[], int]  # does a bounded piece of the work, says how many things it did
 

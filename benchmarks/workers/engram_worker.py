@@ -8,16 +8,12 @@ import numpy as np
 
 import engram
 from benchmarks.workers import common, processes
-from benchmarks.workers.common import Block, Task
+from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Block, Task
 from engram import rate_limiters
 from engram.patterns import step_index
 from engram.store import AnyStore
 
 TABLE = "replay"
-CALLS_UNDER_WAY = 8  # of updates, in as many threads: a call waits for its reply
-
-# A range of 20,000 samples: some of Reverb's batches in flight, little beside what is taken in three seconds.
-MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 
 def open_table(task: Task) -> engram.Table:

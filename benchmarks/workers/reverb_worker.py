@@ -11,13 +11,9 @@ import reverb
 import tensorflow as tf
 
 from benchmarks.workers import common, processes
-from benchmarks.workers.common import Block, Task
+from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Block, Task
 
 TABLE = "replay"
-CALLS_UNDER_WAY = 8  # of updates, in as many threads, as we have them
-
-# A range of 20,000 samples: some batches in flight, little beside what is taken in three seconds.
-MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 # Best, or within noise of it, on two cores (one run each): flush every 50 ... 1,000 steps, leaving
 # 0 ... 1,000 unconfirmed.
@@ -54,6 +50,15 @@ def open_table(task: Task) -> reverb.Table:
     )
 
 
+def open_writer(task: Task, client: reverb.Client) -> reverb.TrajectoryWriter:
+    """Open a writer whose chunks suit `task`."""
+    writer = client.trajectory_writer(num_keep_alive_refs=task.length)
+    if task.every > 1:
+        for name in ("obs", "action", "reward", "discount"):
+            writer.configure((name,), num_keep_alive_refs=task.length, max_chunk_length=SEQUENCE_CHUNKS)
+    return writer
+
+
 class Place:
     """Where the table is: `client` leads to it."""
 
@@ -75,7 +80,7 @@ class Place:
     def fill(self, task: Task) -> None:
         """Insert `task.items` items with uneven priorities."""
         stream = itertools.cycle(common.steps(task.step))
-        writer = self.client.trajectory_writer(num_keep_alive_refs=task.length)
+        writer = open_writer(task, self.client)
         for _ in range(task.length - task.every):
             writer.append(next(stream))
         for i, priority in enumerate(common.priorities(task.items).tolist()):
@@ -136,10 +141,7 @@ def structured(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
 def sequences(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
     """The trajectory writer: an item of the last `length` steps every so many steps."""
     stream = itertools.cycle(common.steps(task.step))
-    writer = place.client.trajectory_writer(num_keep_alive_refs=task.length)
-    if SEQUENCE_CHUNKS:
-        for name in next(stream):
-            writer.configure((name,), num_keep_alive_refs=task.length, max_chunk_length=SEQUENCE_CHUNKS)
+    writer = open_writer(task, place.client)
     for _ in range(task.length - task.every):
         writer.append(next(stream))
 

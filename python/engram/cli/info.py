@@ -57,7 +57,7 @@ def overview(infos: Mapping[str, TableInfo]) -> Group:
         table.add_column(heading, justify="right", no_wrap=True)
     for each in infos.values():
         table.add_row(
-            each.name,
+            Text(each.name),
             f"{each.size:,}/{each.max_size:,}",
             _bytes(each.bytes),
             f"{each.inserts_per_s:,.0f}",

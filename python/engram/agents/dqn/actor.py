@@ -44,7 +44,8 @@ class Actor:
         self._env, self._config = env, config
         self._rng = np.random.default_rng(seed)
         self._seen: deque[npt.NDArray[Any]] = deque(maxlen=env.spaces.stack)
-        self._writer = store.pattern_writer([make_pattern(config, env.spaces)])
+        pattern = make_pattern(config, env.spaces)
+        self._writer = store.pattern_writer([pattern], max_in_flight_items=config.actor_lead)
         # The products of one observation are too small for threads, which would only take the learner's cores.
         self._one_thread = threadpool_limits(1, user_api="blas")
         self._begin(env.reset(seed=env_seed))

@@ -49,6 +49,11 @@ class Environment:
         """
         try:
             env = _open_atari(env_id) if is_atari(env_id) else gym.make(env_id, disable_env_checker=True)
+        except ModuleNotFoundError as err:
+            if err.name == "ale_py":  # the extra `agents` brings it
+                raise
+            msg = f"cannot open environment `{env_id}`: {err}; {ALLOWED}"
+            raise InvalidArgumentError(msg) from err
         except (gym.error.Error, ImportError) as err:
             msg = f"cannot open environment `{env_id}`: {err}; {ALLOWED}"
             raise InvalidArgumentError(msg) from err

@@ -51,7 +51,7 @@ class Result:
     table: engram.TableInfo
     """The replay table at the end."""
     params: Any
-    """The learned network: the `Params` of `train.q_values`, as NumPy arrays."""
+    """The learned network: the `Params` of `network.q_values`, as NumPy arrays."""
 
     @property
     def mean_return(self) -> float:
