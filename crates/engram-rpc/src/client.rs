@@ -99,7 +99,7 @@ impl Client {
         Ok(Self {
             runtime,
             api: Arc::default(),
-            changes: Changes::open(runtime.handle(), &connector),
+            changes: Changes::open(runtime.handle(), &connector, &asks),
             asks,
             pool,
             entropy,
@@ -208,7 +208,7 @@ impl Client {
             keys_le: join(keys.iter().copied()),
             change: Some(change),
         };
-        self.changes.ask(self.runtime(), &self.asks, request)
+        self.changes.ask(request)
     }
 
     /// Names of all tables.
