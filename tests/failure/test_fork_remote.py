@@ -1,6 +1,7 @@
 """Clients and Datasets go on in a forked child; what belongs to the parent is refused there, and unharmed."""
 
 import os
+from pathlib import Path
 
 import pytest
 from support import run_python
@@ -131,7 +132,7 @@ assert client.info()["t"].size == 200
     assert run_python(HEAD + code) == ""
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/net/unix"), reason="needs Linux's list of sockets")
+@pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's list of sockets")
 def test_servers_of_siblings_have_names_of_their_own():
     code = """
 end, start = os.pipe()
