@@ -110,8 +110,10 @@ class Dataset(Generic[T]):
         self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
         self._open: list[_Reader] = []
+        self._times_closed = 0
 
     def __iter__(self) -> Iterator[T]:
+        times_closed = self._times_closed
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table, self._batch_size, self._prefetch, self._max_batches, self._timeout, self._pad
         )
@@ -120,7 +122,8 @@ class Dataset(Generic[T]):
         single = self._batch_size is None
         delivered = 0
         try:
-            while True:
+            # Another thread may close while a stream is being opened, and not see it yet.
+            while times_closed == self._times_closed:
                 native = stream.next()
                 if native is None:
                     return
@@ -137,6 +140,7 @@ class Dataset(Generic[T]):
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""
+        self._times_closed += 1
         for reader in list(self._open):  # iterators that end take themselves out
             reader.close()
 

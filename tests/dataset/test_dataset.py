@@ -298,6 +298,24 @@ def test_close_from_another_thread_ends_a_waiting_reader(open_store):
     assert store.info()["q"].waiting_samples == 0
 
 
+def test_close_while_a_reader_begins(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    dataset = Dataset(store, "q", 1)
+    native = store._native
+
+    class ClosesFirst:
+        def stream(self, *options):
+            stream = native.stream(*options)
+            dataset.close()
+            return stream
+
+    store._native = ClosesFirst()
+    try:
+        assert Caller(lambda: list(dataset)).result() == []
+    finally:
+        store._native = native
+
+
 def test_no_thread_stays_behind(open_store):
     store = open_store(Table.queue("q", max_size=10))
     fill(store, "q", range(10))

@@ -28,6 +28,23 @@ def test_one_item_in_several_tables(open_store):
     assert store.sample("b", 1).data["x"].shape == (1, 1000)
 
 
+def test_all_or_nothing_where_a_table_was_made_anew(open_store):
+    def table(dtype):
+        return Table("b", signature={"x": ArraySpec((), dtype)})
+
+    store = open_store(Table("a"), table(np.int32))
+    store.insert({"x": np.int32(1)}, {"a": 1.0, "b": 1.0})
+    store.insert({"x": np.int32(1)}, {"b": 1.0})
+    store.drop_table("b")
+    with pytest.raises(engram.errors.UnknownTableError):
+        store.insert({"x": np.int32(2)}, {"a": 1.0, "b": 1.0})
+    store.create_table(table(np.float64))
+    with pytest.raises(SignatureError):
+        store.insert({"x": np.int32(3)}, {"a": 1.0, "b": 1.0})
+    assert drain(store, "a", 1) == [1]
+    assert (store.info()["a"].size, store.info()["b"].size) == (1, 0)
+
+
 def test_a_table_made_anew_under_its_old_name(open_store):
     def table(dtype):
         return Table("t", signature={"x": ArraySpec((), dtype)})

@@ -1,7 +1,7 @@
 //! Buffers for batches, used again once their reader is done with them.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
@@ -75,8 +75,17 @@ impl Pool {
         })
     }
 
+    /// Never waits: a forked child may find it locked by a thread that it does not have.
+    fn free(&self) -> Option<MutexGuard<'_, Free>> {
+        match self.free.try_lock() {
+            Ok(free) => Some(free),
+            Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn find(&self, len: usize) -> Option<AlignedBytes> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free()?;
         // Half as much again would waste what another batch could use.
         let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() / 3 <= len / 2;
         let at = free.buffers.iter().rposition(fits)?;
@@ -95,11 +104,9 @@ impl Drop for PooledBytes {
         else {
             return;
         };
-        let mut free = self
-            .pool
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let Some(mut free) = self.pool.free() else {
+            return;
+        };
         if free.bytes + bytes.len() <= KEEP {
             free.bytes += bytes.len();
             free.buffers.push(bytes);

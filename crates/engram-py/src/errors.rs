@@ -66,6 +66,13 @@ pub(crate) fn instead(py: Python<'_>, error: PyErr, refusal: impl FnOnce() -> Py
     }
 }
 
+/// True for an error that says that data do not suit a table.
+pub(crate) fn is_about_data(py: Python<'_>, error: &PyErr) -> bool {
+    let kinds = ["SignatureError", "PriorityError", "NeverServedError"];
+    let name = error.get_type(py).name();
+    name.is_ok_and(|name| kinds.iter().any(|kind| name == *kind))
+}
+
 fn new(py: Python<'_>, class: &str, text: String) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || py.import("engram.errors").map(Bound::unbind));

@@ -7,15 +7,15 @@ use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
     Schema, Shape, Signature, TableOptions, Trajectory,
 };
-use engram_engine::Engine;
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
 
-use crate::door::{Timeout, enter, wait_for};
+use crate::door::{Timeout, enter};
 use crate::errors;
 use crate::leaf::{Leaf, hold};
+use crate::put::{put_here, put_there};
 use crate::structure::Structure;
-use crate::tables::{ANSWER, Link, Tables};
+use crate::tables::Tables;
 
 /// How long an explanation of a deadline is worth waiting for.
 const EXPLAIN: Duration = Duration::from_millis(400);
@@ -54,21 +54,33 @@ impl Inserter {
             return Err(errors::invalid(py, text.into()));
         }
         let deadline = timeout.deadline();
-        let prepare = || self.prepare(tables, data, priorities, (timeout, deadline), time_axis);
-        let (key, options, items) = match (prepare(), tables) {
-            // What we remember of the server's tables may be out of date.
-            (Err(_), Tables::There(link)) if link.forget() => prepare()?,
-            (prepared, _) => prepared?,
-        };
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
-        let taken = match tables {
-            Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
-            Tables::There(link) => {
-                let put = put_there(py, link, &options, items, (timeout, deadline));
-                put.inspect_err(|_| {
-                    link.forget();
-                })?
+        let attempt = || {
+            let until = (timeout, deadline);
+            let (key, options, items) = self.prepare(tables, data, priorities, until, time_axis)?;
+            let taken = match tables {
+                Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
+                Tables::There(link) => put_there(py, link, &options, items, until)?,
+            };
+            Ok((key, taken))
+        };
+        let (key, taken) = match (tables, &wanted[..]) {
+            // What we remember of the table may be out of date: then it has refused the item.
+            (Tables::There(link), [table]) => attempt().or_else(|error| {
+                if errors::is_about_data(py, &error) && link.forget(table) {
+                    attempt()
+                } else {
+                    Err(error)
+                }
+            })?,
+            // All or nothing: every table is asked.
+            (Tables::There(link), tables) => {
+                for table in tables {
+                    link.forget(table);
+                }
+                attempt()?
             }
+            (Tables::Here(_), _) => attempt()?,
         };
         let named = |is_in: bool| {
             let each = wanted.iter().zip(&taken);
@@ -252,68 +264,6 @@ fn hold_all<'py>(data: &Bound<'py, PyAny>) -> PyResult<Vec<Vec<Bound<'py, PyWeak
     let (_, leaves) = Structure::of(data)?;
     let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
     arrays.map(hold).collect()
-}
-
-/// Inserts an item into each table; says which have it at the deadline.
-fn put_here(
-    py: Python<'_>,
-    engine: &Engine,
-    names: &[&str],
-    items: Vec<NewItem>,
-    deadline: Option<Instant>,
-) -> PyResult<Vec<bool>> {
-    let tickets = enter(py, || {
-        let tables = names.iter().map(|name| engine.table(name));
-        let tables = tables.collect::<Result<Vec<_>>>()?;
-        let tickets = tables.iter().zip(items);
-        tickets
-            .map(|(table, item)| table.insert(vec![item]))
-            .collect::<Result<Vec<_>>>()
-    })?;
-    let mut taken = Vec::with_capacity(names.len());
-    for mut ticket in tickets {
-        let served = wait_for(py, &mut ticket, deadline)?.is_some();
-        // It may have gone in between the last look and the withdrawal.
-        taken.push(served || py.detach(|| ticket.withdraw()) == 0);
-    }
-    Ok(taken)
-}
-
-/// The same for a server's tables.
-fn put_there(
-    py: Python<'_>,
-    link: &Link,
-    options: &[Arc<TableOptions>],
-    items: Vec<NewItem>,
-    (timeout, deadline): (Timeout, Option<Instant>),
-) -> PyResult<Vec<bool>> {
-    let (mut outbox, forgotten) = link.outbox();
-    let numbers = enter(py, || {
-        let numbers = options.iter().map(|options| outbox.number_of(options));
-        let numbers: Vec<u32> = numbers.collect();
-        outbox.send(numbers.iter().copied().zip(items))?;
-        Ok(numbers)
-    })?;
-    if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
-        link.put_back(outbox, forgotten);
-        return Ok(vec![true; options.len()]);
-    }
-    if !py.detach(|| outbox.finish(ANSWER)) && outbox.in_flight() > 0 {
-        let unsure = (numbers.iter().zip(options))
-            .filter(|(number, _)| outbox.in_flight_to(**number) > 0)
-            .map(|(_, table)| format!("`{}`", table.name));
-        let text = format!(
-            "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
-            link.client.address(),
-            timeout.seconds(),
-            unsure.collect::<Vec<_>>().join(", ")
-        );
-        return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
-    }
-    let taken = numbers
-        .iter()
-        .map(|number| outbox.in_flight_to(*number) == 0);
-    Ok(taken.collect())
 }
 
 /// How many steps the item has.

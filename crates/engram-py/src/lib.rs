@@ -13,6 +13,7 @@ mod intake;
 mod leaf;
 mod pattern_writer;
 mod patterns;
+mod put;
 mod quick;
 mod sender;
 mod server;

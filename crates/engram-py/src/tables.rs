@@ -44,10 +44,8 @@ pub(crate) struct Link {
 struct Memory {
     /// What tables were made with, as the server said last.
     described: HashMap<String, Arc<TableOptions>>,
-    /// Outboxes, which remember that, too.
+    /// Outboxes whose items are all settled.
     spare: Vec<RemoteOutbox>,
-    /// How often all of this was forgotten.
-    forgotten: u64,
 }
 
 impl There {
@@ -132,36 +130,20 @@ impl Link {
         Ok(options)
     }
 
-    /// Forgets what tables were made with: they may have been made anew. True if anything was known.
-    pub(crate) fn forget(&self) -> bool {
-        let mut memory = self.memory();
-        let forgotten = memory.forgotten + 1;
-        let before = std::mem::replace(
-            &mut *memory,
-            Memory {
-                forgotten,
-                ..Memory::default()
-            },
-        );
-        drop(memory);
-        !before.described.is_empty()
+    /// Forgets what a table was made with: it may have been made anew. True if that was known.
+    pub(crate) fn forget(&self, table: &str) -> bool {
+        self.memory().described.remove(table).is_some()
     }
 
-    /// An outbox for one insert, and what [`Link::put_back`] wants to know.
-    pub(crate) fn outbox(&self) -> (RemoteOutbox, u64) {
-        let mut memory = self.memory();
-        let (spare, forgotten) = (memory.spare.pop(), memory.forgotten);
-        drop(memory);
-        let outbox = spare.unwrap_or_else(|| self.client.outbox());
-        (outbox, forgotten)
+    /// An outbox for one insert.
+    pub(crate) fn outbox(&self) -> RemoteOutbox {
+        let spare = self.memory().spare.pop();
+        spare.unwrap_or_else(|| self.client.outbox())
     }
 
     /// Takes back an outbox whose items are all settled.
-    pub(crate) fn put_back(&self, outbox: RemoteOutbox, forgotten: u64) {
-        let mut memory = self.memory();
-        if memory.forgotten == forgotten {
-            memory.spare.push(outbox);
-        }
+    pub(crate) fn put_back(&self, outbox: RemoteOutbox) {
+        self.memory().spare.push(outbox);
     }
 }
 

@@ -70,8 +70,11 @@ impl RemoteOutbox {
 
     /// As [`Self::table_number`], of a table whose options its server has just told.
     pub fn number_of(&mut self, options: &Arc<TableOptions>) -> u32 {
-        let known = self.known(&options.name);
-        known.unwrap_or_else(|| self.add_table(&options.name, Arc::clone(options)))
+        let Some(known) = self.known(&options.name) else {
+            return self.add_table(&options.name, Arc::clone(options));
+        };
+        self.tables[known as usize] = Arc::clone(options);
+        known
     }
 
     fn known(&self, name: &str) -> Option<u32> {

@@ -1,0 +1,94 @@
+//! Items on their way into tables, each in one call.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use engram_core::{Error, NewItem, Result, TableOptions};
+use engram_engine::Engine;
+use engram_rpc::client::RemoteOutbox;
+use pyo3::prelude::*;
+
+use crate::door::{Timeout, enter, wait_for};
+use crate::errors;
+use crate::tables::{ANSWER, Link};
+
+/// Inserts an item into each table; says which have it at the deadline.
+pub(crate) fn put_here(
+    py: Python<'_>,
+    engine: &Engine,
+    names: &[&str],
+    items: Vec<NewItem>,
+    deadline: Option<Instant>,
+) -> PyResult<Vec<bool>> {
+    let tickets = enter(py, || {
+        let tables = names.iter().map(|name| engine.table(name));
+        let tables = tables.collect::<Result<Vec<_>>>()?;
+        let tickets = tables.iter().zip(items);
+        tickets
+            .map(|(table, item)| table.insert(vec![item]))
+            .collect::<Result<Vec<_>>>()
+    })?;
+    let mut taken = Vec::with_capacity(names.len());
+    for mut ticket in tickets {
+        let served = wait_for(py, &mut ticket, deadline)?.is_some();
+        // It may have gone in between the last look and the withdrawal.
+        taken.push(served || py.detach(|| ticket.withdraw()) == 0);
+    }
+    Ok(taken)
+}
+
+/// The same for a server's tables.
+pub(crate) fn put_there(
+    py: Python<'_>,
+    link: &Link,
+    options: &[Arc<TableOptions>],
+    items: Vec<NewItem>,
+    until: (Timeout, Option<Instant>),
+) -> PyResult<Vec<bool>> {
+    let mut outbox = link.outbox();
+    let put = put_into(py, link, &mut outbox, options, items, until);
+    if let Ok(None) = put {
+        link.put_back(outbox);
+    } else {
+        // It takes leave of the server.
+        py.detach(|| drop(outbox));
+    }
+    Ok(put?.unwrap_or_else(|| vec![true; options.len()]))
+}
+
+/// None where all have it in time.
+fn put_into(
+    py: Python<'_>,
+    link: &Link,
+    outbox: &mut RemoteOutbox,
+    options: &[Arc<TableOptions>],
+    items: Vec<NewItem>,
+    (timeout, deadline): (Timeout, Option<Instant>),
+) -> PyResult<Option<Vec<bool>>> {
+    let numbers: Vec<u32> = options
+        .iter()
+        .map(|options| outbox.number_of(options))
+        .collect();
+    enter(py, || outbox.send(numbers.iter().copied().zip(items)))?;
+    if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
+        return Ok(None);
+    }
+    if !py.detach(|| outbox.finish(ANSWER)) && outbox.in_flight() > 0 {
+        let unsure = (numbers.iter().zip(options))
+            .filter(|(number, _)| outbox.in_flight_to(**number) > 0)
+            .map(|(_, table)| format!("`{}`", table.name));
+        let text = format!(
+            "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
+            link.client.address(),
+            timeout.seconds(),
+            unsure.collect::<Vec<_>>().join(", ")
+        );
+        return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
+    }
+    // A table may have refused it meanwhile.
+    enter(py, || outbox.settle())?;
+    let taken = numbers
+        .iter()
+        .map(|number| outbox.in_flight_to(*number) == 0);
+    Ok(Some(taken.collect()))
+}
