@@ -73,7 +73,7 @@ def test_an_address_where_nobody_is(run):
 def test_an_address_that_is_none(run):
     result = run("info", "localhost")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "error: address is `localhost`: no port; give `host:port`, or `unix:` and a path\n"
+    assert result.stderr == "error: address is `localhost`: no port; give `host:port`\n"
 
 
 def test_a_token(run):

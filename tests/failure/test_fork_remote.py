@@ -1,6 +1,7 @@
 """Clients and Datasets go on in a forked child; what belongs to the parent is refused there, and unharmed."""
 
 import os
+from pathlib import Path
 
 import pytest
 from support import run_python
@@ -127,6 +128,27 @@ def child():
 
 in_child(child)
 assert client.info()["t"].size == 200
+"""
+    assert run_python(HEAD + code) == ""
+
+
+@pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's list of sockets")
+def test_servers_of_siblings_have_names_of_their_own():
+    code = """
+end, start = os.pipe()
+
+def child():
+    own = engram.Server([])
+    name = f"@engram-{own.address.rpartition(':')[2]}-"
+    with open("/proc/net/unix") as sockets:
+        [found] = [line.split(name)[1].strip() for line in sockets if name in line]
+    os.write(start, f"{found}\\n".encode())
+
+in_child(child)
+in_child(child)
+one, other = os.read(end, 100).decode().split()
+assert len(one) == len(other) == 16, (one, other)
+assert one != other
 """
     assert run_python(HEAD + code) == ""
 

@@ -13,6 +13,9 @@ pub enum Codec {
     Lz4,
 }
 
+/// Most raw bytes of a block of LZ4.
+pub const MAX_LZ4: usize = 0x7E00_0000;
+
 /// When to compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
@@ -70,26 +73,20 @@ impl Compressor {
     }
 }
 
-/// Unpacks one LZ4 block into exactly `out.len()` bytes.
+/// Unpacks one LZ4 block into exactly `out.len()` bytes, at most [`MAX_LZ4`].
 ///
 /// # Errors
 /// [`Error::Payload`] when the block is damaged or of another length.
 pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
-    let (Ok(_), Ok(len)) = (i32::try_from(stored.len()), i32::try_from(out.len())) else {
-        return Err(Error::Payload(format!(
-            "compressed column of {} bytes, which hold {}: a block has at most {} of either",
-            stored.len(),
-            out.len(),
-            i32::MAX
-        )));
-    };
-    match block::decompress_to_buffer(stored, Some(len), out) {
-        Ok(found) if found == out.len() => Ok(()),
-        Ok(found) => Err(Error::Payload(format!(
+    let len = i32::try_from(out.len()).ok();
+    let found = len.and_then(|len| block::decompress_to_buffer(stored, Some(len), out).ok());
+    match found {
+        Some(found) if found == out.len() => Ok(()),
+        Some(found) => Err(Error::Payload(format!(
             "compressed column holds {found} bytes where {} are due",
             out.len()
         ))),
-        Err(_) => Err(Error::Payload(format!(
+        None => Err(Error::Payload(format!(
             "compressed column is damaged, or holds more than the {} bytes that are due",
             out.len()
         ))),

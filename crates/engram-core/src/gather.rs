@@ -139,11 +139,13 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
     } else {
         copy_in_parallel(items, &plans, &mut buffers, parts)?;
     }
+    // Strings add what they have beyond the least.
+    let mut taken = least.unwrap_or(usize::MAX);
     let columns = plans
         .into_iter()
         .zip(buffers)
         .enumerate()
-        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer, pool))
+        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer, pool, &mut taken))
         .collect::<Result<Vec<_>>>()?;
     Ok(Columns {
         layout: Arc::clone(first.layout()),
@@ -333,9 +335,10 @@ impl Plan {
         at: usize,
         bytes: PooledBytes,
         pool: &Pool,
+        taken: &mut usize,
     ) -> Result<Column> {
         let data = if self.is_string() {
-            Data::Strings(self.gather_strings(items, at, pool)?)
+            Data::Strings(self.gather_strings(items, at, pool, taken)?)
         } else {
             Data::Bytes(bytes)
         };
@@ -346,18 +349,20 @@ impl Plan {
         })
     }
 
+    /// `taken`: bytes of the whole batch so far, with the least of what is not gathered yet.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
         at: usize,
         pool: &Pool,
+        taken: &mut usize,
     ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
+        let least = self.least_bytes(items.len());
+        let others = *taken - least.unwrap_or(0);
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
-            pool.check(
-                items.len(),
-                more.and_then(|more| out.len().checked_add(more)),
-            )?;
+            let sum = more.and_then(|more| others.checked_add(out.len())?.checked_add(more));
+            pool.check(items.len(), sum)?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
                 let name = &items[0].trajectory().layout().names[at];
@@ -365,7 +370,7 @@ impl Plan {
                 too_large(name, items.len(), bytes)
             })
         };
-        reserve(&mut out, self.least_bytes(items.len()))?;
+        reserve(&mut out, least)?;
         for (i, item) in items.iter().enumerate() {
             item.trajectory()
                 .for_each_slice(at, |chunk, column, first, len| {
@@ -383,6 +388,7 @@ impl Plan {
                 out.resize(out.len() + missing, 0);
             }
         }
+        *taken = others.saturating_add(out.len());
         Ok(out)
     }
 }

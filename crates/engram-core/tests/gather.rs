@@ -279,6 +279,36 @@ fn compressed_columns_are_unpacked() {
     expect_steps(&gathered(&items, Uneven::Ragged).unwrap(), [&steps; 3]);
 }
 
+#[test]
+fn strings_count_towards_the_most_that_a_batch_may_take() {
+    let cell = CellSpec {
+        dtype: DType::String,
+        shape: smallvec![],
+    };
+    let schema = Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["a".into(), "b".into()]),
+            structure: "".into(),
+        }),
+        cells: Box::new([cell.clone(), cell]),
+    };
+    let mut builder = ChunkBuilder::new(Arc::new(schema), 1).unwrap();
+    let text = [&[96, 0, 0, 0], &[b'x'; 96][..]].concat();
+    builder.push_string(0, &text).unwrap();
+    builder.push_string(1, &text).unwrap();
+    let mut compressor = Compressor::new(Compression::Off);
+    let chunk = Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap());
+    let within = |most| {
+        let item = rows(&chunk, 0, 1);
+        gather(&[item], Uneven::Ragged, &Arc::new(Pool::with_most(most)))
+    };
+    assert_eq!(bytes(&within(200).unwrap().columns[1]), text);
+    assert_eq!(
+        within(199).unwrap_err().to_string(),
+        "a batch of 1 items takes at least 200 bytes; at most 199 are allowed: ask for fewer items"
+    );
+}
+
 fn refused(items: &[Trajectory]) -> String {
     match gathered(items, Uneven::Pad).unwrap_err() {
         Error::Signature(text) => text,

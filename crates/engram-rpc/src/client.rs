@@ -17,8 +17,6 @@ use std::time::Duration;
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
 use engram_engine::{Patience, StreamOptions, TableInfo, Waited, wait};
-use rand::rand_core::TryRng;
-use rand::rngs::SysRng;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -26,7 +24,7 @@ use tokio::time::Instant;
 use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
 use crate::wire::{error_in, info_in, join, limits_out, options_in, options_out};
-use crate::{MAX_BATCH, pb};
+use crate::{MAX_BATCH, entropy, pb};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;
@@ -95,16 +93,13 @@ impl Client {
         let connector = Arc::new(Connector::new(options)?);
         let pool = Arc::new(Pool::with_most(MAX_BATCH));
         let unsent = Arc::<AtomicU64>::default();
-        // Of the system's: a generator of our own would say the same in every forked child, and a
-        // server would take one's items for another's.
-        let entropy = SysRng.try_next_u64().map_err(|error| {
-            Error::Unavailable(format!("the system has no random numbers: {error}"))
-        })?;
+        // With the same number in every forked child, a server would take one's items for another's.
+        let entropy = entropy()?;
         let (asks, _) = Asks::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
             runtime,
             api: Arc::default(),
-            changes: Changes::open(runtime.handle(), &connector),
+            changes: Changes::open(runtime.handle(), &connector, &asks),
             asks,
             pool,
             entropy,
@@ -213,7 +208,7 @@ impl Client {
             keys_le: join(keys.iter().copied()),
             change: Some(change),
         };
-        self.changes.ask(self.runtime(), &self.asks, request)
+        self.changes.ask(request)
     }
 
     /// Names of all tables.

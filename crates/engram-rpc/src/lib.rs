@@ -6,6 +6,10 @@ pub mod wire;
 
 pub use server::{Server, ServerOptions, ServerTls};
 
+use engram_core::{Error, Result};
+use rand::rand_core::TryRng;
+use rand::rngs::SysRng;
+
 /// The messages, as generated from `proto/engram.proto`.
 #[expect(
     missing_docs,
@@ -36,3 +40,10 @@ pub const FRAME: u32 = 256 << 10;
 
 /// HTTP/2 window of a stream and of a connection.
 pub const WINDOW: u32 = 16 << 20;
+
+/// A random number of the system's: a generator of our own would say the same in every forked child.
+fn entropy() -> Result<u64> {
+    SysRng
+        .try_next_u64()
+        .map_err(|error| Error::Unavailable(format!("the system has no random numbers: {error}")))
+}

@@ -119,7 +119,8 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the options are unsafe, the address or socket cannot be
-    /// had, or the certificates make no sense.
+    /// had, or the certificates make no sense, [`Error::Unavailable`] where the system has no random
+    /// numbers for us.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a server's options are made for it, once"
@@ -132,7 +133,7 @@ impl Server {
         let metrics_address = doors.metrics.as_ref().map(|(address, _)| *address);
         let (stop, stopped) = watch::channel(false);
         let stopping = Stopping::new(stopped, address);
-        let service = Service::new(engine, &options, &doors, stopping.clone());
+        let service = Service::new(engine, &options, &doors, stopping.clone())?;
         let serving = Serving::new(service, guard, options.tls.as_ref(), stopping)?;
         let (begun, begins) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()

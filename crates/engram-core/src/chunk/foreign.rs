@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, Extent, MAX_CHUNK_BYTES, Origin};
-use crate::codec::Codec;
+use crate::codec::{Codec, MAX_LZ4};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
@@ -137,6 +137,10 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
     match codec {
         Codec::Raw if stored != raw => Err(format!(
             "has {stored} bytes for {rows} rows of {cell}; they take {raw}"
+        )),
+        Codec::Lz4 if raw > MAX_LZ4 as u64 => Err(format!(
+            "has {raw} raw bytes in one LZ4 block; a block holds at most {MAX_LZ4}, larger columns \
+             are stored raw"
         )),
         Codec::Lz4 if raw > most_raw(stored) => Err(format!(
             "has {stored} compressed bytes for {raw} raw ones; so many hold at most {}",

@@ -56,6 +56,42 @@ fn invalid(text: &str) -> Error {
 }
 
 #[test]
+fn more_than_a_block_of_lz4_holds_is_refused() {
+    let packed = |rows: u32| {
+        said(|parts| {
+            parts.payload = vec![0; 9 << 20];
+            parts.origin.steps = rows;
+            parts.extents[1] = Extent {
+                offset: 64,
+                stored: 8 << 20,
+                rows,
+                codec: Codec::Lz4,
+            };
+            // The bound of the whole chunk comes after that of a column.
+            parts.extents.push(parts.extents[1]);
+            parts.cells.push(parts.cells[1].clone());
+            parts.names.push("more".into());
+            parts.extents.push(parts.extents[1]);
+            parts.cells.push(parts.cells[1].clone());
+            parts.names.push("most".into());
+        })
+    };
+    assert_eq!(
+        packed(0x7E00_0000 / 8),
+        invalid(
+            "chunk's columns have 6341787679 bytes when unpacked; a chunk has at most 4294967295"
+        )
+    );
+    assert_eq!(
+        packed(0x7E00_0000 / 8 + 1),
+        invalid(
+            "column `obs` has 2113929224 raw bytes in one LZ4 block; a block holds at most \
+             2113929216, larger columns are stored raw"
+        )
+    );
+}
+
+#[test]
 fn extents_that_do_not_fit_are_named() {
     let set = |at: usize, extent: Extent| said(|parts| parts.extents[at] = extent);
     let obs = Extent {

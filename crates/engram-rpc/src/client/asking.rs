@@ -227,11 +227,17 @@ impl Talk for Underway {
             // Cancelled meanwhile.
             return Ok(());
         };
+        let is_refused = matches!(message.reply, Some(Reply::Error(_)));
         let Some(outcome) = waiting.heard(message.reply, &self.pool) else {
             return Ok(());
         };
-        if outcome.as_ref().is_ok_and(|arrived| arrived.leased) {
-            self.leased.insert(id);
+        match &outcome {
+            Ok(arrived) if arrived.leased => {
+                self.leased.insert(id);
+            }
+            // The server has sent a batch that we cannot take: it need not keep it on lease.
+            Err(_) if !is_refused => self.say(Request::Cancel(id)),
+            _ => {}
         }
         if let Some(waiting) = self.waiting.remove(&id) {
             // Whoever does not wait any more has cancelled, or is about to.
@@ -257,5 +263,69 @@ impl Talk for Underway {
             };
             let _ = waiting.reply.send(Err(error));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::error::Code;
+
+    /// What is said, once this was heard for an ask, and how the ask ended.
+    fn heard(replies: Vec<Reply>) -> (Option<Request>, Error) {
+        let mut underway = Underway::new(&Arc::new(Pool::with_most(8)));
+        let ask = Ask {
+            table: "t".into(),
+            n: 1,
+            timeout: None,
+            partial: false,
+            pad: false,
+            leased: true,
+        };
+        let (reply, outcome) = oneshot::channel();
+        underway.command(Command::Ask(5, Waiting::new(ask, reply)));
+        let asked = underway.next_out().unwrap().request;
+        assert!(matches!(asked, Some(Request::Ask(_))), "{asked:?}");
+        for reply in replies {
+            let reply = Some(reply);
+            underway.heard(pb::SampleReply { id: 5, reply }).unwrap();
+        }
+        let said = underway.next_out().and_then(|out| out.request);
+        assert!(!underway.has_out() && underway.is_idle());
+        (said, outcome.blocking_recv().unwrap().unwrap_err())
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_taken_goes_back() {
+        let column = pb::Column {
+            bytes: 9,
+            ..pb::Column::default()
+        };
+        let batch = pb::Batch {
+            columns: vec![column],
+            leased: true,
+            ..pb::Batch::default()
+        };
+        let part = Reply::Part(vec![1].into());
+        let (said, error) = heard(vec![Reply::Batch(batch), part.clone()]);
+        assert_eq!(said, Some(Request::Cancel(5)));
+        assert_eq!(
+            error.to_string(),
+            "a batch of 0 items takes at least 9 bytes; at most 8 are allowed: ask for fewer items"
+        );
+        let (said, error) = heard(vec![part]);
+        assert_eq!(said, Some(Request::Cancel(5)));
+        assert_eq!(error.to_string(), "a part of no batch");
+    }
+
+    #[test]
+    fn an_ask_that_the_server_refused_is_over() {
+        let refusal = pb::Error {
+            code: Code::Closed.into(),
+            text: "closed".into(),
+            ..pb::Error::default()
+        };
+        let (said, error) = heard(vec![Reply::Error(refusal)]);
+        assert_eq!((said, error.to_string()), (None, "closed".into()));
     }
 }

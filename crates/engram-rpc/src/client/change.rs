@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engram_core::{Error, Result};
 use tokio::runtime::Handle;
@@ -21,38 +22,60 @@ use crate::wire::error_in;
 /// The changes of one client.
 #[derive(Debug)]
 pub(crate) struct Changes {
+    asks: Asks,
     commands: mpsc::UnboundedSender<Command>,
+    /// To be said once `asks` has settled, one after the other.
+    delayed: mpsc::UnboundedSender<Command>,
+    /// How many are on that way. While there are any, the next may not overtake them.
+    num_delayed: Arc<AtomicUsize>,
 }
 
 type Command = (pb::ChangeRequest, oneshot::Sender<Result<u64>>);
 
 impl Changes {
-    pub(crate) fn open(runtime: &Handle, connector: &Arc<Connector>) -> Self {
+    pub(crate) fn open(runtime: &Handle, connector: &Arc<Connector>, asks: &Asks) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         runtime.spawn(run(Arc::clone(connector), Underway::default(), receiver));
-        Self { commands }
+        let (delayed, receiver) = mpsc::unbounded_channel();
+        let changes = Self {
+            asks: asks.clone(),
+            commands,
+            delayed,
+            num_delayed: Arc::default(),
+        };
+        runtime.spawn(changes.say_delayed(receiver));
+        changes
     }
 
     /// Asks for a change; yields how many of its keys were there.
-    /// It is made after `asks` has settled: the items of a batch that was used are gone for it.
-    pub(crate) fn ask(
-        &self,
-        runtime: &Handle,
-        asks: &Asks,
-        request: pb::ChangeRequest,
-    ) -> Reply<u64> {
+    /// It is made after those before it, and after the asks have settled: the items of a batch
+    /// that was used are gone for it.
+    pub(crate) fn ask(&self, request: pb::ChangeRequest) -> Reply<u64> {
         let (sender, receiver) = oneshot::channel();
         // Where nobody receives, the reply says so.
-        if asks.is_settled() {
+        if self.num_delayed.load(Ordering::Acquire) == 0 && self.asks.is_settled() {
             let _ = self.commands.send((request, sender));
         } else {
-            let (asks, commands) = (asks.clone(), self.commands.clone());
-            runtime.spawn(async move {
-                asks.settle().await;
-                let _ = commands.send((request, sender));
-            });
+            self.num_delayed.fetch_add(1, Ordering::Relaxed);
+            let _ = self.delayed.send((request, sender));
         }
         Reply::new(receiver)
+    }
+
+    /// Says what is delayed, until no more can come.
+    fn say_delayed(
+        &self,
+        mut delayed: mpsc::UnboundedReceiver<Command>,
+    ) -> impl Future<Output = ()> + use<> {
+        let (asks, commands) = (self.asks.clone(), self.commands.clone());
+        let num_delayed = Arc::clone(&self.num_delayed);
+        async move {
+            while let Some(command) = delayed.recv().await {
+                asks.clone().settle().await;
+                let _ = commands.send(command);
+                num_delayed.fetch_sub(1, Ordering::Release);
+            }
+        }
     }
 }
 

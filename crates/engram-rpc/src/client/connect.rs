@@ -8,7 +8,7 @@ use engram_core::{Error, Result};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -81,16 +81,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 /// What is left of a deadline for an answer that is on its way.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// How long the shorter way to a server may take to open; there is the one that we have.
+const SHORTCUT: Duration = Duration::from_secs(1);
+
 impl Connector {
     /// Checks the options; connects nowhere.
     pub(crate) fn new(options: ClientOptions) -> Result<Self> {
         let invalid = |what: String| Error::InvalidArgument(what);
         let address = &options.address;
-        let bad = |why: &str| {
-            invalid(format!(
-                "address is `{address}`: {why}; give `host:port`, or `unix:` and a path"
-            ))
-        };
+        let bad = |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
         let uri = match address.strip_prefix("unix:") {
             Some("") => return Err(bad("it has no path")),
             Some(path) => format!("unix:{path}"),
@@ -254,7 +253,9 @@ impl Connector {
     /// The shorter way to a server of this machine, unless something stands between on purpose.
     async fn local(&self, found: &pb::HelloReply) -> Option<Api> {
         let port = self.local_port?;
-        if found.local_socket.is_empty() || u32::from(port) != found.port {
+        // What is at the other end chooses the name: it may not lead us to others' sockets.
+        let is_servers = (found.local_socket).starts_with(&format!("engram-{port}-"));
+        if !is_servers || u32::from(port) != found.port {
             return None;
         }
         let name = format!("\0{}", found.local_socket);
@@ -262,10 +263,13 @@ impl Connector {
             let name = name.clone();
             async { UnixStream::connect(name).await.map(TokioIo::new) }
         });
-        let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
-        let mut api = self.api(channel);
-        let reply = self.greet(&mut api).await.ok()?;
-        (reply.instance == found.instance).then_some(api)
+        let opened = timeout(SHORTCUT, async {
+            let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
+            let mut api = self.api(channel);
+            let reply = self.greet(&mut api).await.ok()?;
+            (reply.instance == found.instance).then_some(api)
+        });
+        opened.await.ok().flatten()
     }
 
     /// The error for a status that trying again would not change.
@@ -327,4 +331,45 @@ fn is_about_trust(why: &str) -> bool {
     ]
     .iter()
     .any(|word| why.contains(word))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::ErrorKind;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_shorter_way_that_leads_nowhere_is_not_taken() {
+        let options = ClientOptions {
+            address: "127.0.0.1:7".into(),
+            token: None,
+            tls: None,
+            reconnect_timeout: Duration::from_secs(60),
+        };
+        let connector = Connector::new(options).unwrap();
+        for (name, is_tried) in [
+            ("engram-7-", true),
+            ("engram-77-", false),
+            ("other-", false),
+        ] {
+            // It accepts connections, and never answers.
+            let name = format!("{name}{:016x}", crate::entropy().unwrap());
+            let address = SocketAddr::from_abstract_name(&name).unwrap();
+            let silent = UnixListener::bind_addr(&address).unwrap();
+            silent.set_nonblocking(true).unwrap();
+            let found = pb::HelloReply {
+                port: 7,
+                local_socket: name,
+                ..pb::HelloReply::default()
+            };
+            assert!(connector.local(&found).await.is_none());
+            match silent.accept() {
+                Ok(_) => assert!(is_tried, "{}", found.local_socket),
+                Err(error) => assert_eq!((error.kind(), is_tried), (ErrorKind::WouldBlock, false)),
+            }
+        }
+    }
 }

@@ -85,7 +85,8 @@ fn open_local(port: u16) -> io::Result<(UnixListener, String)> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
-    let name = format!("engram-{port}-{:016x}", rand::random::<u64>());
+    let number = crate::entropy().map_err(io::Error::other)?;
+    let name = format!("engram-{port}-{number:016x}");
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     listener.set_nonblocking(true)?;
     Ok((listener, name))

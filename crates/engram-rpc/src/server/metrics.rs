@@ -188,7 +188,7 @@ impl Numbers {
         for (name, help, value) in [
             (
                 "server_connections",
-                "Connections that clients have made",
+                "Connections that clients have made: of this machine two each, TCP, then a local socket",
                 Value::Total(counts.connections.begun()),
             ),
             (

@@ -1,10 +1,10 @@
 //! The calls of the protocol, handed to where they are served.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engram_core::Result;
 use engram_core::pool::Pool;
 use engram_engine::Engine;
 use tokio_stream::wrappers::ReceiverStream;
@@ -15,7 +15,7 @@ use super::counts::{Call, Counts, Ongoing};
 use super::stopping::Stopping;
 use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
-use crate::{MAX_BATCH, PROTOCOL, pb};
+use crate::{MAX_BATCH, PROTOCOL, entropy, pb};
 
 /// Replies of a stream, as its task makes them.
 pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
@@ -57,9 +57,9 @@ impl Service {
         options: &ServerOptions,
         doors: &Doors,
         stopping: Stopping,
-    ) -> Self {
+    ) -> Result<Self> {
         let local = doors.local.as_ref();
-        Self {
+        Ok(Self {
             shared: Arc::new(Shared {
                 engine,
                 stopping,
@@ -68,11 +68,11 @@ impl Service {
                 counts: Counts::default(),
                 seed: options.seed,
                 made: AtomicU64::new(0),
-                instance: RandomState::new().build_hasher().finish(),
+                instance: entropy()?,
                 port: doors.address.port(),
                 local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),
             }),
-        }
+        })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {

@@ -1,12 +1,13 @@
 //! Updates and deletions from afar.
 
+use engram_rpc::client::{Ask, Client, ClientOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::change_reply::Reply;
 use engram_rpc::pb::change_request::Change;
 use engram_rpc::pb::error::Code;
 use engram_rpc::wire::join;
 
-use crate::support::{changes, connect, engine, fill, options, start};
+use crate::support::{SOON, changes, connect, engine, fill, options, start};
 
 fn update(id: u64, keys: &[u64], priorities: &[f64]) -> pb::ChangeRequest {
     let priorities = join(priorities.iter().copied());
@@ -47,6 +48,39 @@ async fn changes_are_made_in_order_and_counted() {
     let end = stream.replies.message().await.unwrap();
     assert!(end.is_none());
     assert_eq!(engine.table("t").unwrap().info().stats.size, 1_500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its_way() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let options = ClientOptions {
+        address: server.address().to_string(),
+        token: None,
+        tls: None,
+        reconnect_timeout: SOON,
+    };
+    let client = Client::new(options).unwrap();
+    fill(&engine.table("t").unwrap(), 0, 10_001, 1);
+    for round in 0..20 {
+        let ask = Ask {
+            table: "t".into(),
+            n: 1,
+            timeout: None,
+            partial: false,
+            pad: false,
+            leased: true,
+        };
+        client.sample(ask).await.unwrap().lease.acknowledge();
+        // Each update finds what the deletion after it removes.
+        let changes = (round * 500..(round + 1) * 500).map(|key| {
+            let updated = client.update_priorities("t", &[key], &[2.0]);
+            (key, updated, client.delete("t", &[key]))
+        });
+        for (key, updated, deleted) in changes.collect::<Vec<_>>() {
+            assert_eq!((updated.await, deleted.await), (Ok(1), Ok(1)), "of {key}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
