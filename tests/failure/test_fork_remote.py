@@ -1,46 +1,22 @@
 """Clients and Datasets go on in a forked child; what belongs to the parent is refused there, and unharmed."""
 
-import os
 from pathlib import Path
 
 import pytest
+from forks import PROGRAM, needs_fork
 from support import run_python
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+pytestmark = needs_fork
 
-HEAD = """
-import os, sys, threading, time, warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads
-import numpy as np
-import engram
-from engram.errors import ForkedError
-
-def forked(text, call):
-    try:
-        call()
-    except ForkedError as error:
-        assert str(error) == (
-            f"this {text} was made before the process forked; make a new one in the child, or start the child "
-            "with the `spawn` or `forkserver` method"
-        ), error
-    else:
-        sys.exit(f"no ForkedError from the {text}")
-
-def fork(work):
-    child = os.fork()
-    if child == 0:
-        work()
-        sys.exit(0)
-    return child
-
-def in_child(work):
-    assert os.waitpid(fork(work), 0)[1] == 0
-
+HEAD = (
+    PROGRAM
+    + """
 server = engram.Server([engram.Table("t"), engram.Table.queue("q", max_size=1000)])
 client = engram.Client(server.address)
 for value in range(20):
     client.insert({"x": value}, {"q": 1.0})
 """
+)
 
 
 def test_clients_and_datasets_go_on_and_all_else_is_refused():

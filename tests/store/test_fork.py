@@ -1,38 +1,13 @@
 """A forked child gets `ForkedError`, ends cleanly, and can have a store of its own."""
 
-import os
 import sys
 
 import pytest
+from forks import PROGRAM as HEAD
+from forks import needs_fork
 from support import run_python
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-
-HEAD = """
-import os, sys, warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads
-import numpy as np
-import engram
-from engram.errors import ForkedError
-
-def forked(text, call):
-    try:
-        call()
-    except ForkedError as error:
-        assert str(error) == (
-            f"this {text} was made before the process forked; make a new one in the child, or start the child "
-            "with the `spawn` or `forkserver` method"
-        ), error
-    else:
-        sys.exit(f"no ForkedError from the {text}")
-
-def in_child(work):
-    child = os.fork()
-    if child == 0:
-        work()
-        sys.exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-"""
+pytestmark = needs_fork
 
 EVERYTHING = """
 store = engram.Store([engram.Table("t"), engram.Table.queue("q", max_size=1000)])

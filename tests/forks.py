@@ -1,0 +1,36 @@
+"""What tests of forks have in common: the head of the programs that they run."""
+
+import os
+
+import pytest
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+PROGRAM = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads
+import numpy as np
+import engram
+from engram.errors import ForkedError
+
+def forked(text, call):
+    try:
+        call()
+    except ForkedError as error:
+        assert str(error) == (
+            f"this {text} was made before the process forked; make a new one in the child, or start the child "
+            "with the `spawn` or `forkserver` method"
+        ), error
+    else:
+        sys.exit(f"no ForkedError from the {text}")
+
+def fork(work):
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.exit(0)
+    return child
+
+def in_child(work):
+    assert os.waitpid(fork(work), 0)[1] == 0
+"""
