@@ -5,6 +5,8 @@ use std::sync::Arc as Token;
 
 use triomphe::Arc;
 
+use crate::prefetch::prefetch;
+
 /// Entries per page. Copying one clones what its entries refer to, cold memory as a rule, so it
 /// is small: a draw of 256 from 5 M items right after a snapshot copies some 256 pages.
 pub const COW_PAGE: usize = 16;
@@ -70,6 +72,13 @@ impl<T: Clone> CowPages<T> {
             let page = std::array::from_fn(|_| self.fill.clone());
             self.pages.push(Arc::new(page));
         }
+    }
+
+    /// Asks for an entry that is written later, and for what says whether its page is shared.
+    pub fn prefetch(&self, at: usize) {
+        let page = &self.pages[at / COW_PAGE];
+        prefetch(&raw const page[at % COW_PAGE]);
+        prefetch(Arc::heap_ptr(page));
     }
 
     /// True while a snapshot is under way or alive: writes may copy pages.

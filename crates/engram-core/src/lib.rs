@@ -15,6 +15,7 @@ pub mod op;
 pub mod pages;
 pub mod payload;
 pub mod pool;
+mod prefetch;
 pub mod rate_limiter;
 pub mod schema;
 pub mod selector;

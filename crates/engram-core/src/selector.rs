@@ -162,10 +162,10 @@ impl Selector {
         }
     }
 
-    /// Reads what an update of these slots will need, so that the cache misses overlap.
-    pub fn touch(&self, slots: impl Iterator<Item = Slot>) {
+    /// Asks for the memory that an update of these slots will need.
+    pub fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         if let Self::Prioritized(prioritized) = self {
-            prioritized.touch(slots);
+            prioritized.prefetch(slots);
         }
     }
 

@@ -1,12 +1,13 @@
 //! A tree of partial sums: draw an index with probability proportional to its weight.
 
 use crate::pages::Pages;
+use crate::prefetch::prefetch;
 
 /// Children per node: two cache lines of sums, six levels for ten million leaves.
 const FANOUT: usize = 16;
 
 /// Draws walked side by side, so that their cache misses overlap.
-const LANES: usize = 32;
+const LANES: usize = 64;
 
 /// Changes that are settled together at most.
 const STALE: usize = 1024;
@@ -142,6 +143,11 @@ impl SumTree {
         self.levels[depth].mins[index] = min;
     }
 
+    /// Asks for leaf `at` and those it is summed up with.
+    pub fn prefetch(&self, at: usize) {
+        prefetch_group(&self.levels[0].sums, at / FANOUT);
+    }
+
     /// Weight of leaf `at`.
     #[must_use]
     pub fn weight(&self, at: usize) -> f64 {
@@ -179,24 +185,28 @@ impl SumTree {
             let mut at = [0_usize; LANES];
             for depth in (1..self.levels.len()).rev() {
                 let below = &self.levels[depth - 1].sums;
-                // Touch first: these loads do not depend on each other, so the misses overlap.
-                let mut touched = 0.0;
-                for at in &at[..masses.len()] {
-                    let group = below.group(at * FANOUT, FANOUT);
-                    touched += group[0] + group[FANOUT / 2];
-                }
-                std::hint::black_box(touched);
+                let next = depth.checked_sub(2).map(|depth| &self.levels[depth].sums);
                 for (at, left) in at.iter_mut().zip(&mut left).take(masses.len()) {
                     if let Some(group) = below.group(*at * FANOUT, FANOUT).first_chunk() {
                         let (child, rest) = descend(group, *left);
                         *at = *at * FANOUT + child;
                         *left = rest;
                     }
+                    if let Some(next) = next {
+                        prefetch_group(next, *at);
+                    }
                 }
             }
             leaves.extend_from_slice(&at[..masses.len()]);
         }
     }
+}
+
+/// Asks for the children of an entry: two cache lines.
+fn prefetch_group(sums: &Pages<f64>, parent: usize) {
+    let group = sums.group(parent * FANOUT, FANOUT);
+    prefetch(&raw const group[0]);
+    prefetch(&raw const group[FANOUT / 2]);
 }
 
 /// The child that holds `mass`, and what remains of it there.

@@ -388,13 +388,11 @@ impl TableState {
                 .map(|slot| (slot, key, priority))
         });
         found.extend(slots);
-        let items = found
-            .iter()
-            .map(|(slot, _, _)| self.contents.items[*slot as usize].touched);
-        std::hint::black_box(items.fold(0, u64::wrapping_add));
-        self.contents
-            .sampler
-            .touch(found.iter().map(|(slot, _, _)| *slot));
+        for (slot, _, _) in &found {
+            self.contents.items.prefetch(*slot as usize);
+        }
+        let slots = found.iter().map(|(slot, _, _)| *slot);
+        self.contents.sampler.prefetch(slots);
         let matched = found.len();
         for (slot, key, priority) in found.drain(..) {
             self.record(&TableOp::SetPriority { key, priority });

@@ -3,6 +3,7 @@
 use super::{Pick, TableRng, below};
 use crate::item::Slot;
 use crate::pages::Pages;
+use crate::prefetch::prefetch;
 
 /// Slots without gaps: removing one moves the last into its place.
 #[derive(Debug)]
@@ -61,6 +62,11 @@ impl Dense {
 
     pub(super) fn slot(&self, position: usize) -> Slot {
         self.slots[position]
+    }
+
+    /// Asks for the slot at a position, which is read later.
+    pub(super) fn prefetch(&self, position: usize) {
+        prefetch(&raw const self.slots[position]);
     }
 
     pub(super) fn pick(&self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {

@@ -48,9 +48,11 @@ impl Prioritized {
             .set(self.dense.position(slot), weight(priority, self.exponent));
     }
 
-    pub(super) fn touch(&self, slots: impl Iterator<Item = Slot>) {
-        let weights = slots.map(|slot| self.tree.weight(self.dense.position(slot)));
-        std::hint::black_box(weights.sum::<f64>());
+    /// Asks for the weights of these slots and their neighbours, which are summed up together.
+    pub(super) fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
+        for slot in slots {
+            self.tree.prefetch(self.dense.position(slot));
+        }
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
@@ -85,6 +87,9 @@ impl Prioritized {
         let masses: Vec<f64> = (0..n).map(|_| unit(rng) * total).collect();
         let mut positions = Vec::with_capacity(n);
         self.tree.find(&masses, &mut positions);
+        for position in &positions {
+            self.dense.prefetch(*position);
+        }
         picks.extend(positions.into_iter().map(|position| Pick {
             slot: self.dense.slot(position),
             probability: self.tree.weight(position) / total,

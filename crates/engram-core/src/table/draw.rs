@@ -2,6 +2,7 @@
 
 use crate::item::Slot;
 use crate::op::{Removal, TableOp};
+use crate::prefetch::prefetch_all;
 use crate::selector::Odds;
 use crate::table::{TableState, Trash};
 use crate::trajectory::Trajectory;
@@ -126,22 +127,18 @@ impl TableState {
         picks.clear();
         keys.clear();
         self.contents.sampler.pick(n, &mut self.rng, &mut picks);
-        // These two loops only read, so their cache misses overlap: items first, then chunks.
-        keys.extend(
-            picks
-                .iter()
-                .map(|pick| self.contents.items[pick.slot as usize].key),
-        );
-        let steps =
-            picks.iter().map(
-                |pick| match &self.contents.items[pick.slot as usize].trajectory {
-                    Some(Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. }) => {
-                        chunk.origin().steps
-                    }
-                    _ => 0,
-                },
-            );
-        std::hint::black_box(steps.fold(0, u32::wrapping_add));
+        for pick in &picks {
+            self.contents.items.prefetch(pick.slot as usize);
+        }
+        for pick in &picks {
+            let item = &self.contents.items[pick.slot as usize];
+            keys.push(item.key);
+            if let Some(Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. }) =
+                &item.trajectory
+            {
+                prefetch_all(&raw const **chunk);
+            }
+        }
         self.record(&TableOp::Sample {
             keys: &keys,
             leased,
