@@ -10,8 +10,6 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use crate::spare;
-
 /// Alignment of every buffer: one cache line, enough for any vector load.
 pub const ALIGN: usize = 64;
 
@@ -50,17 +48,6 @@ impl AlignedBytes {
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { ptr, len })
     }
-
-    /// A buffer of `len` bytes of any value, for whoever overwrites them; `None` as for
-    /// [`AlignedBytes::zeroed`]. A large one is the memory of one of its length that was dropped, if there is one.
-    #[must_use]
-    pub fn arbitrary(len: usize) -> Option<Self> {
-        let Some(address) = spare::take(len) else {
-            return Self::zeroed(len);
-        };
-        let ptr = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
-        Some(Self { ptr, len })
-    }
 }
 
 impl Deref for AlignedBytes {
@@ -81,11 +68,9 @@ impl DerefMut for AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        for (address, len) in spare::keep((self.ptr.as_ptr().expose_provenance(), self.len)) {
-            if let Some(layout) = Self::layout(len) {
-                // SAFETY: allocated in this module with this very layout, and in nobody's hands.
-                unsafe { dealloc(std::ptr::with_exposed_provenance_mut(address), layout) };
-            }
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: allocated in this module with this very layout.
+            unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
     }
 }
@@ -118,23 +103,6 @@ pub(crate) mod failing {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn large_ones_are_used_again() {
-        // A size that no other test has. Another test may hold the lock of what is spare.
-        let size = 12_345_600;
-        let again = (0..100).any(|_| {
-            let mut first = AlignedBytes::arbitrary(size).unwrap();
-            first.fill(7);
-            drop(first);
-            let second = AlignedBytes::arbitrary(size).unwrap();
-            assert_eq!(second.len(), size);
-            second.iter().all(|byte| *byte == 7)
-        });
-        assert!(again);
-        let zeroed = AlignedBytes::zeroed(size).unwrap();
-        assert!(zeroed.iter().all(|byte| *byte == 0));
-    }
 
     #[test]
     fn buffers_are_aligned_and_empty_ones_are_fine() {

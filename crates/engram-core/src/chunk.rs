@@ -106,7 +106,7 @@ impl Chunk {
     pub fn unpack(&self, pinned: &Pinned<'_>, column: usize) -> Result<AlignedBytes> {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
-        let mut out = AlignedBytes::arbitrary(bytes).ok_or_else(|| {
+        let mut out = AlignedBytes::zeroed(bytes).ok_or_else(|| {
             let name = &self.schema.layout.names[column];
             Error::out_of_memory(format_args!("column `{name}` of a chunk"), Some(bytes))
         })?;
@@ -443,7 +443,7 @@ impl StringColumn {
 }
 
 fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
-    AlignedBytes::arbitrary(bytes)
+    AlignedBytes::zeroed(bytes)
         .ok_or_else(|| Error::out_of_memory(format_args!("a chunk of {rows} rows"), Some(bytes)))
 }
 

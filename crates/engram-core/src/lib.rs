@@ -20,7 +20,6 @@ pub mod rate_limiter;
 pub mod schema;
 pub mod selector;
 pub mod shared_bytes;
-mod spare;
 pub mod sum_tree;
 pub mod table;
 pub mod trajectory;

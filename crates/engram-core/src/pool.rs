@@ -67,7 +67,7 @@ impl Pool {
     #[must_use]
     pub fn take(self: &Arc<Self>, len: usize) -> Option<PooledBytes> {
         let found = (len >= WORTH_POOLING).then(|| self.find(len)).flatten();
-        let bytes = found.or_else(|| AlignedBytes::arbitrary(len))?;
+        let bytes = found.or_else(|| AlignedBytes::zeroed(len))?;
         Some(PooledBytes {
             bytes: Some(bytes),
             len,

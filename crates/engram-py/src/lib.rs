@@ -25,6 +25,10 @@ mod writer;
 
 use pyo3::prelude::*;
 
+/// Gives memory back, and does not fall into pieces, where items of many sizes come and go for long.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Native half of `engram`; its face is in the Python files beside it.
 #[pymodule]
 fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -71,7 +71,7 @@ impl Arriving {
             before => {
                 // As much again as has come, at most.
                 let room = self.due.min(2 * end);
-                let mut bytes = AlignedBytes::arbitrary(room).ok_or_else(|| {
+                let mut bytes = AlignedBytes::zeroed(room).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
                     Broken::TooMuch(error.to_string())
                 })?;
