@@ -26,9 +26,10 @@ def run(monkeypatch):
 class Spawned:
     """A running command."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, new_session=False):
         command = [sys.executable, "-c", MAIN, *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, start_new_session=new_session, **pipes)
 
     def line(self):
         """The next line of stdout."""
@@ -47,8 +48,8 @@ def spawn():
     """Starts a command in a process of its own: `spawn("top", address)`."""
     spawned = []
 
-    def start(*args):
-        spawned.append(Spawned(*args))
+    def start(*args, **options):
+        spawned.append(Spawned(*args, **options))
         return spawned[-1]
 
     yield start

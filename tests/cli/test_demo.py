@@ -1,6 +1,5 @@
 """`engram demo`, from its arguments to its exit status."""
 
-import contextlib
 import json
 import os
 import signal
@@ -10,24 +9,15 @@ from pathlib import Path
 
 import pytest
 from support import until
-from typer.testing import CliRunner
 
-from engram.cli import app
 from engram.cli.interrupt import DeferredInterrupt
 
 TINY = ["--headless", "--max-steps", "1100"]
 
 
-@pytest.fixture
-def invoke(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    return lambda *args: CliRunner().invoke(app, ["demo", *map(str, args)])
-
-
 @pytest.mark.jax
-def test_summary_plot_and_record(invoke, tmp_path):
-    result = invoke(*TINY, "--out", tmp_path / "new")
+def test_summary_plot_and_record(run, tmp_path):
+    result = run("demo", *TINY, "--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     assert "not solved in" in result.stdout
     assert "items: " in result.stdout
@@ -40,8 +30,8 @@ def test_summary_plot_and_record(invoke, tmp_path):
 
 
 @pytest.mark.jax
-def test_json_is_all_there_is_on_stdout(invoke, tmp_path):
-    result = invoke(*TINY, "--json", "--seed", 3, "--seeds", 2, "--target", 5, "--out", tmp_path)
+def test_json_is_all_there_is_on_stdout(run, tmp_path):
+    result = run("demo", *TINY, "--json", "--seed", 3, "--seeds", 2, "--target", 5, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert [run["seed"] for run in record["runs"]] == [3, 4]
@@ -54,15 +44,17 @@ def test_json_is_all_there_is_on_stdout(invoke, tmp_path):
 
 
 @pytest.mark.jax
-def test_seeds_make_a_table(invoke, tmp_path):
-    result = invoke(*TINY, "--seeds", 2, "--target", 5, "--out", tmp_path)
+def test_seeds_make_a_table(run, tmp_path):
+    result = run("demo", *TINY, "--seeds", 2, "--target", 5, "--out", tmp_path)
     assert "CartPole-v1, target 5" in result.stdout
     assert "solved 2 of 2 seeds" in result.stdout
 
 
 @pytest.mark.jax
-def test_several_processes_and_atari(invoke, tmp_path):
-    result = invoke("--headless", "--steps", 100, "--env", "ALE/Pong-v5", "--processes", 2, "--json", "--out", tmp_path)
+def test_several_processes_and_atari(run, tmp_path):
+    result = run(
+        "demo", "--headless", "--steps", 100, "--env", "ALE/Pong-v5", "--processes", 2, "--json", "--out", tmp_path
+    )
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert (record["env"], record["processes"], record["target"]) == ("ALE/Pong-v5", 2, None)
@@ -71,15 +63,15 @@ def test_several_processes_and_atari(invoke, tmp_path):
 
 
 @pytest.mark.jax
-def test_other_environments_bring_their_own_threshold(invoke, tmp_path):
-    result = invoke("--headless", "--max-steps", 50, "--env", "Acrobot-v1", "--json", "--out", tmp_path)
+def test_other_environments_bring_their_own_threshold(run, tmp_path):
+    result = run("demo", "--headless", "--max-steps", 50, "--env", "Acrobot-v1", "--json", "--out", tmp_path)
     assert json.loads(result.stdout)["target"] == -100
     assert json.loads(result.stdout)["runs"][0]["mean_return"] is None
 
 
 @pytest.mark.jax
-def test_an_environment_that_does_not_fit_is_refused(invoke, tmp_path):
-    result = invoke("--env", "Pendulum-v1", "--out", tmp_path / "never")
+def test_an_environment_that_does_not_fit_is_refused(run, tmp_path):
+    result = run("demo", "--env", "Pendulum-v1", "--out", tmp_path / "never")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: environment `Pendulum-v1` has observations `Box(")
@@ -89,38 +81,35 @@ def test_an_environment_that_does_not_fit_is_refused(invoke, tmp_path):
 
 
 @pytest.mark.jax
-def test_out_must_not_be_a_file(invoke, tmp_path):
+def test_out_must_not_be_a_file(run, tmp_path):
     (tmp_path / "taken").touch()
-    result = invoke("--out", tmp_path / "taken")
+    result = run("demo", "--out", tmp_path / "taken")
     assert result.exit_code == 2
     assert "is a file; it must be a folder, made if missing" in result.stderr
 
 
-def test_a_missing_extra_says_what_to_install(invoke, monkeypatch):
+def test_a_missing_extra_says_what_to_install(run, monkeypatch):
     for module in [name for name in sys.modules if name.startswith("engram.agents")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.setitem(sys.modules, "jax", None)
-    result = invoke("--headless")
+    result = run("demo", "--headless")
     assert result.exit_code == 2
     assert "which is not installed; install the extra `agents` of this package" in result.stderr
     assert "`uv pip install -e '.[agents]'` or `make install`" in result.stderr
 
 
-# A child of a background job is born with SIGINT ignored: give it Python's own handling first.
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
+ENDLESS = ["--headless", "--target", 501]
 
 
 @pytest.mark.jax
-def test_ctrl_c_ends_with_a_summary(tmp_path):
-    command = [sys.executable, "-c", MAIN, "demo", "--headless", "--target", "501", "--out", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        for line in child.stderr:
-            if "| step" in line:
-                break
-        child.send_signal(signal.SIGINT)
-        stdout, stderr = child.communicate(timeout=60)
-    assert child.returncode == 130, stderr
+def test_ctrl_c_ends_with_a_summary(spawn, tmp_path):
+    demo = spawn("demo", *ENDLESS, "--out", tmp_path)
+    for line in demo.process.stderr:
+        if "| step" in line:
+            break
+    status, stdout, stderr = demo.ended(signal.SIGINT)
+    assert status == 130, stderr
     assert stdout.startswith("interrupted after")
     assert (tmp_path / "returns.png").exists()
 
@@ -139,30 +128,28 @@ def is_there(pid):
         return False
 
 
-@contextlib.contextmanager
-def three_processes(tmp_path):
-    """The demo in a session of its own, once both actors play."""
-    command = [sys.executable, "-c", MAIN, "demo", "--headless", "--target", "501", "--out", str(tmp_path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*command, "--processes", "3"], start_new_session=True, **pipes) as child:
-        for line in child.stderr:
-            if "| step" in line and "| step 0 " not in line:
-                break
-        yield child
+@pytest.fixture
+def three_processes(spawn, tmp_path):
+    """The demo in a session of its own, once both actors play; and the processes below it."""
+    demo = spawn("demo", *ENDLESS, "--out", tmp_path, "--processes", 3, new_session=True)
+    for line in demo.process.stderr:
+        if "| step" in line and "| step 0 " not in line:
+            break
+    below = descendants(demo.process.pid)
+    assert len(below) >= 2
+    return demo, below
 
 
 @pytest.mark.jax
-def test_ctrl_c_ends_all_processes(tmp_path):
-    with three_processes(tmp_path) as child:
-        below = descendants(child.pid)
-        for pid in below:
-            os.kill(pid, signal.SIGINT)  # not theirs to end by
-        for _ in range(2):
-            assert "| step" in child.stderr.readline()
-        os.killpg(child.pid, signal.SIGINT)  # as a terminal does
-        stdout, stderr = child.communicate(timeout=60)
-    assert len(below) >= 2
-    assert child.returncode == 130, stderr
+def test_ctrl_c_ends_all_processes(three_processes):
+    demo, below = three_processes
+    for pid in below:
+        os.kill(pid, signal.SIGINT)  # not theirs to end by
+    for _ in range(2):
+        assert "| step" in demo.process.stderr.readline()
+    os.killpg(demo.process.pid, signal.SIGINT)  # as a terminal does
+    status, stdout, stderr = demo.ended()
+    assert status == 130, stderr
     assert stdout.startswith("interrupted after")
     assert "Traceback" not in stderr
     until(lambda: not any(map(is_there, below)))
@@ -170,12 +157,9 @@ def test_ctrl_c_ends_all_processes(tmp_path):
 
 @pytest.mark.jax
 @pytest.mark.crash
-def test_actors_outlive_no_killed_learner(tmp_path):
-    with three_processes(tmp_path) as child:
-        below = descendants(child.pid)
-        child.kill()
-        _, stderr = child.communicate(timeout=60)  # until the last of them has closed it
-    assert len(below) >= 2
+def test_actors_outlive_no_killed_learner(three_processes):
+    demo, below = three_processes
+    _, _, stderr = demo.ended(signal.SIGKILL)  # until the last of them has closed it
     assert "actor 0: " in stderr
     assert "actor 1: " in stderr
     assert "Traceback" not in stderr
@@ -184,13 +168,12 @@ def test_actors_outlive_no_killed_learner(tmp_path):
 
 @pytest.mark.jax
 @pytest.mark.crash
-def test_a_dead_actor_ends_the_demo(tmp_path):
-    with three_processes(tmp_path) as child:
-        below = descendants(child.pid)
-        victim = next(pid for pid in below if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        os.kill(victim, signal.SIGKILL)
-        _, stderr = child.communicate(timeout=60)
-    assert child.returncode == 2
+def test_a_dead_actor_ends_the_demo(three_processes):
+    demo, below = three_processes
+    victim = next(pid for pid in below if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(victim, signal.SIGKILL)
+    status, _, stderr = demo.ended()
+    assert status == 2
     assert f"(process {victim}) was killed by SIGKILL; all 2 must play until the learner ends them" in stderr
     until(lambda: not any(map(is_there, below)))
 

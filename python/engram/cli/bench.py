@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 import engram
+from engram.cli.interrupt import EXIT_INTERRUPTED
 from engram.cli.remote import Ca, Certificate, JsonFlag, Key, Token, failures
 from engram.errors import EngramError, UnknownTableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 BATCH = 256  # items per sample and update
 ENVS = 64  # environments of the batched writer

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from engram.cli.interrupt import DeferredInterrupt
+from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
 from engram.cli.progress import Reporter, make_reporter
 from engram.errors import EngramError
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from engram.agents.dqn import DQNConfig, Progress, Result
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 NEXT_COMMANDS = (
     "engram demo --seeds 5 --headless",
     "engram demo --processes 3",

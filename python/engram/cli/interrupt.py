@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import FrameType
 
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
 
 class DeferredInterrupt:
     """While its block runs, the first Ctrl-C only leaves a note, which `check` raises; the second acts at once.
