@@ -87,6 +87,7 @@ def changes() -> Iterator[Workload]:
         prioritized=True,
         quick_items=2_000,
         contenders=(
+            Contender("engram", "Engram, `update_priorities`, `wait=False`", "unwaited"),
             Contender("engram", "Engram, `update_priorities` in 8 threads", "threads"),
             Contender("engram", "Engram, `update_priorities`", "client"),
             Contender("reverb", "Reverb, `client.mutate_priorities`", "client", target=ratio(3)),

@@ -193,13 +193,15 @@ def update(task: Task) -> float:
     keys = itertools.cycle([store.sample(TABLE, task.batch).info.key for _ in range(64)])
     fresh = common.priorities(task.batch)
 
+    wait = task.variant != "unwaited"
+
     def block() -> int:
-        store.update_priorities(TABLE, next(keys), fresh)
+        store.update_priorities(TABLE, next(keys), fresh, wait=wait)
         return 1
 
     if task.variant == "threads":
         return common.rate_in_threads(CALLS_UNDER_WAY, block, task.seconds)
-    return common.rate(block, task.seconds)
+    return common.rate(block, task.seconds, finish=lambda: store.update_priorities(TABLE, [], []))
 
 
 def latency(task: Task) -> float:

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -166,26 +166,55 @@ class AnyStore:
             self._native.sample(table, _checks.integer("`n`", n, high=_checks.MAX_BATCH), timeout, partial, pad)
         )
 
-    def update_priorities(self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
+    @overload
+    def update_priorities(
+        self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: Literal[True] = True
+    ) -> int: ...
+
+    @overload
+    def update_priorities(
+        self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: bool
+    ) -> int | None: ...
+
+    def update_priorities(
+        self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: bool = True
+    ) -> int | None:
         """Sets the priorities of items; keys that have left the table are passed over.
 
         Args:
             table: Name of the table.
             keys: `[B]` integers, as in `batch.info.key`.
             priorities: `[B]` numbers.
+            wait: False: a client goes on at once while at most 8 changes are under way; the server makes them in order.
+                An error of such a change is raised by a later change, or by `close`.
 
         Returns:
-            How many of the keys were there.
+            How many of the keys were there; None without waiting.
 
         Raises:
             PriorityError: One is NaN, or negative or infinite where it is a weight; none is applied.
             InvalidArgumentError: The two differ in length, or have more than one axis.
         """
-        return self._native.update_priorities(table, _keys(keys), _priorities(priorities))
+        return self._native.update_priorities(table, _keys(keys), _priorities(priorities), wait)
 
-    def delete(self, table: str, keys: npt.ArrayLike) -> int:
-        """Deletes items; keys that have left the table are passed over. Returns how many were there."""
-        return self._native.delete(table, _keys(keys))
+    @overload
+    def delete(self, table: str, keys: npt.ArrayLike, *, wait: Literal[True] = True) -> int: ...
+
+    @overload
+    def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool) -> int | None: ...
+
+    def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool = True) -> int | None:
+        """Deletes items; keys that have left the table are passed over.
+
+        Args:
+            table: Name of the table.
+            keys: `[B]` integers, as in `batch.info.key`.
+            wait: As for `update_priorities`.
+
+        Returns:
+            How many of the keys were there; None without waiting.
+        """
+        return self._native.delete(table, _keys(keys), wait)
 
     def reset(self, table: str) -> None:
         """Empties a table and zeroes its counters. Calls that wait go on waiting."""
@@ -223,7 +252,10 @@ class AnyStore:
         self._native.set_rate_limiter(table, rate_limiter)
 
     def close(self) -> None:
-        """Ends every waiting call with `ClosedError` and forgets all tables. May be called again."""
+        """Ends every waiting call with `ClosedError` and forgets all tables. May be called again.
+
+        A client first waits for changes that nobody waited for, and raises the first error among them.
+        """
         self._native.close()
 
     def __enter__(self) -> Self:

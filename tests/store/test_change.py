@@ -10,6 +10,7 @@ from engram.errors import (
     ClosedError,
     InvalidArgumentError,
     PriorityError,
+    UnknownTableError,
 )
 
 
@@ -104,6 +105,30 @@ def test_prioritized_rejects_in_either_role(open_store, selector):
 def test_bad_updates(three, keys, values, text):
     with raises(InvalidArgumentError, text):
         three[0].update_priorities("t", keys, values)
+
+
+def test_what_nobody_waits_for_is_done_in_order(three):
+    store, keys = three
+    for value in range(1, 101):
+        assert store.update_priorities("t", keys, [value, value + 1, value + 2], wait=False) is None
+    assert store.delete("t", keys[:1], wait=False) is None
+    assert store.update_priorities("t", keys, [7.0, 8.0, 9.0]) == 2
+    assert priorities(store, "t", keys) == [None, 8.0, 9.0]
+
+
+@pytest.mark.parametrize("change", ["update_priorities", "delete"])
+def test_errors_of_what_nobody_waits_for_come_with_a_later_change(three, change):
+    store, keys = three
+    arguments = ([1], [1.0]) if change == "update_priorities" else ([1],)
+
+    def change_another():
+        getattr(store, change)("nowhere", *arguments, wait=False)
+        store.update_priorities("t", keys, [4.0, 5.0, 6.0])
+
+    with raises(UnknownTableError, "no table `nowhere`; known tables: `t`"):
+        change_another()
+    # Once only.
+    assert store.update_priorities("t", keys, [2.0, 3.0, 4.0]) == 3
 
 
 # --- delete and reset ----------------------------------------------------------------------------

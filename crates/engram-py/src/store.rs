@@ -24,7 +24,7 @@ use crate::door::{Home, Timeout, enter, wait_for};
 use crate::errors;
 use crate::insert::Inserter;
 use crate::stream::{Fetching, PyStream};
-use crate::tables::{Place, Tables, There, wait_for_reply};
+use crate::tables::{Place, Tables, There};
 
 /// How long an answer may take beyond its deadline.
 const GRACE: Duration = Duration::from_millis(750);
@@ -140,10 +140,11 @@ impl Store {
                 engine.close();
                 Ok(())
             }),
-            Tables::There(link) => enter(py, || {
-                link.client.close();
-                Ok(())
-            }),
+            Tables::There(link) => {
+                let changed = link.settle_changes(py, 0);
+                py.detach(|| link.client.close());
+                changed
+            }
         }
     }
 
@@ -276,16 +277,18 @@ impl Store {
         table: &str,
         keys: PyReadonlyArray1<'_, u64>,
         priorities: PyReadonlyArray1<'_, f64>,
-    ) -> PyResult<usize> {
+        wait: bool,
+    ) -> PyResult<Option<usize>> {
         // Copies: other threads may write to the arrays once the GIL is gone.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         match self.tables(py)? {
-            Tables::Here(engine) => enter(py, || {
-                engine.table(table)?.update_priorities(&keys, &priorities)
-            }),
+            Tables::Here(engine) => {
+                let update = || engine.table(table)?.update_priorities(&keys, &priorities);
+                enter(py, update).map(|matched| wait.then_some(matched))
+            }
             Tables::There(link) => {
                 let reply = link.client.update_priorities(table, &keys, &priorities);
-                wait_for_reply(py, reply).map(count)
+                link.changed(py, reply, wait)
             }
         }
     }
@@ -309,11 +312,15 @@ impl Store {
         py: Python<'_>,
         table: &str,
         keys: PyReadonlyArray1<'_, u64>,
-    ) -> PyResult<usize> {
+        wait: bool,
+    ) -> PyResult<Option<usize>> {
         let keys = keys.as_slice()?.to_vec();
         match self.tables(py)? {
-            Tables::Here(engine) => enter(py, || engine.table(table)?.delete(&keys)),
-            Tables::There(link) => wait_for_reply(py, link.client.delete(table, &keys)).map(count),
+            Tables::Here(engine) => {
+                let matched = enter(py, || engine.table(table)?.delete(&keys));
+                matched.map(|matched| wait.then_some(matched))
+            }
+            Tables::There(link) => link.changed(py, link.client.delete(table, &keys), wait),
         }
     }
 
@@ -358,11 +365,6 @@ impl Store {
         let snapshot = enter(py, || Ok(engine.table(table)?.snapshot()))?;
         Ok(Snapshot(Home::new("snapshot", snapshot)))
     }
-}
-
-/// A server's counts fit.
-fn count(matched: u64) -> usize {
-    usize::try_from(matched).unwrap_or(usize::MAX)
 }
 
 fn sample_here(

@@ -1,6 +1,6 @@
 //! Where the tables are: in this process, or at a server.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,9 @@ use crate::errors;
 
 /// How long a server may take to answer beyond a deadline.
 pub(crate) const ANSWER: Duration = Duration::from_millis(400);
+
+/// Changes under way at a time that nobody waits for.
+const CHANGES_UNDER_WAY: usize = 8;
 
 /// What a store object stands for.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub(crate) struct Link {
     forks: u64,
     pub(crate) client: Arc<Client>,
     memory: Mutex<Memory>,
+    /// Changes that nobody waits for, oldest first.
+    changes: Mutex<VecDeque<Reply<u64>>>,
 }
 
 /// What single inserts need again and again.
@@ -68,6 +73,7 @@ impl There {
             forks: forks(),
             client: Arc::new(client),
             memory: Mutex::default(),
+            changes: Mutex::default(),
         });
         // The parent's threads, which its client would wait for, are not here.
         std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
@@ -79,7 +85,11 @@ impl There {
     pub(crate) fn settle(&self, py: Python<'_>) {
         let known = self.link.load_full();
         match known {
-            Some(link) if link.forks == forks() => py.detach(|| link.client.settle()),
+            Some(link) if link.forks == forks() => {
+                // Whoever wants to hear what became of the changes closes the client.
+                let _ = link.settle_changes(py, 0);
+                py.detach(|| link.client.settle());
+            }
             foreign => std::mem::forget(foreign),
         }
     }
@@ -133,6 +143,46 @@ impl Link {
     /// Forgets what a table was made with: it may have been made anew. True if that was known.
     pub(crate) fn forget(&self, table: &str) -> bool {
         self.memory().described.remove(table).is_some()
+    }
+
+    /// How many keys a change matched; or, without waiting, what became of changes before it.
+    pub(crate) fn changed(
+        &self,
+        py: Python<'_>,
+        reply: Reply<u64>,
+        wait: bool,
+    ) -> PyResult<Option<usize>> {
+        if !wait {
+            self.changes().push_back(reply);
+            return self.settle_changes(py, CHANGES_UNDER_WAY).map(|()| None);
+        }
+        let matched = wait_for_reply(py, reply)?;
+        // Those before it have been heard of: the server answers in order.
+        self.settle_changes(py, 0)?;
+        Ok(Some(usize::try_from(matched).unwrap_or(usize::MAX)))
+    }
+
+    /// Waits until at most so many changes are under way that nobody waited for.
+    ///
+    /// # Errors
+    /// That of the first that failed.
+    pub(crate) fn settle_changes(&self, py: Python<'_>, most: usize) -> PyResult<()> {
+        loop {
+            let oldest = {
+                let mut changes = self.changes();
+                if changes.len() <= most {
+                    return Ok(());
+                }
+                changes.pop_front()
+            };
+            if let Some(reply) = oldest {
+                wait_for_reply(py, reply)?;
+            }
+        }
+    }
+
+    fn changes(&self) -> MutexGuard<'_, VecDeque<Reply<u64>>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An outbox for one insert.
