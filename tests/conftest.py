@@ -5,6 +5,7 @@ import os
 
 import hypothesis
 import pytest
+from certificates import Certificates
 
 import engram
 
@@ -57,3 +58,15 @@ def open_store(request: pytest.FixtureRequest):
         store.close()
         if isinstance(store, Remote):
             store.server.stop()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """A server's and a client's, of one authority."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory):
+    """The same of another authority."""
+    return Certificates(tmp_path_factory.mktemp("strangers"))

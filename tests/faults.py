@@ -44,6 +44,11 @@ class ServerProcess:
     def signal(self, number):
         os.kill(self._process.pid, number)
 
+    def freeze(self):
+        """Stops its clock; from when this returns on, it does nothing, and its connections stay."""
+        self.signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)
+
     def kill(self):
         """Ends it at once, as `kill -9` does."""
         self.signal(signal.SIGKILL)

@@ -85,6 +85,18 @@ def one_of(what: str, value: object, union: object, hint: str) -> None:
     raise InvalidArgumentError(f"{what} must be {hint}; got {found}")
 
 
+def text(what: str, value: object) -> None:
+    """Text, which bytes are not."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} must be text; got {_describe(value)}")
+
+
+def secret(what: str, value: object) -> None:
+    """Text that no message repeats."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} must be text; got something of type {type(value).__name__}")
+
+
 def table(what: str, value: object) -> None:
     """The name of a table."""
     if not isinstance(value, str):

@@ -43,8 +43,14 @@ class Client(AnyStore):
             reconnect_timeout: Seconds that a server may be gone before calls fail.
 
         Raises:
-            InvalidArgumentError: The address has no port, or a file is unreadable.
+            InvalidArgumentError: The address is not `host:port`, or a file is unreadable.
         """
+        _checks.text("`address`", address)
+        if "://" in address:
+            scheme = address.partition("://")[0]
+            raise InvalidArgumentError(f"address is `{address}`: `{scheme}://` is too much; give `host:port`")
+        if token is not None:
+            _checks.secret("`token`", token)
         if (certificate is None) != (key is None):
             raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
         if ca is None and (certificate is not None or server_name is not None):

@@ -66,6 +66,8 @@ class Server:
             seed = _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
         if not own and seed is not None:
             raise InvalidArgumentError(f"`seed` is {seed}; it seeds a store of the server's own, and one was given")
+        if token is not None:
+            _checks.secret("`token`", token)
         if (certificate is None) != (key is None):
             raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
         if client_ca is not None and certificate is None:

@@ -54,6 +54,17 @@ def test_tables_come_from_a_file(serve, tmp_path):
     assert served.ended(signal.SIGTERM)[0] == 0
 
 
+def test_the_same_seed_draws_the_same(serve):
+    def drawn(seed):
+        _, _, address = serve("--seed", seed)
+        client = engram.Client(address)
+        for value in range(100):
+            client.insert({"x": np.float32(value)}, {"replay": 1.0})
+        return client.sample("replay", 20, timeout=10).data["x"].tolist()
+
+    assert drawn(3) == drawn(3) != drawn(4)
+
+
 def test_a_token_may_come_from_the_environment(serve, monkeypatch):
     monkeypatch.setenv("ENGRAM_TOKEN", "s3cret")
     _, _, address = serve()

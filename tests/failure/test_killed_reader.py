@@ -3,9 +3,9 @@
 import signal
 import subprocess
 import sys
-import time
 
-from support import fill
+import pytest
+from support import fill, until
 
 from engram import Server, Table
 
@@ -24,13 +24,24 @@ for number, batch in enumerate(dataset, start=1):
 """
 
 
-def reader(server, reads):
-    arguments = [server.address, str(SIZE), str(PREFETCH), str(reads)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", READER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
+@pytest.fixture
+def reader():
+    """Starts readers, `reader(server, reads)`; none of them outlives the test."""
+    started = []
+
+    def start(server, reads):
+        arguments = [server.address, str(SIZE), str(PREFETCH), str(reads)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", READER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def go(process):
@@ -44,22 +55,26 @@ def batch(line):
 
 def rest(process):
     """The batches of a reader that ends by itself, as there are no more."""
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    return [batch(line) for line in out.splitlines()]
+    batches = [batch(line) for line in process.stdout]
+    assert process.wait(timeout=60) == 0
+    return batches
 
 
-def test_one_of_three_prefetching_readers_is_killed():
+def test_one_of_three_prefetching_readers_is_killed(reader):
     with Server([Table.queue("q", max_size=ITEMS)]) as server:
         fill(server.store, "q", range(ITEMS))
         victim, *others = [reader(server, VICTIM_READS), reader(server, 0), reader(server, 0)]
-        for process in (victim, *others):
-            go(process)
+        go(victim)
         seen = [batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
-        time.sleep(0.3)  # what it has acknowledged arrives
+        # What it has acknowledged arrives, all but the batch at hand; what it fetches ahead is on lease.
+        until(lambda: server.store.info()["q"].size == ITEMS - (VICTIM_READS - 1) * SIZE)
+        until(lambda: server.store.info()["q"].leased_out == (1 + PREFETCH) * SIZE)
+        for process in others:
+            go(process)
+        first = [batch(process.stdout.readline()) for process in others]
         victim.send_signal(signal.SIGKILL)
-        assert victim.communicate()[0] == ""
-        survivors = [rest(process) for process in others]
+        assert victim.stdout.read() == ""
+        survivors = [[read, *rest(process)] for read, process in zip(first, others, strict=True)]
         assert (server.store.info()["q"].size, server.store.info()["q"].leased_out) == (0, 0)
 
     # Every key arrives, once; the victim's last batch, which it has not acknowledged, twice.

@@ -28,7 +28,7 @@ def written(client):
 
 
 def loaded(client):
-    with engram.Dataset(client, "t", batch_size=1) as dataset:
+    with engram.Dataset(client, "t", batch_size=1, timeout=10) as dataset:
         next(iter(dataset))
 
 
@@ -36,7 +36,7 @@ CALLS = {
     "info": lambda client: client.info(),
     "create": lambda client: client.create_table(engram.Table("u")),
     "insert": lambda client: client.insert(STEP, {"t": 1.0}),
-    "sample": lambda client: client.sample("t", 1),
+    "sample": lambda client: client.sample("t", 1, timeout=10),
     "update": lambda client: client.update_priorities("t", [1], [1.0]),
     "delete": lambda client: client.delete("t", [1]),
     "writer": written,
@@ -77,6 +77,14 @@ def test_a_token_must_be_sendable(token):
 def test_a_client_refuses_a_token_that_cannot_be_sent():
     with raises(InvalidArgumentError, "the token has characters other than visible ASCII"):
         engram.Client("127.0.0.1:1", token="line\n")
+
+
+def test_a_token_is_text():
+    text = "`token` must be text; got something of type bytes"
+    with raises(InvalidArgumentError, text):
+        make(token=TOKEN.encode())
+    with raises(InvalidArgumentError, text):
+        engram.Client("127.0.0.1:1", token=TOKEN.encode())
 
 
 def test_a_token_is_shown_by_nobody():
@@ -236,11 +244,17 @@ def test_hosts_that_are_not_here():
         (":7077", "it has no host, or no port number"),
         ("localhost:70000", "it has no host, or no port number"),
         ("unix:", "it has no path"),
+        ("http://localhost:7077", "`http://` is too much"),
     ],
 )
 def test_addresses_that_are_none(address, why):
     with raises(InvalidArgumentError, f"address is `{address}`: {why}; give `host:port`"):
         engram.Client(address)
+
+
+def test_an_address_is_text():
+    with raises(InvalidArgumentError, "`address` must be text; got 7077 (int)"):
+        engram.Client(7077)
 
 
 def test_something_else_listens_there():

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
+from engram.cli.program import program
 from engram.cli.progress import Reporter, make_reporter
 from engram.errors import EngramError
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 NEXT_COMMANDS = (
-    "engram demo --seeds 5 --headless",
-    "engram demo --processes 3",
-    "engram demo --env Acrobot-v1",
-    "engram demo --env ALE/Pong-v5",
+    "demo --seeds 5 --headless",
+    "demo --processes 3",
+    "demo --env Acrobot-v1",
+    "demo --env ALE/Pong-v5",
 )
 
 
@@ -196,7 +197,7 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     console.print(f"plot:  {summary['plot']}", highlight=False, soft_wrap=True)
     console.print("next:")
     for command in NEXT_COMMANDS:
-        console.print(f"  {command}", highlight=False)
+        console.print(f"  {program()} {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def headline(run: dict[str, Any]) -> str:

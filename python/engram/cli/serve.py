@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import engram
+from engram.cli.program import program
 from engram.cli.remote import Token, failures
 from engram.cli.tables import read_tables
 
@@ -52,7 +53,7 @@ def serve(
             seed=seed,
         ) as server:
             names = ", ".join(server.store.tables)
-            typer.echo(f"serving {names} at {server.address}; look with `engram top {server.address}`")
+            typer.echo(f"serving {names} at {server.address}; look with `{program()} top {server.address}`")
             if server.metrics_address is not None:
                 scheme = "http" if certificate is None else "https"
                 typer.echo(f"metrics at {scheme}://{server.metrics_address}/metrics")

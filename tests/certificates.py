@@ -1,6 +1,5 @@
-"""Certificates, made for each session by an authority of its own."""
+"""Certificates, made by an authority of their own."""
 
-import pytest
 import trustme
 
 
@@ -16,14 +15,3 @@ class Certificates:
             setattr(self, name, {"certificate": folder / f"{name}.pem", "key": folder / f"{name}.key"})
             leaf.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
             leaf.private_key_pem.write_to_path(folder / f"{name}.key")
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory):
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="session")
-def strangers(tmp_path_factory):
-    """Certificates of another authority."""
-    return Certificates(tmp_path_factory.mktemp("strangers"))
