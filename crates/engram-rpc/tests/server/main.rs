@@ -14,6 +14,7 @@ mod insert_garbage;
 mod manage;
 mod manage_garbage;
 mod metrics;
+mod outbox;
 mod sample;
 mod sample_bounds;
 mod support;
