@@ -38,5 +38,5 @@ def test_a_call_in_parts_is_told_of_as_one():
         client = Client(server.address, reconnect_timeout=0.5)
         assert client.tables == ["t"]
         server.kill()
-        with pytest.raises(UnavailableError, match="; a deletion of 20000 items of table `t` is not acknowledged$"):
+        with pytest.raises(UnavailableError, match=r"; a deletion of 20000 items of table `t` is not acknowledged$"):
             client.delete("t", range(20_000))
