@@ -129,6 +129,35 @@ assert one != other
     assert run_python(HEAD + code) == ""
 
 
+def test_a_child_does_not_keep_the_port_of_a_server_that_is_gone():
+    code = """
+import socket
+server = engram.Server([], metrics_port=0)
+go, begun = os.pipe(), os.pipe()
+
+def child():
+    os.write(begun[1], b".")
+    os.read(go[0], 1)
+
+ports = [int(address.rpartition(":")[2]) for address in (server.address, server.metrics_address)]
+kept = fork(child)
+os.read(begun[0], 1)
+server.stop()
+for port in ports:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    except ConnectionRefusedError:
+        pass
+    else:
+        sys.exit(f"somebody still listens at port {port}")
+again = engram.Server([], port=ports[0], metrics_port=ports[1])
+assert engram.Client(again.address).tables == []
+os.write(go[1], b".")
+assert os.waitpid(kept, 0)[1] == 0
+"""
+    assert run_python(PROGRAM + code) == ""
+
+
 def test_a_child_may_be_forked_while_calls_wait():
     code = """
 client.sample("q", 20)

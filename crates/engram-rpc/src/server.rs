@@ -8,6 +8,7 @@ mod bind;
 mod calls;
 mod change;
 mod counts;
+mod inherited;
 mod insert;
 mod manage;
 mod metrics;
@@ -31,6 +32,7 @@ use tokio::sync::watch;
 
 use auth::Guard;
 use bind::{Doors, check_address};
+pub use inherited::close_inherited;
 use serve::Serving;
 use service::Service;
 use stopping::Stopping;
