@@ -12,6 +12,7 @@ mod inherited;
 mod insert;
 mod manage;
 mod metrics;
+mod names;
 mod sample;
 
 mod serve;
