@@ -18,4 +18,5 @@ mod metrics;
 mod refusals;
 mod sample;
 mod sample_bounds;
+mod silence;
 mod support;
