@@ -42,8 +42,12 @@ class ServerProcess:
     def address(self):
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def signal(self, number):
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def kill(self):
         """Ends it at once, as `kill -9` does."""

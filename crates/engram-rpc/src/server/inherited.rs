@@ -1,6 +1,9 @@
 //! What servers listen at, for forked children: a port stays taken while anybody has it open.
 
-#![expect(unsafe_code, reason = "the numbers of sockets are all that a child has of them")]
+#![expect(
+    unsafe_code,
+    reason = "the numbers of sockets are all that a child has of them"
+)]
 
 use std::fs::File;
 use std::mem::ManuallyDrop;

@@ -8,6 +8,7 @@
 mod change;
 mod door;
 mod encryption;
+mod half_close;
 mod insert;
 mod insert_bounds;
 mod insert_garbage;
@@ -15,6 +16,8 @@ mod manage;
 mod manage_garbage;
 mod metrics;
 mod outbox;
+mod refusals;
 mod sample;
 mod sample_bounds;
+mod silence;
 mod support;
