@@ -174,3 +174,39 @@ waiting.join()
 assert client.info()["t"].size == 10
 """
     assert run_python(HEAD + code) == ""
+
+
+def test_children_are_forked_while_threads_come_and_go():
+    code = """
+import signal
+done = threading.Event()
+
+def use(value):
+    mine = engram.Store([engram.Table("t")])
+    for size in range(1, 20):
+        mine.insert({"x": np.zeros(1 << size, np.uint8), "y": value}, {"t": 1.0})
+    assert mine.sample("t", 8, pad=True).data["y"].tolist() == [value] * 8
+
+def come_and_go():
+    while not done.is_set():
+        thread = threading.Thread(target=use, args=(1,))
+        thread.start()
+        thread.join()
+
+def child():
+    signal.alarm(20)  # rather than for ever
+    thread = threading.Thread(target=use, args=(2,))
+    thread.start()
+    thread.join()
+    assert client.info()["q"].size == 20
+
+threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(100):
+    in_child(child)
+done.set()
+for thread in threads:
+    thread.join()
+"""
+    assert run_python(HEAD + code) == ""
