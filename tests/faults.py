@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 SERVE = """
 import sys
@@ -41,8 +42,12 @@ class ServerProcess:
     def address(self):
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def signal(self, number):
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def freeze(self):
         """Stops its clock; from when this returns on, it does nothing, and its connections stay."""
@@ -72,18 +77,40 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
-        self._sockets = []
+        self._sockets = []  # two for each connection
+        self._gates = []
         self._mute = False
+        self._delay = 0.0
         self._start(self._accept)
+
+    def delay(self, seconds):
+        """What the server says takes so much longer from now on."""
+        self._delay = seconds
+
+    def hold(self):
+        """What clients say over the connections there are waits for `release`."""
+        for gate in self._gates:
+            gate.clear()
+
+    def release(self):
+        for gate in self._gates:
+            gate.set()
 
     def mute(self):
         """What the server says is lost from now on, until the connections are cut."""
         self._mute = True
 
-    def cut(self):
-        """Cuts the connections there are; new ones may come."""
+    def refuse(self):
+        """Accepts no more connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def cut(self, spare=0):
+        """Cuts the connections there are, but for the newest `spare`; new ones may come."""
         with self._lock:
-            sockets, self._sockets = self._sockets, []
+            end = len(self._sockets) - 2 * spare
+            sockets, self._sockets = self._sockets[:end], self._sockets[end:]
         for end in sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -91,10 +118,9 @@ class Proxy:
 
     def close(self):
         """Cuts all connections, and accepts no more."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.refuse()
         self.cut()
+        self.release()
 
     def __enter__(self):
         return self
@@ -113,15 +139,19 @@ class Proxy:
                 far = socket.create_connection(self._target)
             except OSError:
                 return
+            gate = threading.Event()
+            gate.set()
             with self._lock:
                 self._sockets += [near, far]
-            self._start(self._pump, near, far)
+                self._gates.append(gate)
+            self._start(self._pump, near, far, gate.wait)
             self._start(self._pump, far, near, self._says)
 
     def _says(self):
+        time.sleep(self._delay)
         return not self._mute
 
-    def _pump(self, source, sink, passes=lambda: True):
+    def _pump(self, source, sink, passes):
         try:
             while data := source.recv(1 << 16):
                 if passes():

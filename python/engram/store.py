@@ -181,6 +181,9 @@ class AnyStore:
     ) -> int | None:
         """Sets the priorities of items; keys that have left the table are passed over.
 
+        Of thousands of keys, others may see some done before the rest. A client sends more than 8,192 in parts: where
+        its server goes away meanwhile, some may be done and others not.
+
         Args:
             table: Name of the table.
             keys: `[B]` integers, as in `batch.info.key`.
@@ -204,7 +207,7 @@ class AnyStore:
     def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool) -> int | None: ...
 
     def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool = True) -> int | None:
-        """Deletes items; keys that have left the table are passed over.
+        """Deletes items; keys that have left the table are passed over. Of very many, as in `update_priorities`.
 
         Args:
             table: Name of the table.

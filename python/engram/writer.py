@@ -170,6 +170,7 @@ class TrajectoryWriter(_Writer):
             ExpiredStepError: It refers to steps that are no longer kept.
             SignatureError: It does not fit the table's signature; nothing is made.
             PriorityError: The priority is NaN, or negative or infinite where it is a weight.
+            DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
             UnknownTableError, BackpressureError: As their descriptions say.
         """
         try:
@@ -248,6 +249,7 @@ class PatternWriter(_Writer):
             SignatureError: The step looks unlike those before, or its items would not fit their
                 table's signature; nothing of the step is kept.
             BackpressureError: Too many items wait for their tables, for the writer's timeout.
+            DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
         """
         self._native.append(step, partial_step=partial_step)
 
@@ -308,6 +310,7 @@ class BatchedWriter(_Writer):
         Raises:
             SignatureError: The steps look unlike those before; nothing is kept.
             BackpressureError: Too many items wait for their tables, for the writer's timeout.
+            DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
         """
         ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
         if ends is not None and ends.ndim != 1:

@@ -69,6 +69,12 @@ def test_prefetch_goes_so_far_ahead(open_store):
     iterator.close()
 
 
+def test_prefetching_may_go_further_than_a_server_looks_ahead(open_store):
+    store = open_store(Table("t"))
+    fill(store, "t", [7])
+    assert batches(Dataset(store, "t", 1, prefetch=3_000, max_batches=4_000)) == [[7]] * 4_000
+
+
 def test_asking_for_the_next_acknowledges_the_last(open_store):
     store = open_store(Table.queue("q", max_size=6))
     fill(store, "q", range(6))

@@ -129,6 +129,35 @@ assert one != other
     assert run_python(HEAD + code) == ""
 
 
+def test_a_child_does_not_keep_the_port_of_a_server_that_is_gone():
+    code = """
+import socket
+server = engram.Server([], metrics_port=0)
+go, begun = os.pipe(), os.pipe()
+
+def child():
+    os.write(begun[1], b".")
+    os.read(go[0], 1)
+
+ports = [int(address.rpartition(":")[2]) for address in (server.address, server.metrics_address)]
+kept = fork(child)
+os.read(begun[0], 1)
+server.stop()
+for port in ports:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    except ConnectionRefusedError:
+        pass
+    else:
+        sys.exit(f"somebody still listens at port {port}")
+again = engram.Server([], port=ports[0], metrics_port=ports[1])
+assert engram.Client(again.address).tables == []
+os.write(go[1], b".")
+assert os.waitpid(kept, 0)[1] == 0
+"""
+    assert run_python(PROGRAM + code) == ""
+
+
 def test_a_child_may_be_forked_while_calls_wait():
     code = """
 client.sample("q", 20)
@@ -143,5 +172,41 @@ client.insert({"x": 1}, {"q": 1.0})
 client.insert({"x": 2}, {"q": 1.0})
 waiting.join()
 assert client.info()["t"].size == 10
+"""
+    assert run_python(HEAD + code) == ""
+
+
+def test_children_are_forked_while_threads_come_and_go():
+    code = """
+import signal
+done = threading.Event()
+
+def use(value):
+    mine = engram.Store([engram.Table("t")])
+    for size in range(1, 20):
+        mine.insert({"x": np.zeros(1 << size, np.uint8), "y": value}, {"t": 1.0})
+    assert mine.sample("t", 8, pad=True).data["y"].tolist() == [value] * 8
+
+def come_and_go():
+    while not done.is_set():
+        thread = threading.Thread(target=use, args=(1,))
+        thread.start()
+        thread.join()
+
+def child():
+    signal.alarm(20)  # rather than for ever
+    thread = threading.Thread(target=use, args=(2,))
+    thread.start()
+    thread.join()
+    assert client.info()["q"].size == 20
+
+threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(100):
+    in_child(child)
+done.set()
+for thread in threads:
+    thread.join()
 """
     assert run_python(HEAD + code) == ""

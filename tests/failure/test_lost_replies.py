@@ -7,7 +7,7 @@ from faults import Proxy
 from support import Caller, drain, fill, run_python, until
 
 from engram import Client, Server, Table
-from engram.errors import UnavailableError
+from engram.errors import DeadlineExceededError, UnavailableError
 
 
 @pytest.fixture
@@ -90,6 +90,29 @@ def test_calls_after_a_sample_see_it_done(server):
                 assert client.delete("q", key) == 0
             else:
                 assert client.update_priorities("q", key, [2.0]) == 0
+
+
+def test_an_insert_after_a_sample_finds_its_place_free():
+    with (
+        Server([Table.queue("q", max_size=1)]) as server,
+        Proxy(server.port) as proxy,
+        Client(proxy.address) as client,
+    ):
+        fill(server.store, "q", [1])
+        with pytest.raises(DeadlineExceededError):
+            client.insert({"x": 0}, {"q": 1.0}, timeout=0)  # from now on it knows the table
+        assert drain(client, "q", 1) == [1]
+        reader = Caller(lambda: drain(client, "q", 1))
+        until(lambda: server.store.info()["q"].waiting_samples == 1)
+        # That the batch has come is heard late.
+        proxy.hold()
+        fill(server.store, "q", [2])
+        assert reader.result() == [2]
+        writer = Caller(lambda: client.insert({"x": 3}, {"q": 1.0}, timeout=0))
+        time.sleep(0.1)
+        proxy.release()
+        writer.result()
+        assert drain(client, "q", 1) == [3]
 
 
 def test_closing_says_what_was_used(server):

@@ -31,3 +31,12 @@ def test_a_server_that_is_gone_is_told_of_and_nobody_waits_for_ever():
                 client.update_priorities("t", [1, 2], [1.0, 2.0], wait=False)
         with pytest.raises(UnavailableError, match=text):
             client.close()
+
+
+def test_a_call_in_parts_is_told_of_as_one():
+    with ServerProcess('[engram.Table("t")]') as server:
+        client = Client(server.address, reconnect_timeout=0.5)
+        assert client.tables == ["t"]
+        server.kill()
+        with pytest.raises(UnavailableError, match=r"; a deletion of 20000 items of table `t` is not acknowledged$"):
+            client.delete("t", range(20_000))

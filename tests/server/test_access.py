@@ -4,7 +4,7 @@ import socket
 
 import numpy as np
 import pytest
-from support import raises
+from support import Caller, raises
 
 import engram
 from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError
@@ -143,6 +143,18 @@ def test_plain_clients_and_encrypted_servers_do_not_meet(certificates):
         engram.Client(server.address, ca=certificates.ca).info()
 
 
+def test_a_server_that_goes_away_during_a_handshake_is_tried_again(certificates):
+    with socket.create_server(("127.0.0.1", 0)) as going:
+        port = going.getsockname()[1]
+        client = engram.Client(f"127.0.0.1:{port}", ca=certificates.ca, reconnect_timeout=20.0)
+        asking = Caller(lambda: client.tables)
+        connection, _ = going.accept()
+        connection.recv(1 << 16)
+        connection.close()
+    with make(port=port, **certificates.server):
+        assert asking.result() == ["t"]
+
+
 def test_files_that_do_not_go_together_are_refused(certificates, tmp_path):
     pair = "`certificate` and `key` go together; one of them is missing"
     for one in ("certificate", "key"):
@@ -265,3 +277,8 @@ def test_something_else_listens_there():
     assert str(caught.value) == (
         f"the server at {address} cannot be reached, for 0.3 s (reconnect_timeout): it did not answer"
     )
+
+
+def test_a_server_may_be_gone_for_longer_than_clocks_run():
+    with make() as server, engram.Client(server.address, reconnect_timeout=1e19) as client:
+        assert client.tables == ["t"]

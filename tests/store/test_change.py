@@ -131,6 +131,47 @@ def test_errors_of_what_nobody_waits_for_come_with_a_later_change(three, change)
     assert store.update_priorities("t", keys, [2.0, 3.0, 4.0]) == 3
 
 
+MANY = 600_000  # more than fit one message
+
+
+@pytest.fixture
+def many(three):
+    """Very many keys, three of which are there."""
+    store, there = three
+    keys = np.arange(1 << 40, (1 << 40) + MANY, dtype=np.uint64)
+    keys[[0, MANY // 2, MANY - 1]] = there
+    return store, keys, there
+
+
+def test_very_many_changes_in_one_call(many):
+    store, keys, there = many
+    assert store.update_priorities("t", keys, np.arange(MANY)) == 3
+    assert priorities(store, "t", there[1:]) == [MANY // 2, MANY - 1]
+    assert store.update_priorities("t", keys, np.arange(1, MANY + 1), wait=False) is None
+    assert store.update_priorities("t", there[:1], [5.0 * MANY]) == 1
+    assert priorities(store, "t", there) == [5.0 * MANY, MANY // 2 + 1, MANY]
+    assert store.delete("t", keys[: MANY // 2]) == 1
+    assert store.delete("t", keys) == 2
+    with raises(UnknownTableError, "no table `nowhere`; known tables: `t`"):
+        store.delete("nowhere", keys)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(
+    ("bad", "found"),
+    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector takes finite values from 0")],
+)
+def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
+    store, keys, there = many
+    with raises(PriorityError, f"priority for table `t` is {found}"):
+        store.update_priorities("t", keys, np.r_[np.full(MANY - 1, 7.0), bad], wait=wait)
+    with raises(
+        InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; there must be one priority per key"
+    ):
+        store.update_priorities("t", keys, np.full(MANY - 1, 7.0), wait=wait)
+    assert priorities(store, "t", there) == [1.0, 1.0, 1.0]
+
+
 # --- delete and reset ----------------------------------------------------------------------------
 
 

@@ -84,14 +84,17 @@ impl Pool {
         }
     }
 
+    /// A buffer that fits. Where none does, the one that has waited for longest is freed: sizes that
+    /// nobody asks for any more give way.
     fn find(&self, len: usize) -> Option<AlignedBytes> {
         let mut free = self.free()?;
         // Half as much again would waste what another batch could use.
         let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() / 3 <= len / 2;
-        let at = free.buffers.iter().rposition(fits)?;
-        let bytes = free.buffers.swap_remove(at);
-        free.bytes -= bytes.len();
-        Some(bytes)
+        let at = free.buffers.iter().rposition(fits);
+        let found = (!free.buffers.is_empty()).then(|| free.buffers.remove(at.unwrap_or(0)))?;
+        free.bytes -= found.len();
+        drop(free);
+        at.map(|_| found)
     }
 }
 
@@ -145,5 +148,23 @@ mod tests {
         let again = pool.take((1 << 20) - 5).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (address, (1 << 20) - 5));
         assert_ne!(pool.take(1 << 20).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn sizes_that_nobody_asks_for_give_way() {
+        let pool = Arc::new(Pool::default());
+        let held: Vec<_> = (1..=4).map(|n| pool.take(n << 20).unwrap()).collect();
+        drop(held);
+        let kept = || pool.free().unwrap().bytes >> 20;
+        assert_eq!(kept(), 1 + 2 + 3 + 4);
+        drop(pool.take(4 << 20));
+        assert_eq!(kept(), 1 + 2 + 3 + 4);
+        // None of them fits: the oldest goes for each that is new.
+        let large = pool.take(16 << 20);
+        assert_eq!(kept(), 2 + 3 + 4);
+        let small = pool.take(64 << 10);
+        assert_eq!(kept(), 3 + 4);
+        drop((large, small));
+        assert_eq!(kept(), 3 + 4 + 16);
     }
 }

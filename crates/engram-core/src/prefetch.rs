@@ -7,9 +7,12 @@ use crate::aligned::ALIGN;
 /// Asks for all cache lines of a value.
 #[inline]
 pub(crate) fn prefetch_all<T>(value: *const T) {
+    let begin = value.cast::<u8>();
     for at in (0..size_of::<T>()).step_by(ALIGN) {
-        prefetch(value.cast::<u8>().wrapping_add(at));
+        prefetch(begin.wrapping_add(at));
     }
+    // One more where it does not begin with a line.
+    prefetch(begin.wrapping_add(size_of::<T>()));
 }
 
 /// Asks for a cache line and does not wait for it, so that many misses overlap. Any address will do.

@@ -213,17 +213,7 @@ impl Table {
     /// [`Error::Priority`] for a bad one, [`Error::InvalidArgument`] for unequal lengths: nothing
     /// is changed then. [`Error::Closed`].
     pub fn update_priorities(&self, keys: &[u64], priorities: &[f64]) -> Result<usize> {
-        if keys.len() != priorities.len() {
-            return Err(Error::InvalidArgument(format!(
-                "{} keys and {} priorities for table `{}`; there must be one priority per key",
-                keys.len(),
-                priorities.len(),
-                self.options.name
-            )));
-        }
-        for priority in priorities {
-            self.options.check_priority(*priority)?;
-        }
+        self.options.check_updates(keys, priorities)?;
         self.in_steps(keys.len(), |shared, _, some| {
             shared.check_open()?;
             let (keys, priorities) = (&keys[some.clone()], &priorities[some]);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::Result;
 use engram_engine::{Patience, Waited, wait};
+use engram_rpc::server::close_inherited;
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -16,6 +17,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    close_inherited();
 }
 
 /// How often this process's line has forked since the module was loaded.

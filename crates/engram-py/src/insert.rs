@@ -15,7 +15,7 @@ use crate::errors;
 use crate::leaf::{Leaf, hold};
 use crate::put::{put_here, put_there};
 use crate::structure::Structure;
-use crate::tables::Tables;
+use crate::tables::{ANSWERS, Tables};
 
 /// How long an explanation of a deadline is worth waiting for.
 const EXPLAIN: Duration = Duration::from_millis(400);
@@ -92,7 +92,10 @@ impl Inserter {
         if late.is_empty() {
             return Ok(key);
         }
-        let infos = tables.infos_soon(py, EXPLAIN)?;
+        // What a slow server has taken already, beyond the deadline, is not there any more.
+        let soon = Instant::now() + EXPLAIN;
+        let by = deadline.map_or(soon, |deadline| soon.min(deadline + ANSWERS));
+        let infos = tables.infos_soon(py, by)?;
         let whys = wanted
             .iter()
             .zip(&taken)

@@ -45,6 +45,11 @@ pub(crate) fn put_there(
     items: Vec<NewItem>,
     until: (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
+    if !link.client.is_settled() {
+        // What was sampled before may be what makes room.
+        let by = until.1.map(|deadline| deadline + ANSWER);
+        wait_for(py, &mut link.client.settled(), by)?;
+    }
     let mut outbox = link.outbox();
     let put = put_into(py, link, &mut outbox, options, items, until);
     if let Ok(None) = put {

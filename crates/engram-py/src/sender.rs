@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
-use crate::tables::Tables;
+use crate::tables::{Link, Tables};
 
 /// The least that a server is given to answer.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
@@ -32,14 +32,14 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 enum Way {
     Here(Arc<Engine>, Outbox),
-    There(RemoteOutbox),
+    There(Arc<Link>, RemoteOutbox),
 }
 
 impl Sender {
     pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
         let way = match tables {
             Tables::Here(engine) => Way::Here(Arc::clone(engine), Outbox::default()),
-            Tables::There(link) => Way::There(link.client.outbox()),
+            Tables::There(link) => Way::There(Arc::clone(link), link.client.outbox()),
         };
         Self {
             tables: tables.clone(),
@@ -70,7 +70,13 @@ impl Sender {
             Way::Here(engine, outbox) => outbox
                 .table_number(engine, name)
                 .map_err(|error| errors::to_py(py, &error)),
-            Way::There(outbox) => enter(py, || outbox.table_number(name)),
+            Way::There(link, outbox) => {
+                if let Some(number) = outbox.known(name) {
+                    return Ok(number);
+                }
+                let until = (self.timeout, self.timeout.deadline());
+                Ok(outbox.number_of(&link.describe(py, name, until)?))
+            }
         }
     }
 
@@ -78,7 +84,7 @@ impl Sender {
     pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
         match &self.way {
             Way::Here(_, outbox) => outbox.table(number).options(),
-            Way::There(outbox) => outbox.options(number),
+            Way::There(_, outbox) => outbox.options(number),
         }
     }
 
@@ -86,21 +92,21 @@ impl Sender {
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         py.detach(|| match &self.way {
             Way::Here(_, outbox) => outbox.items_left(),
-            Way::There(outbox) => outbox.items_left(),
+            Way::There(_, outbox) => outbox.items_left(),
         })
     }
 
     fn in_flight(&self) -> usize {
         match &self.way {
             Way::Here(_, outbox) => outbox.in_flight(),
-            Way::There(outbox) => outbox.in_flight(),
+            Way::There(_, outbox) => outbox.in_flight(),
         }
     }
 
     fn why_waiting(&self, py: Python<'_>) -> String {
         py.detach(|| match &self.way {
             Way::Here(_, outbox) => outbox.why_waiting(),
-            Way::There(outbox) => outbox.why_waiting(),
+            Way::There(_, outbox) => outbox.why_waiting(),
         })
     }
 
@@ -113,7 +119,7 @@ impl Sender {
     ) -> PyResult<bool> {
         let done = match &mut self.way {
             Way::Here(_, outbox) => wait_for(py, outbox.wait_for(allowed), deadline)?,
-            Way::There(outbox) => {
+            Way::There(_, outbox) => {
                 // What is merely on its way does not wait for a table.
                 let soonest = Instant::now() + ROUND_TRIP;
                 let deadline = deadline.map(|deadline| deadline.max(soonest));
@@ -165,7 +171,7 @@ impl Sender {
         let way = &mut self.way;
         enter(py, || match way {
             Way::Here(_, outbox) => outbox.send(ready),
-            Way::There(outbox) => outbox.send(ready),
+            Way::There(_, outbox) => outbox.send(ready),
         })
     }
 

@@ -286,10 +286,7 @@ impl Store {
                 let update = || engine.table(table)?.update_priorities(&keys, &priorities);
                 enter(py, update).map(|matched| wait.then_some(matched))
             }
-            Tables::There(link) => {
-                let reply = link.client.update_priorities(table, &keys, &priorities);
-                link.changed(py, reply, wait)
-            }
+            Tables::There(link) => link.update_priorities(py, table, &keys, &priorities, wait),
         }
     }
 

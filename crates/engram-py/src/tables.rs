@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{Engine, TableInfo};
-use engram_rpc::client::{Client, ClientOptions, RemoteOutbox, Reply};
+use engram_rpc::client::{Client, ClientOptions, MOST_KEYS, RemoteOutbox, Reply};
 use pyo3::prelude::*;
 
 use crate::door::{Home, Timeout, enter, forks, wait_for};
@@ -15,6 +15,9 @@ use crate::errors;
 
 /// How long a server may take to answer beyond a deadline.
 pub(crate) const ANSWER: Duration = Duration::from_millis(400);
+
+/// How long a call that asks several times may take beyond its deadline.
+pub(crate) const ANSWERS: Duration = Duration::from_millis(800);
 
 /// Changes under way at a time that nobody waits for.
 const CHANGES_UNDER_WAY: usize = 8;
@@ -120,11 +123,21 @@ impl Link {
         &self,
         py: Python<'_>,
         table: &str,
-        (timeout, deadline): (Timeout, Option<Instant>),
+        until: (Timeout, Option<Instant>),
     ) -> PyResult<Arc<TableOptions>> {
         if let Some(known) = self.memory().described.get(table) {
             return Ok(Arc::clone(known));
         }
+        self.describe(py, table, until)
+    }
+
+    /// The same, asked anew.
+    pub(crate) fn describe(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        (timeout, deadline): (Timeout, Option<Instant>),
+    ) -> PyResult<Arc<TableOptions>> {
         let deadline = deadline.map(|deadline| deadline + ANSWER);
         let described = wait_for(py, &mut self.client.describe(table), deadline)?;
         let options = described.ok_or_else(|| {
@@ -143,6 +156,24 @@ impl Link {
     /// Forgets what a table was made with: it may have been made anew. True if that was known.
     pub(crate) fn forget(&self, table: &str) -> bool {
         self.memory().described.remove(table).is_some()
+    }
+
+    /// Sets priorities; says how many keys matched, as [`Self::changed`].
+    pub(crate) fn update_priorities(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        keys: &[u64],
+        priorities: &[f64],
+        wait: bool,
+    ) -> PyResult<Option<usize>> {
+        if keys.len().max(priorities.len()) > MOST_KEYS {
+            // The server sees a part at a time, and one bad priority refuses all of them.
+            let options = wait_for_reply(py, self.client.describe(table))?;
+            enter(py, || options.check_updates(keys, priorities))?;
+        }
+        let reply = self.client.update_priorities(table, keys, priorities);
+        self.changed(py, reply, wait)
     }
 
     /// How many keys a change matched; or, without waiting, what became of changes before it.
@@ -252,13 +283,17 @@ impl Tables {
         )
     }
 
-    /// The same, or nothing where a server takes longer than `within`.
-    pub(crate) fn infos_soon(&self, py: Python<'_>, within: Duration) -> PyResult<Vec<TableInfo>> {
+    /// The same, to explain an error with: nothing where it cannot be had by then.
+    ///
+    /// # Errors
+    /// Ctrl-C.
+    pub(crate) fn infos_soon(&self, py: Python<'_>, by: Instant) -> PyResult<Vec<TableInfo>> {
         let Self::There(link) = self else {
-            return self.infos(py);
+            return Ok(self.infos(py).unwrap_or_default());
         };
-        let infos = wait_for(py, &mut link.client.infos(), Some(Instant::now() + within))?;
-        Ok(infos.unwrap_or_default())
+        let infos = link.client.infos();
+        let mut infos = Box::pin(async move { Ok(infos.await.unwrap_or_default()) });
+        Ok(wait_for(py, &mut infos, Some(by))?.unwrap_or_default())
     }
 
     /// A number to make keys from, given out once.

@@ -16,20 +16,21 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Patience, StreamOptions, TableInfo, Waited, wait};
+use engram_engine::{Patience, StreamOptions, TableInfo, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
 use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
-use crate::wire::{error_in, info_in, join, limits_out, options_in, options_out};
+use crate::wire::{error_in, info_in, limits_out, options_in, options_out};
 use crate::{MAX_BATCH, entropy, pb};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;
 use talk::closed_error;
 
+pub use change::MOST_KEYS;
 pub use connect::{ClientOptions, ClientTls};
 pub use outbox::RemoteOutbox;
 pub use reply::Reply;
@@ -119,12 +120,26 @@ impl Client {
     /// Waits until the server knows which batches were used, for a second at most: of those that
     /// it does not know of, the items go back.
     pub fn settle(&self) {
-        let mut settled = Box::pin(self.asks.clone().settle());
         let mut patience = Patience {
             deadline: Some(std::time::Instant::now() + FAREWELL),
             interrupted: &mut || false,
         };
-        let _ = wait(&mut settled, &mut patience);
+        let _ = wait(&mut self.settled(), &mut patience);
+    }
+
+    /// True when the server knows which batches were used.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.asks.is_settled()
+    }
+
+    /// Ends when it does, or when those that it does not know of are void.
+    pub fn settled(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
+        let asks = self.asks.clone();
+        Box::pin(async move {
+            asks.settle().await;
+            Ok(())
+        })
     }
 
     /// The server's address, as it was given.
@@ -180,35 +195,18 @@ impl Client {
         RemoteStream::new(asks, table, options)
     }
 
-    /// Sets priorities; yields how many of the keys were there.
+    /// Sets priorities; yields how many of the keys were there. The server takes or refuses at most
+    /// [`MOST_KEYS`] at a time as a whole: more are held against the table's
+    /// [`TableOptions::check_updates`] before.
     #[must_use]
     pub fn update_priorities(&self, table: &str, keys: &[u64], priorities: &[f64]) -> Reply<u64> {
-        let priorities = join(priorities.iter().copied());
-        self.change(
-            table,
-            keys,
-            pb::change_request::Change::PrioritiesLe(priorities),
-        )
+        self.changes.update(table, keys, priorities)
     }
 
     /// Deletes items; yields how many of the keys were there.
     #[must_use]
     pub fn delete(&self, table: &str, keys: &[u64]) -> Reply<u64> {
-        self.change(
-            table,
-            keys,
-            pb::change_request::Change::Delete(pb::Nothing {}),
-        )
-    }
-
-    fn change(&self, table: &str, keys: &[u64], change: pb::change_request::Change) -> Reply<u64> {
-        let request = pb::ChangeRequest {
-            id: 0,
-            table: table.into(),
-            keys_le: join(keys.iter().copied()),
-            change: Some(change),
-        };
-        self.changes.ask(request)
+        self.changes.delete(table, keys)
     }
 
     /// Names of all tables.
@@ -322,19 +320,6 @@ impl Client {
             let _ = sender.send(outcome);
         });
         Reply::new(receiver)
-    }
-}
-
-/// Waits without an end of its own: every call ends by itself.
-pub(crate) fn wait_on<F: Future + Unpin>(mut future: F) -> F::Output {
-    let mut patience = Patience {
-        deadline: None,
-        interrupted: &mut || false,
-    };
-    loop {
-        if let Waited::Served(output) = wait(&mut future, &mut patience) {
-            return output;
-        }
     }
 }
 

@@ -7,12 +7,14 @@ mod auth;
 mod bind;
 mod calls;
 mod change;
+mod connection;
 mod counts;
+mod inherited;
 mod insert;
 mod manage;
 mod metrics;
+mod names;
 mod sample;
-
 mod serve;
 mod service;
 mod stopping;
@@ -31,6 +33,7 @@ use tokio::sync::watch;
 
 use auth::Guard;
 use bind::{Doors, check_address};
+pub use inherited::close_inherited;
 use serve::Serving;
 use service::Service;
 use stopping::Stopping;
@@ -53,6 +56,8 @@ pub struct ServerOptions {
     pub insecure: bool,
     /// A batch on lease goes back so long after it was sent.
     pub lease_timeout: Duration,
+    /// A connection is closed unless somebody calls so long after it was made.
+    pub first_call_timeout: Duration,
     /// Seed of tables that clients create without one.
     pub seed: u64,
 }
@@ -79,6 +84,7 @@ impl Default for ServerOptions {
             tls: None,
             insecure: false,
             lease_timeout: Duration::from_secs(600),
+            first_call_timeout: Duration::from_secs(10),
             seed: 0,
         }
     }
@@ -93,6 +99,7 @@ impl fmt::Debug for ServerOptions {
             .field("metrics_port", &self.metrics_port)
             .field("insecure", &self.insecure)
             .field("lease_timeout", &self.lease_timeout)
+            .field("first_call_timeout", &self.first_call_timeout)
             .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
@@ -134,7 +141,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let stopping = Stopping::new(stopped, address);
         let service = Service::new(engine, &options, &doors, stopping.clone())?;
-        let serving = Serving::new(service, guard, options.tls.as_ref(), stopping)?;
+        let serving = Serving::new(service, guard, &options, stopping)?;
         let (begun, begins) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("engram-server-main".into())

@@ -74,6 +74,23 @@ impl TableOptions {
         self.remover.check_priority(&self.name, priority)
     }
 
+    /// Checks the arguments of an update, all of them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for unequal lengths, [`Error::Priority`].
+    pub fn check_updates(&self, keys: &[u64], priorities: &[f64]) -> Result<()> {
+        if keys.len() != priorities.len() {
+            return Err(Error::InvalidArgument(format!(
+                "{} keys and {} priorities for table `{}`; there must be one priority per key",
+                keys.len(),
+                priorities.len(),
+                self.name
+            )));
+        }
+        let mut priorities = priorities.iter();
+        priorities.try_for_each(|priority| self.check_priority(*priority))
+    }
+
     /// Checks that an item could be taken, if not now then later.
     ///
     /// # Errors

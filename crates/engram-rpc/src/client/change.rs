@@ -17,11 +17,15 @@ use super::talk::{Talk, run};
 use crate::pb;
 use crate::pb::change_reply::Reply as Answer;
 use crate::pb::change_request::Change;
-use crate::wire::error_in;
+use crate::wire::{error_in, join};
+
+/// Keys of one request; a call with more is made in several.
+pub const MOST_KEYS: usize = 8192;
 
 /// The changes of one client.
 #[derive(Debug)]
 pub(crate) struct Changes {
+    runtime: Handle,
     asks: Asks,
     commands: mpsc::UnboundedSender<Command>,
     /// To be said once `asks` has settled, one after the other.
@@ -30,7 +34,14 @@ pub(crate) struct Changes {
     num_delayed: Arc<AtomicUsize>,
 }
 
-type Command = (pb::ChangeRequest, oneshot::Sender<Result<u64>>);
+/// One request.
+#[derive(Debug)]
+pub(crate) struct Command {
+    request: pb::ChangeRequest,
+    /// How many keys its whole call has.
+    keys: usize,
+    reply: oneshot::Sender<Result<u64>>,
+}
 
 impl Changes {
     pub(crate) fn open(runtime: &Handle, connector: &Arc<Connector>, asks: &Asks) -> Self {
@@ -38,6 +49,7 @@ impl Changes {
         runtime.spawn(run(Arc::clone(connector), Underway::default(), receiver));
         let (delayed, receiver) = mpsc::unbounded_channel();
         let changes = Self {
+            runtime: runtime.clone(),
             asks: asks.clone(),
             commands,
             delayed,
@@ -47,17 +59,73 @@ impl Changes {
         changes
     }
 
-    /// Asks for a change; yields how many of its keys were there.
-    /// It is made after those before it, and after the asks have settled: the items of a batch
-    /// that was used are gone for it.
-    pub(crate) fn ask(&self, request: pb::ChangeRequest) -> Reply<u64> {
+    /// Sets priorities; yields how many of the keys were there.
+    pub(crate) fn update(&self, table: &str, keys: &[u64], priorities: &[f64]) -> Reply<u64> {
+        // The server refuses a request of unequal lengths.
+        let longest = keys.len().max(priorities.len());
+        self.change(table, keys, longest, |from| {
+            let priorities = part(priorities, from);
+            Change::PrioritiesLe(join(priorities.iter().copied()))
+        })
+    }
+
+    /// Deletes items; yields how many of the keys were there.
+    pub(crate) fn delete(&self, table: &str, keys: &[u64]) -> Reply<u64> {
+        self.change(table, keys, keys.len(), |_| Change::Delete(pb::Nothing {}))
+    }
+
+    /// Asks for a change in as many requests as it takes.
+    fn change(
+        &self,
+        table: &str,
+        keys: &[u64],
+        len: usize,
+        change: impl Fn(usize) -> Change,
+    ) -> Reply<u64> {
+        let replies = (0..len.max(1)).step_by(MOST_KEYS).map(|from| {
+            let request = pb::ChangeRequest {
+                id: 0,
+                table: table.into(),
+                keys_le: join(part(keys, from).iter().copied()),
+                change: Some(change(from)),
+            };
+            self.ask(request, keys.len())
+        });
+        let mut replies: Vec<_> = replies.collect();
+        if replies.len() == 1 {
+            return replies.swap_remove(0);
+        }
         let (sender, receiver) = oneshot::channel();
+        self.runtime.spawn(async move {
+            let mut outcome = Ok(0);
+            // All are waited for: when a call ends, nothing of it is under way.
+            for reply in replies {
+                outcome = match (outcome, reply.await) {
+                    (Ok(sum), Ok(matched)) => Ok(sum + matched),
+                    (Err(error), _) | (_, Err(error)) => Err(error),
+                };
+            }
+            // Nobody may be waiting for it any more.
+            let _ = sender.send(outcome);
+        });
+        Reply::new(receiver)
+    }
+
+    /// Makes one request, after those before it, and after the asks have settled: the items of a
+    /// batch that was used are gone for it.
+    fn ask(&self, request: pb::ChangeRequest, keys: usize) -> Reply<u64> {
+        let (reply, receiver) = oneshot::channel();
+        let command = Command {
+            request,
+            keys,
+            reply,
+        };
         // Where nobody receives, the reply says so.
         if self.num_delayed.load(Ordering::Acquire) == 0 && self.asks.is_settled() {
-            let _ = self.commands.send((request, sender));
+            let _ = self.commands.send(command);
         } else {
             self.num_delayed.fetch_add(1, Ordering::Relaxed);
-            let _ = self.delayed.send((request, sender));
+            let _ = self.delayed.send(command);
         }
         Reply::new(receiver)
     }
@@ -79,17 +147,24 @@ impl Changes {
     }
 }
 
-/// What a server that is gone may or may not have done.
-fn unacknowledged(request: &pb::ChangeRequest) -> String {
-    let what = match request.change {
-        Some(Change::PrioritiesLe(_)) => "an update of the priorities",
-        _ => "a deletion",
-    };
-    format!(
-        "{what} of {} items of table `{}` is not acknowledged",
-        request.keys_le.len() / size_of::<u64>(),
-        request.table
-    )
+/// What of an array goes into the request that begins there.
+fn part<T>(all: &[T], from: usize) -> &[T] {
+    let rest = all.get(from..).unwrap_or_default();
+    &rest[..rest.len().min(MOST_KEYS)]
+}
+
+impl Command {
+    /// What a server that is gone may or may not have done.
+    fn unacknowledged(&self) -> String {
+        let what = match self.request.change {
+            Some(Change::PrioritiesLe(_)) => "an update of the priorities",
+            _ => "a deletion",
+        };
+        format!(
+            "{what} of {} items of table `{}` is not acknowledged",
+            self.keys, self.request.table
+        )
+    }
 }
 
 #[derive(Debug, Default)]
@@ -112,10 +187,10 @@ impl Talk for Underway {
         Ok(api.change(out).await?.into_inner())
     }
 
-    fn command(&mut self, (mut request, reply): Command) {
-        request.id = self.next_id;
+    fn command(&mut self, mut command: Command) {
+        command.request.id = self.next_id;
         self.next_id += 1;
-        self.waiting.insert(request.id, (request, reply));
+        self.waiting.insert(command.request.id, command);
     }
 
     fn disconnected(&mut self) {
@@ -123,9 +198,9 @@ impl Talk for Underway {
     }
 
     fn next_out(&mut self) -> Option<pb::ChangeRequest> {
-        let (id, (request, _)) = self.waiting.range(self.said..).next()?;
+        let (id, command) = self.waiting.range(self.said..).next()?;
         self.said = id + 1;
-        Some(request.clone())
+        Some(command.request.clone())
     }
 
     fn has_out(&self) -> bool {
@@ -133,14 +208,14 @@ impl Talk for Underway {
     }
 
     fn heard(&mut self, message: pb::ChangeReply) -> Result<(), Error> {
-        if let Some((_, reply)) = self.waiting.remove(&message.id) {
+        if let Some(command) = self.waiting.remove(&message.id) {
             let outcome = match message.reply {
                 Some(Answer::Matched(matched)) => Ok(matched),
                 Some(Answer::Error(error)) => Err(error_in(error)),
                 None => Err(Error::Payload("an empty reply to a change".into())),
             };
             // Nobody may be waiting for it any more.
-            let _ = reply.send(outcome);
+            let _ = command.reply.send(outcome);
         }
         Ok(())
     }
@@ -150,14 +225,14 @@ impl Talk for Underway {
     }
 
     fn fail(&mut self, error: &Error) {
-        for (request, reply) in std::mem::take(&mut self.waiting).into_values() {
+        for command in std::mem::take(&mut self.waiting).into_values() {
             let error = match error {
                 Error::Unavailable(text) => {
-                    Error::Unavailable(format!("{text}; {}", unacknowledged(&request)))
+                    Error::Unavailable(format!("{text}; {}", command.unacknowledged()))
                 }
                 other => other.clone(),
             };
-            let _ = reply.send(Err(error));
+            let _ = command.reply.send(Err(error));
         }
     }
 }

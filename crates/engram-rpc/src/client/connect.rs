@@ -78,6 +78,9 @@ pub(crate) struct Connector {
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 
+/// The longest that a server may be gone: the ends of longer times are beyond what clocks show.
+const LONGEST_ABSENCE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+
 /// What is left of a deadline for an answer that is on its way.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -86,7 +89,8 @@ const SHORTCUT: Duration = Duration::from_secs(1);
 
 impl Connector {
     /// Checks the options; connects nowhere.
-    pub(crate) fn new(options: ClientOptions) -> Result<Self> {
+    pub(crate) fn new(mut options: ClientOptions) -> Result<Self> {
+        options.reconnect_timeout = options.reconnect_timeout.min(LONGEST_ABSENCE);
         let invalid = |what: String| Error::InvalidArgument(what);
         let address = &options.address;
         let bad = |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
@@ -321,6 +325,10 @@ fn causes(error: &dyn std::error::Error) -> String {
 
 fn is_about_trust(why: &str) -> bool {
     let why = why.to_lowercase();
+    // It went away: it may be stopping, and come back.
+    if why.contains("handshake eof") {
+        return false;
+    }
     [
         "certificate",
         "tls",

@@ -103,11 +103,43 @@ pub(crate) enum Command {
     Wake,
 }
 
+/// What goes to one table.
 #[derive(Debug)]
-struct Entry {
-    table: u32,
-    number: u64,
-    item: NewItem,
+struct Lane {
+    table: String,
+    /// Items that are not settled, in order: the first is number `settled + 1`.
+    unsettled: VecDeque<NewItem>,
+    settled: u64,
+    /// The last item that this connection has been told, or that need not be told.
+    said: u64,
+}
+
+impl Lane {
+    fn new(table: String) -> Self {
+        Self {
+            table,
+            unsettled: VecDeque::new(),
+            settled: 0,
+            said: 0,
+        }
+    }
+
+    /// The next item to be told, and its number.
+    fn unsaid(&self) -> Option<(u64, &NewItem)> {
+        let next = usize::try_from(self.said - self.settled).ok()?;
+        let item = self.unsettled.get(next)?;
+        Some((self.said + 1, item))
+    }
+
+    /// Forgets items up to a number; returns how many.
+    fn settle(&mut self, number: u64) -> u64 {
+        let last = self.settled + self.unsettled.len() as u64;
+        let count = number.clamp(self.settled, last) - self.settled;
+        self.settled += count;
+        self.said = self.said.max(self.settled);
+        (0..count).for_each(|_| drop(self.unsettled.pop_front()));
+        count
+    }
 }
 
 /// The conversation of one writer.
@@ -117,12 +149,10 @@ pub(crate) struct Sending {
     begun: bool,
     /// The server could not be reached; nothing is tried until somebody waits.
     given_up: bool,
-    /// Names, the number of the next item, and the last settled number.
-    tables: Vec<(String, u64, u64)>,
-    /// All items that are not settled, and perhaps some that are; in order.
-    unsettled: VecDeque<Entry>,
-    /// How many of them this connection has been told.
-    said: usize,
+    /// One per table: a table that blocks keeps nothing of what goes to the others.
+    lanes: Vec<Lane>,
+    /// The lane that is first in the next message.
+    turn: usize,
     told: Told,
     parcel: Parcel,
     requests: VecDeque<pb::InsertRequest>,
@@ -135,9 +165,8 @@ impl Sending {
             session,
             begun: false,
             given_up: false,
-            tables: Vec::new(),
-            unsettled: VecDeque::new(),
-            said: 0,
+            lanes: Vec::new(),
+            turn: 0,
             told: Told::default(),
             parcel: Parcel::default(),
             requests: VecDeque::new(),
@@ -145,34 +174,24 @@ impl Sending {
         }
     }
 
-    /// Fills requests from what is unsaid, one message's worth.
+    /// Fills requests from what is unsaid, one message's worth. The lanes take turns at being
+    /// first: one that never ends does not hold up the others.
     fn fill(&mut self) {
-        while self.said < self.unsettled.len() && !self.parcel.is_full() {
-            let Entry {
-                table,
-                number,
-                item,
-            } = &self.unsettled[self.said];
-            let (name, _, settled) = &self.tables[*table as usize];
-            if number > settled
-                && let Err(error) = self.parcel.add(&mut self.told, name, *number, item)
+        let (before, from) = self.lanes.split_at_mut(self.turn);
+        for lane in from.iter_mut().chain(before) {
+            while !self.parcel.is_full()
+                && let Some((number, item)) = lane.unsaid()
             {
-                self.progress.state.lock().errors.push_back(error);
+                let added = self.parcel.add(&mut self.told, &lane.table, number, item);
+                if let Err(error) = added {
+                    self.progress.state.lock().errors.push_back(error);
+                }
+                lane.said = number;
             }
-            self.said += 1;
         }
+        self.turn = (self.turn + 1) % self.lanes.len().max(1);
         self.parcel.release(&mut self.told);
         self.requests = self.parcel.take();
-    }
-
-    fn drop_settled(&mut self) {
-        while let Some(entry) = self.unsettled.front()
-            && self.said > 0
-            && entry.number <= self.tables[entry.table as usize].2
-        {
-            self.unsettled.pop_front();
-            self.said -= 1;
-        }
     }
 }
 
@@ -191,25 +210,17 @@ impl Talk for Sending {
     fn command(&mut self, command: Command) {
         self.given_up = false;
         match command {
-            Command::Table(name) => self.tables.push((name, 1, 0)),
-            Command::Items(table, items) => {
-                let next = &mut self.tables[table as usize].1;
-                for item in items {
-                    self.unsettled.push_back(Entry {
-                        table,
-                        number: *next,
-                        item,
-                    });
-                    *next += 1;
-                }
-            }
+            Command::Table(name) => self.lanes.push(Lane::new(name)),
+            Command::Items(table, items) => self.lanes[table as usize].unsettled.extend(items),
             Command::Wake => {}
         }
     }
 
     fn disconnected(&mut self) {
         self.begun = false;
-        self.said = 0;
+        for lane in &mut self.lanes {
+            lane.said = lane.settled;
+        }
         self.told = Told::default();
         self.parcel = Parcel::default();
         self.requests.clear();
@@ -228,28 +239,23 @@ impl Talk for Sending {
     }
 
     fn has_out(&self) -> bool {
-        !self.requests.is_empty() || self.said < self.unsettled.len()
+        !self.requests.is_empty() || self.lanes.iter().any(|lane| lane.unsaid().is_some())
     }
 
     fn heard(&mut self, message: pb::InsertReply) -> Result<(), Error> {
-        let mut state = self.progress.state.lock();
         for settled in message.settled {
-            let known = self
-                .tables
-                .iter()
-                .position(|(name, ..)| *name == settled.table);
+            let known = (self.lanes.iter()).position(|lane| lane.table == settled.table);
             let Some(at) = known else {
                 return Err(Error::Payload(format!(
                     "the server settled items for table `{}`, which this writer does not use",
                     settled.table
                 )));
             };
-            let (_, next, last) = &mut self.tables[at];
-            let before = *last;
-            *last = settled.number.min(*next - 1).max(before);
-            state.tables[at].1 = *last;
+            let count = self.lanes[at].settle(settled.number);
+            let mut state = self.progress.state.lock();
+            state.tables[at].1 += count;
             if let Some(error) = settled.error {
-                state.refused += *last - before;
+                state.refused += count;
                 let error = error_in(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
                     state.lost.extend(u32::try_from(at));
@@ -257,14 +263,12 @@ impl Talk for Sending {
                 state.errors.push_back(error);
             }
         }
-        drop(state);
-        self.drop_settled();
         self.progress.waker.wake();
         Ok(())
     }
 
     fn is_idle(&self) -> bool {
-        self.given_up || self.unsettled.is_empty()
+        self.given_up || self.lanes.iter().all(|lane| lane.unsettled.is_empty())
     }
 
     fn fail(&mut self, error: &Error) {

@@ -10,9 +10,9 @@ use engram_engine::{Patience, Waited, wait};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::Client;
 use super::insert::{Command, Progress, Sending};
 use super::talk::{closed_error, run};
-use super::{Client, wait_on};
 
 /// How long an explanation is worth waiting for.
 const EXPLAIN: Duration = Duration::from_millis(500);
@@ -56,19 +56,8 @@ impl RemoteOutbox {
         }
     }
 
-    /// The number that stands for a table in what is sent.
-    ///
-    /// # Errors
-    /// [`engram_core::Error::UnknownTable`], or what keeps us from asking.
-    pub fn table_number(&mut self, name: &str) -> Result<u32> {
-        if let Some(number) = self.known(name) {
-            return Ok(number);
-        }
-        let options = wait_on(self.client.describe(name))?;
-        Ok(self.add_table(name, options))
-    }
-
-    /// As [`Self::table_number`], of a table whose options its server has just told.
+    /// The number that stands for a table in what is sent; its options are what the server says of
+    /// it now.
     pub fn number_of(&mut self, options: &Arc<TableOptions>) -> u32 {
         let Some(known) = self.known(&options.name) else {
             return self.add_table(&options.name, Arc::clone(options));
@@ -77,7 +66,9 @@ impl RemoteOutbox {
         known
     }
 
-    fn known(&self, name: &str) -> Option<u32> {
+    /// The number of a table that has one already, and is still there.
+    #[must_use]
+    pub fn known(&self, name: &str) -> Option<u32> {
         let mut numbers = (0_u32..).zip(&self.tables);
         let known =
             numbers.find(|(number, table)| table.name == name && !self.progress.is_lost(*number));
@@ -97,7 +88,7 @@ impl RemoteOutbox {
         u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The options of the table behind a number that [`RemoteOutbox::table_number`] gave.
+    /// The options of the table behind a number that [`RemoteOutbox::number_of`] gave.
     #[must_use]
     pub fn options(&self, number: u32) -> &Arc<TableOptions> {
         &self.tables[number as usize]

@@ -15,6 +15,10 @@ use crate::wire::Arrived;
 /// How long closing waits for the server's last word.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Batches under way at a time, whatever the prefetching: a server allows 1,024 for a stream, those
+/// among them that it has not heard of again.
+const MOST_AHEAD: usize = 1_000;
+
 /// What a reader gets.
 #[derive(Debug)]
 pub enum RemoteNext {
@@ -76,7 +80,9 @@ impl RemoteStream {
             max_batches,
             uneven,
         } = self.options;
-        while self.ahead.len() < prefetch && max_batches.is_none_or(|max| self.asked < max) {
+        while self.ahead.len() < prefetch.min(MOST_AHEAD)
+            && max_batches.is_none_or(|max| self.asked < max)
+        {
             self.ahead.push_back(asks.ask(Ask {
                 table: self.table.clone(),
                 n: u32::try_from(batch_size).unwrap_or(u32::MAX),

@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use engram_core::{Error, Result};
 
 use super::ServerOptions;
+use super::inherited::Inherited;
 
 /// Refuses to let strangers in by mistake.
 ///
@@ -36,6 +38,7 @@ pub(super) struct Doors {
     pub(super) metrics: Option<(SocketAddr, TcpListener)>,
     /// For clients that come by TCP from this machine: faster, and they are told of it.
     pub(super) local: Option<(UnixListener, String)>,
+    pub(super) inherited: Inherited,
 }
 
 impl Doors {
@@ -57,15 +60,24 @@ impl Doors {
             let address = SocketAddr::new(options.address.ip(), port);
             open_tcp(address, "listen for those who read metrics")
         });
+        let (unix, metrics) = (unix.transpose()?, metrics.transpose()?);
+        // With TLS, every connection is to be encrypted. Elsewhere TCP will do, too.
+        let local = (options.tls.is_none())
+            .then(|| open_local(address.port()).ok())
+            .flatten();
+        let sockets = [
+            Some(tcp.as_raw_fd()),
+            unix.as_ref().map(|(socket, _)| socket.as_raw_fd()),
+            metrics.as_ref().map(|(_, socket)| socket.as_raw_fd()),
+            local.as_ref().map(|(socket, _)| socket.as_raw_fd()),
+        ];
         Ok(Self {
             address,
             tcp,
-            unix: unix.transpose()?,
-            metrics: metrics.transpose()?,
-            // With TLS, every connection is to be encrypted. Elsewhere TCP will do, too.
-            local: (options.tls.is_none())
-                .then(|| open_local(address.port()).ok())
-                .flatten(),
+            unix,
+            metrics,
+            local,
+            inherited: Inherited::new(sockets.into_iter().flatten()),
         })
     }
 }

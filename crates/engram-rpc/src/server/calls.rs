@@ -8,6 +8,7 @@ use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Service as Tower};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
+use super::connection::Called;
 use super::service::Service;
 use crate::pb::engram_server::EngramServer;
 
@@ -40,6 +41,9 @@ impl<H: Health> Tower<Request<Body>> for Calls<H> {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if let Some(called) = request.extensions().get::<Called>() {
+            called.note();
+        }
         if request.uri().path().starts_with(HEALTH) {
             self.health.call(request)
         } else {

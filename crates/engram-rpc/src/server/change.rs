@@ -9,6 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::counts::Ongoing;
+use super::names;
 use super::service::{Replies, Shared};
 use crate::pb;
 use crate::pb::change_reply::Reply;
@@ -75,7 +76,7 @@ fn answer(engine: &Engine, request: pb::ChangeRequest) -> pb::ChangeReply {
 
 fn change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
     let keys = u64s("keys_le", &request.keys_le)?;
-    let table = engine.table(&request.table)?;
+    let table = names::table(engine, &request.table)?;
     match request.change {
         Some(Change::PrioritiesLe(priorities)) => {
             table.update_priorities(&keys, &f64s("priorities_le", &priorities)?)

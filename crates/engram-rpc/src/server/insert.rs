@@ -6,6 +6,7 @@
 mod backlog;
 mod lanes;
 mod news;
+mod waits;
 
 use std::sync::Arc;
 
@@ -17,11 +18,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::counts::Ongoing;
+use super::names::{self, shortened};
 use super::service::{Replies, Shared};
 use crate::pb;
 use crate::wire::{Broken, Intake};
 use lanes::{Batch, Lanes};
-use news::shortened;
+use news::{TEXT, refusal};
 
 /// Replies between a stream's task and the transport.
 const REPLIES: usize = 16;
@@ -29,8 +31,11 @@ const REPLIES: usize = 16;
 /// From this size on, a message takes long enough for others to want the thread.
 const LARGE: usize = 256 << 10;
 
-/// Runs of refused items in one message that are told apart.
+/// Runs of refused items in one message that are told apart, and why at length.
 const MAX_REFUSALS: usize = 64;
+
+/// Bytes of text for each after them.
+const SHORT: usize = 256;
 
 /// Bytes of a status's text: it travels in headers.
 const STATUS_TEXT: usize = 2_000;
@@ -50,6 +55,7 @@ pub(super) fn serve(
         session: None,
         intake: Intake::default(),
         lanes: Lanes::default(),
+        refusals: 0,
     };
     tokio::spawn(writer.run(requests, replies));
     ReceiverStream::new(receiver)
@@ -62,6 +68,8 @@ struct Writer {
     session: Option<u64>,
     intake: Intake,
     lanes: Lanes,
+    /// Runs of items that were refused out of the message at hand.
+    refusals: usize,
 }
 
 impl Writer {
@@ -136,6 +144,7 @@ impl Writer {
     }
 
     fn take_in(&mut self, request: pb::InsertRequest) -> Result<(), Broken> {
+        self.refusals = 0;
         for schema in request.schemas {
             self.intake.schema(schema)?;
         }
@@ -159,6 +168,7 @@ impl Writer {
 
     /// Puts items into their table's queue; those that it refuses are settled with its error.
     fn insert(&mut self, message: &pb::Items) -> Result<(), Broken> {
+        names::check(&message.table)?;
         let items = self.intake.items(message)?;
         if items.is_empty() {
             return Ok(());
@@ -174,10 +184,10 @@ impl Writer {
                 message.first
             ))));
         };
-        let table = match self.shared.engine.table(&message.table) {
+        let table = match names::table(&self.shared.engine, &message.table) {
             Ok(table) => table,
             Err(error) => {
-                self.lanes.refuse(&message.table, last, error);
+                self.refuse(&message.table, last, &error);
                 return Ok(());
             }
         };
@@ -196,7 +206,7 @@ impl Writer {
                     return Ok(());
                 }
                 Err(error @ Error::Closed(_)) => {
-                    self.lanes.refuse(&message.table, last, error);
+                    self.refuse(&message.table, last, &error);
                     return Ok(());
                 }
                 // Some of them are bad: they are looked at one by one.
@@ -217,22 +227,20 @@ impl Writer {
         items: Vec<NewItem>,
     ) {
         let end = session.first.saturating_add(items.len() as u64);
-        let mut refusals = 0;
         let mut run = Session { ..session };
         let mut good: Vec<NewItem> = Vec::new();
         let mut refused: Option<Error> = None;
         for (number, item) in (session.first..end).zip(items) {
             let bad = check(table, &item).err();
             if let Some(error) = refused.take_if(|error| bad.as_ref() != Some(error)) {
-                self.lanes.refuse(name, number - 1, error);
+                self.refuse(name, number - 1, &error);
                 run.first = number;
-                refusals += 1;
             }
             match bad {
                 // Each text costs memory, and a message may alternate as often as it likes.
-                Some(error) if refusals >= MAX_REFUSALS => {
+                Some(error) if self.refusals >= MAX_REFUSALS => {
                     self.insert_run(name, table, run, std::mem::take(&mut good));
-                    self.lanes.refuse(name, end - 1, error);
+                    self.refuse(name, end - 1, &error);
                     return;
                 }
                 Some(error) => {
@@ -245,7 +253,7 @@ impl Writer {
             }
         }
         match refused {
-            Some(error) => self.lanes.refuse(name, end - 1, error),
+            Some(error) => self.refuse(name, end - 1, &error),
             None => self.insert_run(name, table, run, good),
         }
     }
@@ -258,8 +266,19 @@ impl Writer {
         let batch = Batch::new(last, &items);
         match table.insert_numbered(items, Some(run)) {
             Ok(ticket) => self.lanes.add(name, batch, ticket),
-            Err(error) => self.lanes.refuse(name, last, error),
+            Err(error) => self.refuse(name, last, &error),
         }
+    }
+
+    /// Settles items up to a number with an error.
+    fn refuse(&mut self, name: &str, number: u64, error: &Error) {
+        let text = if self.refusals < MAX_REFUSALS {
+            TEXT
+        } else {
+            SHORT
+        };
+        self.refusals += 1;
+        self.lanes.refuse(name, number, refusal(error, text));
     }
 }
 

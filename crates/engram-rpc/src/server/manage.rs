@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::Engine;
 
+use super::names;
 use super::service::Shared;
 use crate::pb;
 use crate::pb::manage_reply::Reply;
@@ -33,25 +34,37 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
             })
         }
         Call::Describe(name) => {
-            let table = engine.table(&name)?;
+            let table = names::table(engine, &name)?;
             Reply::Options(options_out(&TableOptions {
                 limits: table.info().stats.limiter.limits,
                 ..TableOptions::clone(table.options())
             }))
         }
         Call::Create(options) => {
+            names::check(&options.name)?;
             engine.create_table(options_in(options, shared.next_seed())?)?;
             done()
         }
-        Call::Drop(name) => aside(engine, move |engine| engine.drop_table(&name)).await?,
+        Call::Drop(name) => {
+            names::table(engine, &name)?;
+            let engine = Arc::clone(engine);
+            aside(move || engine.drop_table(&name)).await?
+        }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
-            engine.table(&table)?.set_limits(limits_in(limits)?)?;
+            names::table(engine, &table)?.set_limits(limits_in(limits)?)?;
             done()
         }
-        Call::Reset(name) => aside(engine, move |engine| engine.table(&name)?.reset()).await?,
+        Call::Reset(name) => {
+            let table = names::table(engine, &name)?;
+            aside(move || table.reset()).await?
+        }
         Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),
-        Call::MaySample(pb::May { table, n }) => Reply::May(engine.table(&table)?.can_sample(n)),
-        Call::MayInsert(pb::May { table, n }) => Reply::May(engine.table(&table)?.can_insert(n)),
+        Call::MaySample(pb::May { table, n }) => {
+            Reply::May(names::table(engine, &table)?.can_sample(n))
+        }
+        Call::MayInsert(pb::May { table, n }) => {
+            Reply::May(names::table(engine, &table)?.can_insert(n))
+        }
     })
 }
 
@@ -60,12 +73,8 @@ fn done() -> Reply {
 }
 
 /// Does what may free much memory where nobody waits behind it.
-async fn aside(
-    engine: &Arc<Engine>,
-    work: impl FnOnce(&Engine) -> Result<()> + Send + 'static,
-) -> Result<Reply> {
-    let engine = Arc::clone(engine);
-    match tokio::task::spawn_blocking(move || work(&engine)).await {
+async fn aside(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Reply> {
+    match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map(|()| done()),
         Err(error) => Err(Error::Closed(format!(
             "the server gave the call up: {error}"

@@ -7,7 +7,6 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
-use futures_util::TryStreamExt as _;
 use futures_util::stream::{self, StreamExt as _, select_all};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
@@ -18,14 +17,14 @@ use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConf
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::ServerTls;
 use super::auth::Guard;
 use super::bind::Doors;
 use super::calls::Calls;
-use super::counts::Counted;
+use super::connection::connections;
 use super::metrics::{self, Scraped};
 use super::service::Service;
 use super::stopping::Stopping;
+use super::{ServerOptions, ServerTls};
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
 use crate::{FRAME, MAX_MESSAGE};
 
@@ -42,9 +41,6 @@ const STREAM_WINDOW: u32 = 16 << 20;
 /// them go on may be on the same connection.
 const CONNECTION_WINDOW: u32 = 256 << 20;
 
-/// A handshake takes no longer.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-
 /// Calls that one connection may have open.
 const MAX_CALLS: u32 = 1024;
 
@@ -55,6 +51,7 @@ pub(super) struct Serving {
     service: Service,
     guard: Guard,
     scraped: Scraped,
+    first_call: Duration,
     stopping: Stopping,
 }
 
@@ -64,12 +61,14 @@ impl Serving {
     pub(super) fn new(
         service: Service,
         guard: Guard,
-        tls: Option<&ServerTls>,
+        options: &ServerOptions,
         stopping: Stopping,
     ) -> Result<Self> {
+        let tls = options.tls.as_ref();
+        let first_call = options.first_call_timeout;
         let tcp = match tls {
             Some(tls) => transport()
-                .tls_config(tls_config(tls))
+                .tls_config(tls_config(tls).timeout(first_call))
                 .map_err(|error| bad_tls(&error))?,
             None => transport(),
         };
@@ -84,6 +83,7 @@ impl Serving {
             service,
             guard,
             scraped,
+            first_call,
             stopping,
         })
     }
@@ -105,6 +105,7 @@ impl Serving {
     }
 
     async fn serve(mut self, doors: Doors, begun: &Sender<io::Result<()>>) {
+        let _inherited = doors.inherited;
         let listeners = || {
             let (unix, file) = doors.unix.unzip();
             let unix = unix.into_iter().chain(doors.local.map(|(local, _)| local));
@@ -127,7 +128,8 @@ impl Serving {
         health
             .set_service_status(SERVICE_NAME, ServingStatus::Serving)
             .await;
-        let connections = Arc::clone(&self.service.shared().counts.connections);
+        let count = Arc::clone(&self.service.shared().counts.connections);
+        let first_call = self.first_call;
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
@@ -137,21 +139,19 @@ impl Serving {
         };
         let layer = InterceptorLayer::new(self.guard);
         let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));
-        let count = Arc::clone(&connections);
-        let incoming = incoming.map_ok(move |tcp| Counted::new(tcp, &count));
         let mut stopped = self.stopping.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
             calls.clone(),
-            incoming,
+            connections(incoming, Arc::clone(&count), first_call),
             async move { stopped.wait().await },
         );
         let tcp = tokio::spawn(tcp);
         let mut stopped = self.stopping.clone();
+        // Never ends, also where there is none: the end of its connections would be its own.
+        let incoming = select_all(unix).chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
-            // Never ends, also where there is none: the end of its connections would be its own.
-            (select_all(unix).chain(stream::pending()))
-                .map_ok(move |unix| Counted::new(unix, &connections)),
+            connections(incoming, count, first_call),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);
@@ -192,7 +192,7 @@ fn transport() -> Transport {
 
 fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
     let identity = Identity::from_pem(&tls.certificate_pem, &tls.key_pem);
-    let config = ServerTlsConfig::new().identity(identity).timeout(HANDSHAKE);
+    let config = ServerTlsConfig::new().identity(identity);
     match &tls.client_ca_pem {
         Some(pem) => config.client_ca_root(Certificate::from_pem(pem)),
         None => config,

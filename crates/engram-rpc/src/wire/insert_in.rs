@@ -13,6 +13,7 @@ use super::options::check_columns;
 use super::{cell_in, layout_in};
 use crate::pb;
 use arriving::Arriving;
+pub(super) use items::MAX_SLICES;
 
 /// Chunks that a stream keeps.
 const MAX_CHUNKS: usize = 65_536;

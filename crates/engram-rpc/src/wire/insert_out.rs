@@ -10,6 +10,7 @@ use engram_core::{
 };
 use prost::Message as _;
 
+use super::insert_in::MAX_SLICES;
 use super::{cell_out, join, layout_out};
 use crate::pb::{self, items::Form};
 use crate::{PART, wire};
@@ -19,6 +20,12 @@ const REMEMBERED: usize = 4096;
 
 /// Bytes of chunks after which the server is told which it may forget.
 const SWEEP: usize = 128 << 20;
+
+/// Chunks that nobody refers to any more, beyond which the server is told: it keeps 65,536.
+const MAX_DEAD: usize = 16_384;
+
+/// Slices after which a message is sent. One item more has far fewer than the rest allows.
+const SLICES: usize = MAX_SLICES / 2;
 
 /// What the server at the other end has been told.
 #[derive(Debug, Default)]
@@ -39,6 +46,8 @@ pub struct Parcel {
     open: pb::InsertRequest,
     /// Bytes of the open request, about.
     bytes: usize,
+    /// Slices of its items' shapes, counted for each item.
+    slices: usize,
     priorities: BytesMut,
     keys: BytesMut,
     chunks: BytesMut,
@@ -51,7 +60,7 @@ impl Parcel {
     /// True when the open request should be sent before more goes in.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes >= PART
+        self.bytes >= PART || self.slices >= SLICES
     }
 
     /// All requests, the open one last.
@@ -105,6 +114,9 @@ impl Parcel {
             self.chunks.put_u32_le(told.id_of(chunk));
             self.offsets.put_u32_le(*offset);
         }
+        if let Trajectory::Window { shape, .. } = &item.trajectory {
+            self.slices += shape.slices.len();
+        }
         self.bytes += 24;
         Ok(())
     }
@@ -124,7 +136,7 @@ impl Parcel {
             alive
         });
         self.bytes += released.len() * 5;
-        told.sweep_at = told.chunks.len() * 2;
+        told.sweep_at = told.chunks.len() + told.chunks.len().min(MAX_DEAD);
     }
 
     fn tell_chunk(&mut self, told: &mut Told, chunk: &Arc<Chunk>) -> Result<()> {
@@ -221,7 +233,7 @@ impl Parcel {
 
     fn end_request(&mut self) {
         self.end_run();
-        self.bytes = 0;
+        (self.bytes, self.slices) = (0, 0);
         let request = std::mem::take(&mut self.open);
         if request != pb::InsertRequest::default() {
             self.ready.push_back(request);

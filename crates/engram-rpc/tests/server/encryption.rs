@@ -1,10 +1,20 @@
 //! Encrypted connections: who shows a certificate to whom.
 
+use std::sync::Arc;
+
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{PROTOCOL, Server, ServerOptions, ServerTls, pb};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::support::engine;
+use crate::silence::FIRST_CALL;
+use crate::support::{SOON, engine};
 
 const AUTHORITY: &str = include_str!("certificates/authority.pem");
 const SERVER: [&str; 2] = [
@@ -17,6 +27,10 @@ const CLIENT: [&str; 2] = [
 ];
 
 fn start(client_ca_pem: Option<String>) -> Server {
+    start_with(client_ca_pem, ServerOptions::default())
+}
+
+fn start_with(client_ca_pem: Option<String>, options: ServerOptions) -> Server {
     let [certificate, key] = SERVER;
     let options = ServerOptions {
         tls: Some(ServerTls {
@@ -24,7 +38,7 @@ fn start(client_ca_pem: Option<String>) -> Server {
             key_pem: key.into(),
             client_ca_pem,
         }),
-        ..ServerOptions::default()
+        ..options
     };
     Server::start(engine(vec![]), options).unwrap()
 }
@@ -66,4 +80,31 @@ async fn clients_show_theirs_where_they_must() {
     let known = trusting().identity(Identity::from_pem(certificate, key));
     assert!(is_served(&server, Some(known)).await);
     assert!(!is_served(&server, Some(trusting())).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_agrees_on_encryption_and_never_calls_is_let_go() {
+    let options = ServerOptions {
+        first_call_timeout: FIRST_CALL,
+        ..ServerOptions::default()
+    };
+    let server = start_with(None, options);
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(AUTHORITY.as_bytes()).unwrap();
+    roots.add(authority).unwrap();
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let mut config = config.with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let tcp = TcpStream::connect(server.address()).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let mut silent = connector.connect(name, tcp).await.unwrap();
+    let mut unencrypted = TcpStream::connect(server.address()).await.unwrap();
+    // However it ends: it does.
+    let _ = timeout(SOON, silent.read_to_end(&mut Vec::new()))
+        .await
+        .unwrap();
+    let _ = timeout(SOON, unencrypted.read_to_end(&mut Vec::new()))
+        .await
+        .unwrap();
 }

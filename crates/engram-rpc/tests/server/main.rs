@@ -8,12 +8,16 @@
 mod change;
 mod door;
 mod encryption;
+mod half_close;
 mod insert;
 mod insert_bounds;
 mod insert_garbage;
 mod manage;
 mod manage_garbage;
 mod metrics;
+mod outbox;
+mod refusals;
 mod sample;
 mod sample_bounds;
+mod silence;
 mod support;

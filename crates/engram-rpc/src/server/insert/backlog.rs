@@ -14,6 +14,9 @@ const MAX_BYTES: usize = 64 << 20;
 /// Bytes of an item that waits, beside its chunks; slices come on top.
 const ITEM: usize = 64;
 
+/// Bytes of a batch that waits, beside its items: its places in the queues, and what wakes it.
+const BATCH: usize = 512;
+
 /// What waits, and what it keeps in memory.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
@@ -27,9 +30,16 @@ pub(super) struct Backlog {
 #[derive(Debug, Default)]
 pub(super) struct Load {
     pub(super) items: usize,
-    /// Bytes of the items' own slices.
+    /// Bytes of the items' own slices, or of why they are refused.
     pub(super) own: usize,
     pub(super) chunks: Vec<Arc<Chunk>>,
+}
+
+impl Load {
+    /// Bytes beside the chunks'.
+    fn bytes(&self) -> usize {
+        BATCH + self.items * ITEM + self.own
+    }
 }
 
 impl Backlog {
@@ -39,7 +49,7 @@ impl Backlog {
 
     pub(super) fn add(&mut self, load: &Load) {
         self.items += load.items;
-        self.bytes += load.items * ITEM + load.own;
+        self.bytes += load.bytes();
         for chunk in &load.chunks {
             let count = self.chunks.entry(Arc::as_ptr(chunk).addr()).or_default();
             *count += 1;
@@ -51,7 +61,7 @@ impl Backlog {
 
     pub(super) fn remove(&mut self, load: &Load) {
         self.items -= load.items;
-        self.bytes -= load.items * ITEM + load.own;
+        self.bytes -= load.bytes();
         for chunk in &load.chunks {
             let key = Arc::as_ptr(chunk).addr();
             let Some(count) = self.chunks.get_mut(&key) else {

@@ -2,24 +2,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
-use engram_core::{Chunk, Error, NewItem, Result};
+use engram_core::{Chunk, Error, NewItem};
 use engram_engine::InsertTicket;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::SelectAll;
 use futures_util::{FutureExt as _, StreamExt as _};
 
 use super::backlog::{Backlog, Load};
-use super::news::News;
+use super::news::{News, TEXT, refusal, weight};
+use super::waits::{Progress, Standing, Wait};
 use crate::pb;
-
-/// How often items that wait look for others that have expired meanwhile.
-const GLANCE: Duration = Duration::from_millis(50);
 
 /// News that may wait for their reader; then no more items are read.
 const MAX_NEWS: usize = 1024;
+
+/// What a writer hears of its items.
+type Outcome = Result<(), pb::Error>;
 
 /// Items that travel together.
 #[derive(Debug)]
@@ -27,7 +25,9 @@ pub(super) struct Batch {
     /// Of the last of them.
     number: u64,
     load: Load,
-    outcome: Option<Result<()>>,
+    /// Of its items, those that its writer has not heard to be in.
+    untold: usize,
+    outcome: Option<Outcome>,
     /// Tells batches apart.
     id: u64,
 }
@@ -49,6 +49,7 @@ impl Batch {
         }
         Self {
             number,
+            untold: load.items,
             load,
             outcome: None,
             id: 0,
@@ -56,21 +57,11 @@ impl Batch {
     }
 }
 
-/// A batch's table, its id, and how it stands.
-type Done = (Arc<str>, u64, Standing);
-
-/// How a batch stands.
-enum Standing {
-    Ended(Result<()>),
-    /// So many of its items are not in yet.
-    Left(usize, InsertTicket),
-}
-
 /// What waits, table by table, in order; and what its writer has yet to hear.
 #[derive(Default)]
 pub(super) struct Lanes {
     queues: HashMap<Arc<str>, VecDeque<Batch>>,
-    waits: FuturesUnordered<BoxFuture<'static, Done>>,
+    waits: SelectAll<Wait>,
     backlog: Backlog,
     news: News,
     next_id: u64,
@@ -85,29 +76,22 @@ impl Lanes {
     /// Takes note of items that are in a table's queue.
     pub(super) fn add(&mut self, table: &str, mut batch: Batch, mut ticket: InsertTicket) {
         // Most are served at once.
-        batch.outcome = (&mut ticket).now_or_never();
+        batch.outcome = (&mut ticket).now_or_never().map(outcome_out);
         batch.id = self.next_id;
         self.next_id += 1;
-        let (id, items) = (batch.id, batch.load.items);
+        let id = batch.id;
         if let Some(table) = self.push(table, batch) {
-            match ticket.items_left() {
-                left if left < items => self.note((table, id, Standing::Left(left, ticket))),
-                left => self.wait_for(table, id, ticket, left),
-            }
+            let left = ticket.items_left();
+            let wait = Wait::new(Arc::clone(&table), id, ticket, left);
+            self.waits.push(wait);
+            self.note((table, id, Standing::Left(left)));
         }
     }
 
-    fn wait_for(&mut self, table: Arc<str>, id: u64, ticket: InsertTicket, left: usize) {
-        let wait = async move {
-            let standing = wait(ticket, left).await;
-            (table, id, standing)
-        };
-        self.waits.push(wait.boxed());
-    }
-
     /// Takes note of items up to a number that their table will not have.
-    pub(super) fn refuse(&mut self, table: &str, number: u64, error: Error) {
+    pub(super) fn refuse(&mut self, table: &str, number: u64, error: pb::Error) {
         let mut batch = Batch::new(number, &[]);
+        batch.load.own = weight(&error);
         batch.outcome = Some(Err(error));
         self.push(table, batch);
     }
@@ -145,21 +129,26 @@ impl Lanes {
         }
     }
 
-    fn note(&mut self, (table, id, standing): Done) {
+    fn note(&mut self, (table, id, standing): Progress) {
         match standing {
-            Standing::Ended(outcome) => self.settle(&table, id, outcome),
-            Standing::Left(left, ticket) => {
-                // Those behind the first batch are settled after it.
-                let first = self.queues.get(&table).and_then(VecDeque::front);
-                if let Some(number) = first.filter(|first| first.id == id).map(|b| b.number) {
-                    self.news.add(&table, number - left as u64, Ok(()));
-                }
-                self.wait_for(table, id, ticket, left);
-            }
+            Standing::Ended(outcome) => self.settle(&table, id, outcome_out(outcome)),
+            Standing::Left(left) => self.advance(&table, id, left),
         }
     }
 
-    fn settle(&mut self, table: &Arc<str>, id: u64, outcome: Result<()>) {
+    /// Tells how far a batch is; one behind the first of its table is told of after that.
+    fn advance(&mut self, table: &str, id: u64, left: usize) {
+        let first = self.queues.get_mut(table).and_then(VecDeque::front_mut);
+        if let Some(batch) = first.filter(|first| first.id == id)
+            && (1..batch.untold).contains(&left)
+        {
+            batch.untold = left;
+            let number = batch.number - left as u64;
+            self.tell(table, number, Ok(()));
+        }
+    }
+
+    fn settle(&mut self, table: &Arc<str>, id: u64, outcome: Outcome) {
         let Some(mut queue) = self.queues.remove(table) else {
             return;
         };
@@ -182,8 +171,8 @@ impl Lanes {
         }
     }
 
-    fn tell(&mut self, table: &str, number: u64, outcome: Result<()>) {
-        self.news.add(table, number, outcome);
+    fn tell(&mut self, table: &str, number: u64, outcome: Outcome) {
+        self.news.add(table, number, outcome.err());
     }
 
     /// True when there is something to tell.
@@ -195,29 +184,23 @@ impl Lanes {
         self.news.next_reply()
     }
 
-    /// Takes what waits out of its tables; what is left is to be told.
-    pub(super) fn withdraw(self) -> News {
+    /// Takes what waits out of its tables; what is left is to be told: also of items that went in
+    /// since anybody looked.
+    pub(super) fn withdraw(mut self) -> News {
+        let mut waits: Vec<Wait> = std::mem::take(&mut self.waits).into_iter().collect();
+        // Of each table, the last first: none may go in past one that is withdrawn.
+        waits.sort_unstable_by(|a, b| b.place().cmp(&a.place()));
+        let ends: Vec<_> = waits.into_iter().filter_map(Wait::withdraw).collect();
+        for end in ends.into_iter().rev() {
+            self.note(end);
+        }
         self.news
     }
 }
 
-/// Waits until a batch ends, or fewer than `left` of its items are.
-async fn wait(mut ticket: InsertTicket, left: usize) -> Standing {
-    let expires = ticket.table().options().ttl.is_some();
-    loop {
-        let looked = std::future::poll_fn(|context| match ticket.poll_unpin(context) {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
-            Poll::Pending if ticket.items_left() < left => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        });
-        tokio::select! {
-            biased;
-            outcome = looked => return match outcome {
-                Some(outcome) => Standing::Ended(outcome),
-                None => Standing::Left(ticket.items_left(), ticket),
-            },
-            // Asking again removes what has expired, which may make room.
-            () = tokio::time::sleep(GLANCE), if expires => {}
-        }
-    }
+fn outcome_out(outcome: Result<(), Error>) -> Outcome {
+    outcome.map_err(|error| refusal(&error, TEXT))
 }
+
+#[cfg(test)]
+mod tests;

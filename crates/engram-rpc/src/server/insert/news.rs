@@ -2,17 +2,18 @@
 
 use std::collections::VecDeque;
 
-use engram_core::Result;
+use engram_core::Error;
 use prost::Message as _;
 
 use crate::pb;
+use crate::server::names::{keep_some, shortened};
 use crate::wire::error_out;
 
 /// Bytes of news in one message.
 const REPLY: usize = 1 << 20;
 
 /// Bytes of one error's text.
-const TEXT: usize = 64 << 10;
+pub(super) const TEXT: usize = 64 << 10;
 
 /// Latest news among which those of a table are looked for, to be replaced by newer ones.
 const LATEST: usize = 16;
@@ -27,12 +28,7 @@ impl News {
     }
 
     /// A table is done with items up to a number.
-    pub(super) fn add(&mut self, table: &str, number: u64, outcome: Result<()>) {
-        let error = outcome.err().map(|error| {
-            let mut error = error_out(&error);
-            error.text = shortened(error.text, TEXT);
-            error
-        });
+    pub(super) fn add(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
         let mut latest = self.0.iter_mut().rev().take(LATEST);
         match latest.find(|news| news.table == table) {
             Some(last) if last.error.is_none() && error.is_none() => last.number = number,
@@ -58,36 +54,39 @@ impl News {
     }
 }
 
-/// Texts name what their sender has named, at any length.
-pub(super) fn shortened(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
-        text += "...";
-    }
-    text
+/// Why items are refused, in so many bytes of text; the names that exist count as much again.
+pub(super) fn refusal(error: &Error, most: usize) -> pb::Error {
+    let mut error = error_out(error);
+    error.text = shortened(error.text, most);
+    keep_some(&mut error.known, most);
+    error
+}
+
+/// Bytes that an error takes.
+pub(super) fn weight(error: &pb::Error) -> usize {
+    let names = error.known.iter();
+    let names: usize = names.map(|name| size_of::<String>() + name.len()).sum();
+    error.text.len() + error.table.len() + names
 }
 
 #[cfg(test)]
 mod tests {
-    use engram_core::Error;
-
     use super::*;
 
     #[test]
     fn news_of_one_table_are_joined_unless_an_error_is_between() {
         let mut news = News::default();
-        let refused = || Err(Error::Priority("too low".into()));
-        for (table, number, outcome) in [
-            ("a", 1, Ok(())),
-            ("b", 7, Ok(())),
-            ("a", 2, Ok(())),
+        let refused = || Some(refusal(&Error::Priority("too low".into()), 100));
+        for (table, number, error) in [
+            ("a", 1, None),
+            ("b", 7, None),
+            ("a", 2, None),
             ("a", 3, refused()),
-            ("a", 4, Ok(())),
-            ("b", 9, Ok(())),
-            ("a", 5, Ok(())),
+            ("a", 4, None),
+            ("b", 9, None),
+            ("a", 5, None),
         ] {
-            news.add(table, number, outcome);
+            news.add(table, number, error);
         }
         let told = news.next_reply().unwrap().settled.into_iter();
         let told: Vec<_> = told
@@ -107,8 +106,25 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_between_characters() {
-        assert_eq!(shortened("abcd".into(), 4), "abcd");
-        assert_eq!(shortened("abcdé!".into(), 5), "abcd...");
+    fn a_refusal_costs_so_much_at_most() {
+        let error = Error::UnknownTable {
+            name: "x".into(),
+            known: vec!["y".repeat(50); 100],
+        };
+        for most in [0, 100, 1_000] {
+            let refusal = refusal(&error, most);
+            assert!(
+                refusal
+                    .text
+                    .starts_with(&"no table `x`; known"[..most.min(19)])
+            );
+            assert!(refusal.text.ends_with("..."));
+            assert_eq!(refusal.known.last().unwrap(), "...");
+            let names = size_of::<String>() + 3;
+            assert!(
+                weight(&refusal) <= 2 * most + "x...".len() + names,
+                "{most}"
+            );
+        }
     }
 }

@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::text;
 use crate::server::auth::Guard;
+use crate::server::connection::PAUSE;
 use crate::server::service::Shared;
 use crate::server::stopping::Stopping;
 
@@ -33,9 +34,6 @@ const REQUEST: Duration = Duration::from_secs(2);
 
 /// A connection ends by then, whatever it is doing.
 const CONNECTION: Duration = Duration::from_secs(10);
-
-/// Pause when no connection can be accepted: too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Longest request head.
 const HEAD: usize = 16 << 10;

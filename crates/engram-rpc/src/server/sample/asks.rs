@@ -15,6 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::pb;
+use crate::server::names;
 
 /// Items that one ask may be for: what is told of them must fit one message.
 const MOST: u32 = 65_536;
@@ -148,7 +149,7 @@ fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
             "timeout is {bad} s; it must be at least 0, or None to wait for ever"
         )));
     }
-    let table = engine.table(&ask.table)?;
+    let table = names::table(engine, &ask.table)?;
     if ask.n > MOST {
         return Err(Error::InvalidArgument(format!(
             "asked for {} samples from table `{}`; a server gives at most {MOST} at a time",

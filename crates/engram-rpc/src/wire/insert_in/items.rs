@@ -13,7 +13,7 @@ use crate::wire::{f64s, layout_in, u32s, u64s};
 
 /// Slices that the items of one message may have in all, each counted for each item: checking
 /// them takes time that a short message would not pay for.
-const MAX_SLICES: usize = 1 << 26;
+pub(in crate::wire) const MAX_SLICES: usize = 1 << 26;
 
 /// The columns of a shape or an item, and their slices.
 type Columns = (Box<[SpanColumn]>, Box<[Slice]>);

@@ -1,0 +1,129 @@
+//! Connections as they come: counted while they are open, and closed if nobody calls.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+use tonic::transport::server::Connected;
+
+use super::counts::{Count, Ongoing};
+
+/// Pause when no connection can be accepted: too many open files.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes connections in. Each is closed unless somebody calls within that time.
+pub(super) fn connections<IO>(
+    incoming: impl Stream<Item = io::Result<IO>>,
+    count: Arc<Count>,
+    first_call: Duration,
+) -> impl Stream<Item = io::Result<Connection<IO>>> {
+    incoming.then(move |accepted| {
+        let connection = accepted.map(|io| Connection {
+            io,
+            called: Called::default(),
+            first_call,
+            deadline: None,
+            _ongoing: count.begin(),
+        });
+        async move {
+            // Whoever is told asks again at once.
+            if connection.is_err() {
+                sleep(PAUSE).await;
+            }
+            connection
+        }
+    })
+}
+
+/// Whether somebody has called on a connection; every call there finds it in its extensions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Called(Arc<AtomicBool>);
+
+impl Called {
+    pub(super) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection, counted for as long as it is open.
+#[derive(Debug)]
+pub(super) struct Connection<IO> {
+    io: IO,
+    called: Called,
+    first_call: Duration,
+    /// From when on we listen until somebody has called.
+    deadline: Option<Pin<Box<Sleep>>>,
+    _ongoing: Ongoing,
+}
+
+impl<IO> Connection<IO> {
+    /// Nobody has called in time.
+    fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
+        if self.called.0.load(Ordering::Relaxed) {
+            self.deadline = None;
+            return false;
+        }
+        let deadline = self
+            .deadline
+            .get_or_insert_with(|| Box::pin(sleep(self.first_call)));
+        deadline.as_mut().poll(context).is_ready()
+    }
+}
+
+impl<IO> Connected for Connection<IO> {
+    type ConnectInfo = Called;
+
+    fn connect_info(&self) -> Called {
+        self.called.clone()
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Connection<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.io).poll_read(context, buffer);
+        if read.is_pending() && self.is_overdue(context) {
+            return Poll::Ready(Err(ErrorKind::TimedOut.into()));
+        }
+        read
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Connection<IO> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,112 @@
+//! What our own writers send, and what they keep of it.
+
+use std::sync::Arc;
+
+use engram_core::chunk::Chunk;
+use engram_core::{
+    Layout, NewItem, RateLimits, Slice, SpanColumn, TableOptions, Trajectory, WindowShape,
+};
+use engram_rpc::Server;
+use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
+use tokio::time::timeout;
+
+use crate::support::{SOON, chunk, engine, items, options, start, until};
+
+fn outbox(server: &Server) -> RemoteOutbox {
+    let options = ClientOptions {
+        address: server.address().to_string(),
+        token: None,
+        tls: None,
+        reconnect_timeout: SOON,
+    };
+    Arc::new(Client::new(options).unwrap()).outbox()
+}
+
+async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, may_wait: usize) {
+    let items = items.into_iter().map(|item| (table, item));
+    outbox.send(items).unwrap();
+    let sent = timeout(SOON, outbox.wait_for(may_wait)).await;
+    sent.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_blocks_keeps_nothing_of_what_goes_to_another() {
+    let full = TableOptions {
+        limits: RateLimits {
+            max_diff: 1.0,
+            ..options("full").limits
+        },
+        ..options("full")
+    };
+    let free = TableOptions {
+        max_size: 10,
+        ..options("free")
+    };
+    let engine = engine(vec![full, free]);
+    let server = start(&engine);
+    let mut outbox = outbox(&server);
+    let [full, free] = ["full", "free"].map(|name| engine.table(name).unwrap());
+    let numbers = [&full, &free].map(|table| outbox.number_of(table.options()));
+    send(&mut outbox, numbers[0], items(0, 2, 1), 1).await;
+    // More than the chunks that a server keeps for a writer.
+    let mut kept = Vec::new();
+    for first in (0..70_000).step_by(1000) {
+        let each = (first..first + 1000).flat_map(|value| items(value, 1, 1));
+        let each: Vec<NewItem> = each.collect();
+        let chunk = &each[0].trajectory.chunks()[0];
+        kept.push(Arc::downgrade(chunk));
+        send(&mut outbox, numbers[1], each, 1).await;
+    }
+    assert_eq!(free.info().stats.limiter.inserts, 70_000);
+    assert_eq!((outbox.in_flight(), full.info().waiting_inserts), (1, 1));
+    until("what is settled is forgotten", || {
+        kept.iter().all(|chunk| chunk.strong_count() == 0)
+    })
+    .await;
+}
+
+/// An item that repeats a chunk's only cell so many times.
+fn repeated(key: u64, chunk: &Arc<Chunk>, shape: &Arc<WindowShape>) -> NewItem {
+    NewItem {
+        key,
+        trajectory: Trajectory::Window {
+            chunk: Arc::clone(chunk),
+            offset: 0,
+            shape: Arc::clone(shape),
+        },
+        priority: 1.0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_many_slices_are_cut_before_the_server_refuses_them() {
+    const SLICES: u32 = 10_000;
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut outbox = outbox(&server);
+    let table = engine.table("t").unwrap();
+    let number = outbox.number_of(table.options());
+    let shape = Arc::new(WindowShape {
+        layout: Arc::new(Layout {
+            names: Box::new(["x".into()]),
+            structure: "{}".into(),
+        }),
+        columns: Box::new([SpanColumn {
+            first_slice: 0,
+            len: SLICES,
+            squeeze: false,
+        }]),
+        slices: (0..SLICES)
+            .map(|_| Slice {
+                chunk: 0,
+                column: 0,
+                offset: 0,
+                len: 1,
+            })
+            .collect(),
+    });
+    let chunk = chunk(1, 1, 7);
+    let items = (0..10_000).map(|key| repeated(key, &chunk, &shape));
+    send(&mut outbox, number, items.collect(), 0).await;
+    assert_eq!(table.info().stats.size, 10_000);
+}

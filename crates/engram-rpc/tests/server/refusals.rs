@@ -1,0 +1,195 @@
+//! What is refused costs little, however much of it there is, and names are bounded.
+
+use std::time::Duration;
+
+use engram_core::{RateLimits, TableOptions};
+use engram_rpc::pb;
+use engram_rpc::pb::error::Code;
+use engram_rpc::wire::join;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::insert::{Inserts, opening, rows, sending, values};
+use crate::support::{
+    changes, connect, engine, error_of, inserts, options, queue, samples, start, until,
+};
+
+/// A server that takes nothing for so long reads no more.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Longer than any name may be.
+fn long_name() -> String {
+    "n".repeat(2 << 20)
+}
+
+fn too_long() -> String {
+    format!(
+        "a table's name of 2097152 bytes came, `{}...`; over the network it has at most 1024",
+        "n".repeat(32)
+    )
+}
+
+/// An item that no table takes.
+fn bad(table: &str, number: u64) -> pb::Items {
+    pb::Items {
+        priorities_le: join([f64::NAN].into_iter()),
+        ..rows(table, number, 1, 1)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reading_stops_while_too_many_refusals_wait() {
+    let engine = engine(vec![TableOptions {
+        limits: RateLimits {
+            kind: "Queue".into(),
+            max_diff: 1.0,
+            ..options("full").limits
+        },
+        ..queue("full")
+    }]);
+    let server = start(&engine);
+    // Nothing waits on our side: what was sent is read, or in the window of the transport.
+    let (requests, outbound) = mpsc::channel(1);
+    let mut client = connect(&server).await;
+    let outbound = ReceiverStream::new(outbound);
+    let replies = client.insert(outbound).await.unwrap().into_inner();
+    let mut stream = Inserts { requests, replies };
+    stream.say(opening(1)).await;
+    stream.say(sending([rows("full", 1, 2, 1)])).await;
+    stream.settled("full", 1).await;
+    let full = engine.table("full").unwrap();
+    until("an item waits", || full.info().waiting_inserts == 1).await;
+    // They cannot be told before the item that waits is in.
+    for message in 0.. {
+        let first = 3 + 1_000 * message;
+        let items = (first..first + 1_000).map(|number| bad("full", number));
+        let saying = stream.requests.send(sending(items));
+        if timeout(QUIET, saying).await.is_err() {
+            break;
+        }
+        // 64 MiB at about 600 bytes each, and 16 MiB at 50.
+        assert!(message < 1_000, "the server reads on for ever");
+    }
+    assert_eq!(values(&full, 1), [100]);
+    let reply = stream.hear().await;
+    let numbers: Vec<u64> = reply.settled.iter().map(|news| news.number).collect();
+    assert!(numbers.len() > 100, "{numbers:?}");
+    assert!(numbers.into_iter().eq(2..2 + reply.settled.len() as u64));
+    let errors: Vec<_> = reply.settled.into_iter().map(|news| news.error).collect();
+    assert_eq!(errors[0], None);
+    assert_eq!(errors[1].as_ref().unwrap().code(), Code::Priority);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_message_is_refused_at_length_for_a_while_only() {
+    let known = (0..100).map(|number| options(&format!("{number:0>100}")));
+    let engine = engine(known.collect());
+    let server = start(&engine);
+    let mut stream = inserts(&mut connect(&server).await).await;
+    stream.say(opening(1)).await;
+    let names: Vec<String> = (0..3_000)
+        .map(|number| format!("unknown {number}"))
+        .collect();
+    let items = names.iter().map(|name| rows(name, 1, 1, 1));
+    stream.say(sending(items)).await;
+    let (mut told, mut bytes) = (Vec::new(), 0);
+    while told.len() < names.len() {
+        let reply = stream.hear().await;
+        bytes += reply.encoded_len();
+        told.extend(reply.settled);
+    }
+    // Each would take 22 KB.
+    assert!(bytes < 64 * 20_000 + 3_000 * 400, "{bytes} bytes");
+    for (news, name) in told.iter().zip(&names) {
+        assert_eq!((&news.table, news.number), (name, 1));
+        let error = news.error.as_ref().unwrap();
+        assert_eq!((error.code(), &error.table), (Code::UnknownTable, name));
+        let text = format!("no table `{name}`; known tables: `0000");
+        assert!(error.text.starts_with(&text), "{}", error.text);
+        assert_eq!(error.known.last().unwrap(), "...");
+    }
+    let first = told[0].error.as_ref().unwrap();
+    assert_eq!(first.known[64], format!("{:0>100}", 64));
+    let last = told[2_999].error.as_ref().unwrap();
+    assert_eq!((last.known.len(), last.text.len()), (3, 259));
+    // The next message begins anew.
+    stream.say(sending([rows("unknown again", 1, 1, 1)])).await;
+    let again = stream.hear().await.settled.remove(0).error.unwrap();
+    assert_eq!(again.known, first.known);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_name_of_a_table_has_a_bound() {
+    let longest = "t".repeat(1024);
+    let engine = engine(vec![queue(&longest)]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+
+    let mut stream = inserts(&mut client).await;
+    stream.say(opening(1)).await;
+    stream.say(sending([rows(&longest, 1, 1, 1)])).await;
+    assert_eq!(stream.settled(&longest, 1).await, []);
+    stream.say(sending([rows(&long_name(), 1, 1, 1)])).await;
+    let end = stream.end().await.unwrap_err();
+    assert_eq!(
+        (end.code(), end.message()),
+        (tonic::Code::InvalidArgument, &*too_long())
+    );
+
+    let mut stream = samples(&mut client).await;
+    let ask = pb::Ask {
+        table: long_name(),
+        ..crate::sample::ask(1, 1)
+    };
+    stream.ask(ask).await;
+    let Some(pb::sample_reply::Reply::Error(error)) = stream.hear().await.reply else {
+        panic!("no error");
+    };
+    assert_eq!(
+        (error.code(), error.text),
+        (Code::InvalidArgument, too_long())
+    );
+
+    let mut stream = changes(&mut client).await;
+    let change = pb::ChangeRequest {
+        table: long_name(),
+        ..pb::ChangeRequest::default()
+    };
+    stream.say(change).await;
+    let Some(pb::change_reply::Reply::Error(error)) = stream.hear().await.reply else {
+        panic!("no error");
+    };
+    assert_eq!(
+        (error.code(), error.text),
+        (Code::InvalidArgument, too_long())
+    );
+
+    let may = || pb::May {
+        table: long_name(),
+        n: 1,
+    };
+    for call in [
+        pb::manage_request::Call::Describe(long_name()),
+        pb::manage_request::Call::Create(pb::TableOptions {
+            name: long_name(),
+            ..engram_rpc::wire::options_out(&options("t"))
+        }),
+        pb::manage_request::Call::Drop(long_name()),
+        pb::manage_request::Call::SetLimits(pb::SetLimits {
+            table: long_name(),
+            limits: None,
+        }),
+        pb::manage_request::Call::Reset(long_name()),
+        pb::manage_request::Call::MaySample(may()),
+        pb::manage_request::Call::MayInsert(may()),
+    ] {
+        let request = pb::ManageRequest { call: Some(call) };
+        let error = error_of(client.manage(request).await.unwrap().into_inner());
+        assert_eq!(
+            (error.code(), error.text),
+            (Code::InvalidArgument, too_long())
+        );
+    }
+}
