@@ -189,7 +189,8 @@ class AnyStore:
             keys: `[B]` integers, as in `batch.info.key`.
             priorities: `[B]` numbers.
             wait: False: a client goes on at once while at most 8 changes are under way; the server makes them in order.
-                An error of such a change is raised by a later change, or by `close`.
+                An error of such a change is raised by a later change, or by `close`. More than 8,192 keys are
+                checked first: that waits for the server where it has not described the table yet.
 
         Returns:
             How many of the keys were there; None without waiting.

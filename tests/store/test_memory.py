@@ -1,10 +1,13 @@
 """A batch larger than any memory is refused, and nothing is lost."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
-from support import raises
+from support import raises, until
 
-from engram import Client, Dataset, Table, selectors
+from engram import Client, Dataset, Pattern, Store, Table, selectors
 from engram.errors import OutOfMemoryError
 
 # Cells of 1 MiB: an empty string takes four bytes.
@@ -43,3 +46,19 @@ def test_a_prefetched_batch_of_terabytes(store):
         next(iter(Dataset(store, "t", 2 * HALF, pad=True)))
     info = store.info()["t"]
     assert (info.size, info.samples, info.leased_out) == (2, 0, 0)
+
+
+@pytest.mark.slow
+def test_memory_of_a_dropped_table_is_given_back():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    with Store([Table("t")]) as store:
+        with store.batched_writer(64, [Pattern("t", num_steps=1)]) as writer:
+            noise = np.random.default_rng(0).integers(0, 256, (64, 10_000), np.uint8)
+            for _ in range(300):
+                writer.append_batch({"x": noise})
+        full = resident()
+        store.drop_table("t")
+        # 190 MB; within half a minute, and some more for a slow machine.
+        until(lambda: resident() < full - 150e6, seconds=90)

@@ -2,12 +2,14 @@
 
 #![expect(unsafe_code, reason = "mimalloc's settings have no other face")]
 
-use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use libmimalloc_sys::{mi_collect, mi_option_set, mi_option_t};
+use libmimalloc_sys::{mi_collect, mi_option_set, mi_option_t, mi_thread_init};
 use mimalloc::MiMalloc;
+
+use crate::door::forks;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -28,18 +30,22 @@ pub(crate) fn keep() {
     unsafe { mi_option_set(PURGE_DELAY, NEVER) };
 }
 
-/// Gives back what is free, from now on, every now and then.
+/// Gives back what is free, from now on, every now and then. Each forked child has a thread of its own.
 pub(crate) fn give_back() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
-        let begun = thread::Builder::new().name("engram-memory".into());
-        // Without it, memory is used again all the same.
-        let _ = begun.spawn(|| {
-            loop {
-                thread::sleep(EVERY);
-                // SAFETY: may be called from any thread at any time.
-                unsafe { mi_collect(true) };
-            }
-        });
+    static BEGUN: AtomicU64 = AtomicU64::new(0);
+    let here = forks() + 1;
+    if BEGUN.swap(here, Ordering::Relaxed) == here {
+        return;
+    }
+    let begun = thread::Builder::new().name("engram-memory".into());
+    // Without it, memory is used again all the same.
+    let _ = begun.spawn(|| {
+        // SAFETY: what a thread's first allocation does; this one makes none, and mimalloc does nothing for such.
+        unsafe { mi_thread_init() };
+        loop {
+            thread::sleep(EVERY);
+            // SAFETY: may be called from any thread at any time.
+            unsafe { mi_collect(true) };
+        }
     });
 }

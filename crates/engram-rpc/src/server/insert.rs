@@ -230,6 +230,7 @@ impl Writer {
         let mut run = Session { ..session };
         let mut good: Vec<NewItem> = Vec::new();
         let mut refused: Option<Error> = None;
+        let before = self.refusals;
         for (number, item) in (session.first..end).zip(items) {
             let bad = check(table, &item).err();
             if let Some(error) = refused.take_if(|error| bad.as_ref() != Some(error)) {
@@ -237,8 +238,9 @@ impl Writer {
                 run.first = number;
             }
             match bad {
-                // Each text costs memory, and a message may alternate as often as it likes.
-                Some(error) if self.refusals >= MAX_REFUSALS => {
+                // Each costs memory, and items may alternate as often as they like: what is left is
+                // refused as a whole.
+                Some(error) if self.refusals - before >= MAX_REFUSALS => {
                     self.insert_run(name, table, run, std::mem::take(&mut good));
                     self.refuse(name, end - 1, &error);
                     return;

@@ -27,6 +27,8 @@ pub(super) struct Batch {
     load: Load,
     /// Of its items, those that its writer has not heard to be in.
     untold: usize,
+    /// Of its items, those that were not in when it was last looked at.
+    left: usize,
     outcome: Option<Outcome>,
     /// Tells batches apart.
     id: u64,
@@ -50,10 +52,18 @@ impl Batch {
         Self {
             number,
             untold: load.items,
+            left: load.items,
             load,
             outcome: None,
             id: 0,
         }
+    }
+
+    /// The number up to which items are in, unless that has been told, or its end will say so.
+    fn news(&mut self) -> Option<u64> {
+        let is_news = (1..self.untold).contains(&self.left);
+        self.untold = self.untold.min(self.left);
+        is_news.then(|| self.number - self.left as u64)
     }
 }
 
@@ -138,12 +148,13 @@ impl Lanes {
 
     /// Tells how far a batch is; one behind the first of its table is told of after that.
     fn advance(&mut self, table: &str, id: u64, left: usize) {
-        let first = self.queues.get_mut(table).and_then(VecDeque::front_mut);
-        if let Some(batch) = first.filter(|first| first.id == id)
-            && (1..batch.untold).contains(&left)
-        {
-            batch.untold = left;
-            let number = batch.number - left as u64;
+        let Some(queue) = self.queues.get_mut(table) else {
+            return;
+        };
+        if let Some(batch) = queue.iter_mut().find(|batch| batch.id == id) {
+            batch.left = left;
+        }
+        if let Some(number) = queue.front_mut().and_then(Batch::news) {
             self.tell(table, number, Ok(()));
         }
     }
@@ -165,6 +176,10 @@ impl Lanes {
             };
             self.backlog.remove(&batch.load);
             self.tell(table, batch.number, outcome);
+        }
+        // What was noted of the next while it was not the first.
+        if let Some(number) = queue.front_mut().and_then(Batch::news) {
+            self.tell(table, number, Ok(()));
         }
         if !queue.is_empty() {
             self.queues.insert(Arc::clone(table), queue);

@@ -109,6 +109,22 @@ fn what_went_in_since_the_last_look_is_told() {
 }
 
 #[test]
+fn what_is_in_of_a_batch_is_told_once_it_is_the_first() {
+    let table = queue();
+    let mut lanes = Lanes::default();
+    send(&mut lanes, &table, 1, 3);
+    assert_eq!(told(lanes.next_reply()), [(2, false)]);
+    let sampled = table.sample(2, false).unwrap().take_partial();
+    assert_eq!(sampled.draws.len(), 2);
+    // The third went in, but nobody has looked at it: the fourth goes in behind it.
+    send(&mut lanes, &table, 4, 6);
+    assert_eq!(table.info().stats.limiter.inserts, 4);
+    assert_eq!(told(lanes.next_reply()), []);
+    lanes.progress().now_or_never();
+    assert_eq!(told(lanes.next_reply()), [(4, false)]);
+}
+
+#[test]
 fn refusals_behind_a_batch_that_waits_take_room() {
     let table = queue();
     let mut lanes = Lanes::default();
