@@ -184,8 +184,8 @@ done = threading.Event()
 def use(value):
     mine = engram.Store([engram.Table("t")])
     for size in range(1, 20):
-        mine.insert({"x": np.zeros(1 << size, np.uint8), "y": value}, {"t": 1.0})
-    assert mine.sample("t", 8, pad=True).data["y"].tolist() == [value] * 8
+        mine.insert({"x": np.full(1 << size, value, np.uint8)}, {"t": 1.0}, time_axis=True)
+    assert mine.sample("t", 8, pad=True).data["x"][:, 0].tolist() == [value] * 8
 
 def come_and_go():
     while not done.is_set():
