@@ -11,6 +11,7 @@ mod history;
 mod insert;
 mod intake;
 mod leaf;
+mod memory;
 mod pattern_writer;
 mod patterns;
 mod put;
@@ -25,13 +26,10 @@ mod writer;
 
 use pyo3::prelude::*;
 
-/// Gives memory back, and does not fall into pieces, where items of many sizes come and go for long.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Native half of `engram`; its face is in the Python files beside it.
 #[pymodule]
 fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    memory::keep();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batched_writer::BatchedWriter>()?;

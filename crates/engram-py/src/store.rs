@@ -23,6 +23,7 @@ use crate::config::{LimiterConfig, TableConfig};
 use crate::door::{Home, Timeout, enter, wait_for};
 use crate::errors;
 use crate::insert::Inserter;
+use crate::memory;
 use crate::stream::{Fetching, PyStream};
 use crate::tables::{Place, Tables, There};
 
@@ -98,6 +99,7 @@ impl Store {
         // Keys must not repeat when a seeded program runs again beside what an earlier run stored.
         let entropy = RandomState::new().build_hasher().finish();
         let engine = enter(py, || Engine::new(options, entropy))?;
+        memory::give_back();
         Ok(Self {
             place: Place::Here(Home::new("store", Arc::new(engine))),
             seed,
@@ -126,6 +128,7 @@ impl Store {
             reconnect_timeout: Duration::try_from_secs_f64(reconnect_timeout)
                 .unwrap_or(Duration::MAX / 4),
         };
+        memory::give_back();
         Ok(Self {
             place: Place::There(There::new(py, options)?),
             seed: 0,
