@@ -1,21 +1,11 @@
 //! A writer that has said its last hears of everything that its tables have.
 
-use engram_core::{RateLimits, TableOptions};
-
 use crate::insert::{opening, rows, sending, values};
-use crate::support::{connect, engine, inserts, options, queue, start, until};
+use crate::support::{connect, engine, inserts, narrow, start, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn items_let_in_at_the_last_moment_are_told() {
-    // Takes one item before somebody samples.
-    let engine = engine(vec![TableOptions {
-        limits: RateLimits {
-            kind: "Queue".into(),
-            max_diff: 1.0,
-            ..options("full").limits
-        },
-        ..queue("full")
-    }]);
+    let engine = engine(vec![narrow("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let full = engine.table("full").unwrap();

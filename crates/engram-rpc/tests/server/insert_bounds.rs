@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use engram_core::{RateLimits, TableOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::items::Form;
 use engram_rpc::wire::join;
 use tonic::Code;
 
 use crate::insert::{Inserts, chunk, layout, opening, rows, schema, sending};
-use crate::support::{Client, connect, engine, inserts, options, queue, samples, start, until};
+use crate::support::{Client, connect, engine, inserts, narrow, queue, samples, start, until};
 
 /// What a stream ends with after these messages.
 async fn end(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
@@ -288,14 +287,7 @@ async fn a_message_cannot_ask_for_endless_checks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_stops_while_too_much_waits() {
-    let engine = engine(vec![TableOptions {
-        limits: RateLimits {
-            kind: "Queue".into(),
-            max_diff: 1.0,
-            ..options("full").limits
-        },
-        ..queue("full")
-    }]);
+    let engine = engine(vec![narrow("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = inserts(&mut client).await;

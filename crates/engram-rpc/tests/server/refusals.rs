@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use engram_core::{RateLimits, TableOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
 use engram_rpc::wire::join;
@@ -13,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::insert::{Inserts, opening, rows, sending, values};
 use crate::support::{
-    changes, connect, engine, error_of, inserts, options, queue, samples, start, until,
+    changes, connect, engine, error_of, inserts, narrow, options, queue, samples, start, until,
 };
 
 /// A server that takes nothing for so long reads no more.
@@ -41,14 +40,7 @@ fn bad(table: &str, number: u64) -> pb::Items {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reading_stops_while_too_many_refusals_wait() {
-    let engine = engine(vec![TableOptions {
-        limits: RateLimits {
-            kind: "Queue".into(),
-            max_diff: 1.0,
-            ..options("full").limits
-        },
-        ..queue("full")
-    }]);
+    let engine = engine(vec![narrow("full")]);
     let server = start(&engine);
     // Nothing waits on our side: what was sent is read, or in the window of the transport.
     let (requests, outbound) = mpsc::channel(1);

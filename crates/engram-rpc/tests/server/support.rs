@@ -51,6 +51,18 @@ pub(crate) fn queue(name: &str) -> TableOptions {
     }
 }
 
+/// A queue that takes one item before somebody samples.
+pub(crate) fn narrow(name: &str) -> TableOptions {
+    TableOptions {
+        limits: RateLimits {
+            kind: "Queue".into(),
+            max_diff: 1.0,
+            ..options(name).limits
+        },
+        ..queue(name)
+    }
+}
+
 pub(crate) fn engine(tables: Vec<TableOptions>) -> Arc<Engine> {
     Arc::new(Engine::new(tables, 1).unwrap())
 }
