@@ -1,4 +1,4 @@
-//! The engine's allocator, and who gives memory back to the system: a thread of its own, so that no call pays for it.
+//! The engine's allocator, and who offers free memory to the system: a thread of its own, so that no call pays for it.
 
 #![expect(unsafe_code, reason = "mimalloc's settings have no other face")]
 
@@ -14,24 +14,31 @@ use crate::door::forks;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// `mi_option_purge_delay` of mimalloc 3, which the crate does not name.
+/// Options of mimalloc 3 that the crate does not name.
+const PURGE_DECOMMITS: mi_option_t = 5;
 const PURGE_DELAY: mi_option_t = 15;
 
 /// Milliseconds; longer than anybody runs.
 const NEVER: std::ffi::c_long = 1_000_000_000;
 
-/// How often free memory is given back.
+/// How often free memory is offered.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// Freed memory is kept: by itself, mimalloc gives it back within whatever call is made a second
 /// later, which took up to 100 ms of that call after a table of millions of items was dropped.
+///
+/// And it is offered (`MADV_FREE`), not given: the system takes it when it runs short. Memory that went has to come
+/// again page by page when the next table grows, which stalls everybody for up to 60 ms on a virtual machine.
 pub(crate) fn keep() {
-    // SAFETY: an option that mimalloc knows, and reads whenever memory is freed.
-    unsafe { mi_option_set(PURGE_DELAY, NEVER) };
+    // SAFETY: options that mimalloc knows, and reads whenever memory is freed or purged.
+    unsafe {
+        mi_option_set(PURGE_DELAY, NEVER);
+        mi_option_set(PURGE_DECOMMITS, 0);
+    }
 }
 
-/// Gives back what is free, from now on, every now and then. Each forked child has a thread of its own.
-pub(crate) fn give_back() {
+/// Offers what is free to the system, from now on, every now and then. Each forked child has a thread of its own.
+pub(crate) fn offer() {
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     let here = forks() + 1;
     if BEGUN.swap(here, Ordering::Relaxed) == here {

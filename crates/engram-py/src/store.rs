@@ -99,7 +99,7 @@ impl Store {
         // Keys must not repeat when a seeded program runs again beside what an earlier run stored.
         let entropy = RandomState::new().build_hasher().finish();
         let engine = enter(py, || Engine::new(options, entropy))?;
-        memory::give_back();
+        memory::offer();
         Ok(Self {
             place: Place::Here(Home::new("store", Arc::new(engine))),
             seed,
@@ -128,7 +128,7 @@ impl Store {
             reconnect_timeout: Duration::try_from_secs_f64(reconnect_timeout)
                 .unwrap_or(Duration::MAX / 4),
         };
-        memory::give_back();
+        memory::offer();
         Ok(Self {
             place: Place::There(There::new(py, options)?),
             seed: 0,
