@@ -47,6 +47,15 @@ pub struct Frozen<T> {
     _token: Token<()>,
 }
 
+impl<T> Default for Frozen<T> {
+    fn default() -> Self {
+        Self {
+            pages: Vec::new(),
+            _token: Token::default(),
+        }
+    }
+}
+
 impl<T> Frozen<T> {
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {

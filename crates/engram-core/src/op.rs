@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use crate::item::NewItem;
 use crate::rate_limiter::RateLimits;
+use crate::selector::TableRng;
 
 /// Position of a change in the log of all changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,10 +74,17 @@ pub enum TableOp<'a> {
         /// Whether they may still come back.
         leased: bool,
     },
+    /// The generator has made choices: this is what it is now. Before the change that they led to.
+    Choose {
+        /// The generator.
+        rng: &'a TableRng,
+    },
     /// Leased samples are final.
     Acknowledge {
-        /// Which.
+        /// Which, of those whose items are still there.
         keys: &'a [u64],
+        /// How many in all.
+        samples: u64,
     },
     /// Leased samples come back: as if they had never been handed out.
     GiveBack {

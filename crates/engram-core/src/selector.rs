@@ -10,6 +10,7 @@ use rand_xoshiro::rand_core::Rng;
 
 use crate::error::{Error, Result};
 use crate::item::{Rank, Slot};
+use crate::pages::CopiedPages;
 use dense::Dense;
 use heap::Heap;
 use order::Order;
@@ -166,6 +167,21 @@ impl Selector {
     pub fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         if let Self::Prioritized(prioritized) = self {
             prioritized.prefetch(slots);
+        }
+    }
+
+    /// True where chance plays a part: picking moves the generator on.
+    #[must_use]
+    pub fn is_random(&self) -> bool {
+        matches!(self, Self::Dense(_) | Self::Prioritized(_))
+    }
+
+    /// The slots in the order that random draws depend on, if they do.
+    pub(crate) fn slots(&mut self) -> Option<&mut CopiedPages<Slot>> {
+        match self {
+            Self::Dense(dense) => Some(dense.slots()),
+            Self::Prioritized(prioritized) => Some(prioritized.slots()),
+            Self::Order(_) | Self::Heap(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@
 mod apply;
 mod draw;
 mod options;
+mod restore;
 mod sessions;
 mod snapshot;
 
@@ -19,7 +20,7 @@ use crate::holders::HolderId;
 use crate::item::{Item, NewItem, Slot};
 use crate::key_map::KeyMap;
 use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
-use crate::pages::Pages;
+use crate::pages::CopiedPages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
@@ -27,7 +28,9 @@ pub use draw::{Draw, Fact, Handle};
 pub use options::TableOptions;
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
-pub use snapshot::{Snapshot, SnapshotItem, SnapshotRoom, SnapshotStep};
+pub use restore::{Restore, SavedItem};
+use snapshot::Taking;
+pub use snapshot::{Counters, Snapshot, SnapshotItem, SnapshotPages, SnapshotRoom, SnapshotStep};
 
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
@@ -96,7 +99,7 @@ struct Contents {
 #[derive(Debug)]
 struct Expiry {
     order: Selector,
-    inserted_at: Pages<u64>,
+    inserted_at: CopiedPages<u64>,
 }
 
 impl Contents {
@@ -108,7 +111,7 @@ impl Contents {
             remover: Selector::new(options.remover),
             expiry: options.ttl.map(|_| Expiry {
                 order: Selector::new(SelectorKind::Fifo),
-                inserted_at: Pages::new(0),
+                inserted_at: CopiedPages::new(0),
             }),
             episodes: KeyMap::default(),
             holder: HolderId::fresh(),
@@ -150,12 +153,13 @@ pub struct TableState {
     next_touch: u64,
     num_deleted_episodes: u64,
     num_unique_samples: u64,
+    /// Samples handed out and not ended, of items that are gone, too.
+    leased: u64,
     last_lsn: Lsn,
     picks: Vec<Pick>,
     keys: Vec<u64>,
     found: Vec<(Slot, u64, f64)>,
-    /// Limits and counters when the snapshot under way was begun.
-    snapshot_limiter: Option<RateLimiter>,
+    taking: Option<Taking>,
 }
 
 /// Numbers about a table at one moment.
@@ -194,11 +198,12 @@ impl TableState {
             next_touch: 0,
             num_deleted_episodes: 0,
             num_unique_samples: 0,
+            leased: 0,
             last_lsn: Lsn::default(),
             picks: Vec::new(),
             keys: Vec::new(),
             found: Vec::new(),
-            snapshot_limiter: None,
+            taking: None,
             options,
             sink,
         })
@@ -333,6 +338,9 @@ impl TableState {
             }
             victim.clear();
             self.contents.remover.pick(1, &mut self.rng, &mut victim);
+            if self.contents.remover.is_random() {
+                self.record_choice();
+            }
             self.remove(victim[0].slot, Removal::Evicted, trash);
         }
         self.picks = victim;

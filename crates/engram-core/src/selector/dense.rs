@@ -2,13 +2,13 @@
 
 use super::{Pick, TableRng, below};
 use crate::item::Slot;
-use crate::pages::Pages;
+use crate::pages::{CopiedPages, Pages};
 use crate::prefetch::prefetch;
 
 /// Slots without gaps: removing one moves the last into its place.
 #[derive(Debug)]
 pub struct Dense {
-    slots: Pages<Slot>,
+    slots: CopiedPages<Slot>,
     /// Where each slot stands in `slots`.
     positions: Pages<u32>,
     len: usize,
@@ -17,7 +17,7 @@ pub struct Dense {
 impl Default for Dense {
     fn default() -> Self {
         Self {
-            slots: Pages::new(0),
+            slots: CopiedPages::new(0),
             positions: Pages::new(0),
             len: 0,
         }
@@ -27,6 +27,11 @@ impl Default for Dense {
 impl Dense {
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The slots, in the order that draws depend on: positions from `len` on mean nothing.
+    pub(super) fn slots(&mut self) -> &mut CopiedPages<Slot> {
+        &mut self.slots
     }
 
     /// Adds a slot; returns its position.

@@ -3,6 +3,7 @@
 use super::dense::Dense;
 use super::{Odds, Pick, TableRng, unit};
 use crate::item::Slot;
+use crate::pages::CopiedPages;
 use crate::sum_tree::SumTree;
 
 /// 2^32 such weights still have a finite sum.
@@ -36,6 +37,10 @@ impl Prioritized {
 
     pub(super) fn len(&self) -> usize {
         self.dense.len()
+    }
+
+    pub(super) fn slots(&mut self) -> &mut CopiedPages<Slot> {
+        self.dense.slots()
     }
 
     pub(super) fn insert(&mut self, slot: Slot, priority: f64) {

@@ -10,6 +10,12 @@ impl TableState {
         self.last_lsn = self.sink.append(&self.options.name, op);
     }
 
+    /// Records that the generator has made choices.
+    pub(super) fn record_choice(&mut self) {
+        let op = TableOp::Choose { rng: &self.rng };
+        self.last_lsn = self.sink.append(&self.options.name, &op);
+    }
+
     /// Applies a recorded change without recording it again: how a journal is replayed.
     pub fn replay(&mut self, op: &TableOp<'_>, trash: &mut Trash) {
         let slot_of = |state: &Self, key| state.contents.keys.get(key);
@@ -33,7 +39,9 @@ impl TableState {
                     self.set_priority(slot, priority);
                 }
             }
+            TableOp::Choose { rng } => self.rng = rng.clone(),
             TableOp::Sample { keys, leased } => {
+                self.leased += keys.len() as u64 * u64::from(leased);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -42,7 +50,8 @@ impl TableState {
                     self.count_sample(slot, leased);
                 }
             }
-            TableOp::Acknowledge { keys } => {
+            TableOp::Acknowledge { keys, samples } => {
+                self.leased = self.leased.saturating_sub(samples);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -52,7 +61,8 @@ impl TableState {
                 }
             }
             TableOp::GiveBack { keys, samples } => {
-                self.limiter.samples -= samples;
+                self.leased = self.leased.saturating_sub(samples);
+                self.limiter.samples = self.limiter.samples.saturating_sub(samples);
                 for key in keys {
                     if let Some(slot) = slot_of(self, *key) {
                         self.undo_sample(slot);
@@ -191,9 +201,11 @@ impl TableState {
         trash
             .contents
             .push(std::mem::replace(&mut self.contents, empty));
+        self.taking = None;
         self.first_seq = self.next_seq;
         self.num_deleted_episodes = 0;
         self.num_unique_samples = 0;
+        self.leased = 0;
         self.limiter.inserts = 0;
         self.limiter.samples = 0;
         self.limiter.deletes = 0;

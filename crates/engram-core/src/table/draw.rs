@@ -139,10 +139,14 @@ impl TableState {
                 prefetch_all(&raw const **chunk);
             }
         }
+        if self.contents.sampler.is_random() {
+            self.record_choice();
+        }
         self.record(&TableOp::Sample {
             keys: &keys,
             leased,
         });
+        self.leased += n as u64 * u64::from(leased);
         draws.reserve(n);
         for pick in &picks {
             let item = self.count_sample(pick.slot, leased);
@@ -174,14 +178,22 @@ impl TableState {
     /// The leased draws were used: they are final.
     pub fn acknowledge(
         &mut self,
-        handles: impl Iterator<Item = Handle> + Clone,
+        handles: impl Iterator<Item = Handle>,
         trash: &mut Trash,
     ) {
-        let keys = self.keys_of(handles.clone());
-        if keys.is_empty() {
+        // Items from before a reset: their samples went with the counters.
+        let handles = handles.filter(|handle| handle.seq >= self.first_seq);
+        let handles: Vec<Handle> = handles.collect();
+        if handles.is_empty() {
             return;
         }
-        self.record(&TableOp::Acknowledge { keys: &keys });
+        let keys = self.keys_of(handles.iter().copied());
+        let samples = handles.len() as u64;
+        self.record(&TableOp::Acknowledge {
+            keys: &keys,
+            samples,
+        });
+        self.leased -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.end_lease(handle.slot);
@@ -209,6 +221,7 @@ impl TableState {
             samples,
         });
         self.limiter.samples -= samples;
+        self.leased -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);

@@ -2,7 +2,7 @@
 
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
-use crate::pages::Pages;
+use crate::pages::CopiedPages;
 use crate::table::TableState;
 
 /// A session that sent nothing for so long is forgotten, nanoseconds: 10 minutes.
@@ -15,7 +15,7 @@ const FORGOTTEN_PER_CALL: usize = 16;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(super) struct Entry {
     session: u64,
     /// Number of the last item applied; 0 before the first.
     last: u64,
@@ -42,7 +42,7 @@ const VACANT: Entry = Entry {
 #[derive(Debug)]
 pub(super) struct Sessions {
     places: KeyMap<u32>,
-    entries: Pages<Entry>,
+    entries: CopiedPages<Entry>,
     /// Places handed out so far, vacant ones included.
     reached: u32,
     vacant: u32,
@@ -54,7 +54,7 @@ impl Default for Sessions {
     fn default() -> Self {
         Self {
             places: KeyMap::default(),
-            entries: Pages::new(VACANT),
+            entries: CopiedPages::new(VACANT),
             reached: 0,
             vacant: NONE,
             idlest: NONE,
@@ -64,6 +64,14 @@ impl Default for Sessions {
 }
 
 impl Sessions {
+    pub(super) fn entries(&self) -> &CopiedPages<Entry> {
+        &self.entries
+    }
+
+    pub(super) fn entries_mut(&mut self) -> &mut CopiedPages<Entry> {
+        &mut self.entries
+    }
+
     /// Number of the session's last item; 0 where it is unknown or was idle for too long, whether
     /// or not that has been noticed.
     fn last(&self, session: u64, now: u64) -> u64 {
@@ -192,6 +200,16 @@ impl Sessions {
 }
 
 impl Entry {
+    /// The last number applied, and when the session was used last; vacant entries have none.
+    pub(super) fn number(self) -> Option<(SessionNumber, u64)> {
+        let Self { session, last, .. } = self;
+        let number = SessionNumber {
+            session,
+            number: last,
+        };
+        (last > 0).then_some((number, self.used))
+    }
+
     fn is_idle(&self, now: u64) -> bool {
         self.waiting == 0 && now.saturating_sub(self.used) >= SESSION_IDLE
     }
@@ -228,16 +246,7 @@ impl TableState {
             let entries = 0..sessions.reached as usize;
             entries.map(|at| sessions.entries[at])
         });
-        // Vacant entries have applied nothing.
-        let entries = entries.filter(|entry| entry.last > 0);
-        entries.map(|entry| {
-            let Entry { session, last, .. } = entry;
-            let number = SessionNumber {
-                session,
-                number: last,
-            };
-            (number, entry.used)
-        })
+        entries.filter_map(|entry| entry.number())
     }
 }
 

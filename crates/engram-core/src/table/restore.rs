@@ -1,0 +1,200 @@
+//! A table made again from what a snapshot kept.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::item::{Item, NewItem, Rank, Slot};
+use crate::op::{OpSink, Removal, SessionNumber, TableOp};
+use crate::table::{Counters, TableOptions, TableState, Trash};
+
+/// A table on its way back. Options may differ from those it was saved with.
+#[derive(Debug)]
+pub struct Restore {
+    state: TableState,
+    /// Of the sampler and the remover; until then they have nothing to choose from.
+    orders: [Option<Vec<u32>>; 2],
+}
+
+/// An item as it was saved.
+#[derive(Debug)]
+pub struct SavedItem {
+    /// Key, content and priority.
+    pub item: NewItem,
+    /// Insertion number.
+    pub seq: u64,
+    /// Number of the insert or update that touched it last.
+    pub touched: u64,
+    /// Samples taken, leased ones included.
+    pub times_sampled: u32,
+    /// As in [`SnapshotItem`](crate::table::SnapshotItem).
+    pub leases: u32,
+    /// Clock reading at its insertion.
+    pub inserted_at: u64,
+}
+
+impl Restore {
+    /// Begins with a table that has no items yet.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the options make no sense, or the counters contradict each other.
+    pub fn new(
+        options: Arc<TableOptions>,
+        sink: Arc<dyn OpSink>,
+        counters: Counters,
+    ) -> Result<Self> {
+        let mut state = TableState::new(options, sink)?;
+        if counters.first_seq > counters.next_seq || counters.leased > counters.limiter.samples {
+            return Err(Error::InvalidArgument(format!(
+                "table `{}` was saved with counters that contradict each other: {counters:?}",
+                state.options.name
+            )));
+        }
+        state.limiter = counters.limiter;
+        state.rng = counters.rng;
+        state.next_seq = counters.next_seq;
+        state.first_seq = counters.first_seq;
+        state.next_touch = counters.next_touch;
+        state.num_deleted_episodes = counters.num_deleted_episodes;
+        state.num_unique_samples = counters.num_unique_samples;
+        state.leased = counters.leased;
+        state.last_lsn = counters.last_lsn;
+        Ok(Self {
+            state,
+            orders: [None, None],
+        })
+    }
+
+    /// Adds an item: the one whose place is next.
+    ///
+    /// # Errors
+    /// What [`TableOptions::check_item`] finds; [`Error::InvalidArgument`] for a key that is there
+    /// already, or numbers that the counters have not reached.
+    pub fn item(&mut self, saved: SavedItem) -> Result<()> {
+        let state = &mut self.state;
+        let name = &state.options.name;
+        state.options.check_item(&saved.item)?;
+        let invalid = |what: String| {
+            Error::InvalidArgument(format!("item {} of table `{name}` {what}", saved.item.key))
+        };
+        if state.contents.keys.get(saved.item.key).is_some() {
+            return Err(invalid("was saved twice".into()));
+        }
+        if !(state.first_seq..state.next_seq).contains(&saved.seq)
+            || saved.touched >= state.next_touch
+            || state.contents.slots == Slot::MAX - 1
+        {
+            return Err(invalid("was saved with numbers not given out yet".into()));
+        }
+        let item = Item {
+            key: saved.item.key,
+            priority: saved.item.priority,
+            seq: saved.seq,
+            touched: saved.touched,
+            trajectory: Some(saved.item.trajectory),
+            times_sampled: saved.times_sampled,
+            leases: saved.leases,
+        };
+        let contents = &mut state.contents;
+        let slot = contents.slots;
+        contents.slots += 1;
+        contents.size += 1;
+        contents.items.reach(slot as usize);
+        contents.keys.insert(item.key, slot);
+        contents.hold_chunks(&item);
+        if let Some(expiry) = &mut contents.expiry {
+            expiry.inserted_at.put(slot as usize, saved.inserted_at);
+        }
+        contents.items[slot as usize] = item;
+        Ok(())
+    }
+
+    /// Sets the order in which the sampler (or the remover) had its items: their places.
+    pub fn order(&mut self, of_sampler: bool, places: Vec<u32>) {
+        self.orders[usize::from(!of_sampler)] = Some(places);
+    }
+
+    /// A session's last number applied, and when it was used last; those used last come last.
+    pub fn session(&mut self, number: SessionNumber, used: u64) {
+        self.state.count_number(number, used);
+    }
+
+    /// The table with all its items: those that its options no longer allow have left. Items on
+    /// lease are, until a log that was replayed says more: see [`TableState::end_leases`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an order that does not name each item once.
+    pub fn finish(mut self) -> Result<TableState> {
+        let state = &mut self.state;
+        let contents = &mut state.contents;
+        let visible = |slot: &Slot| !contents.items[*slot as usize].is_hidden();
+        let mut by_age: Vec<Slot> = (0..contents.slots).filter(visible).collect();
+        by_age.sort_unstable_by_key(|slot| contents.items[*slot as usize].seq);
+        let rank = |slot: Slot| -> Rank { contents.items[slot as usize].rank() };
+        let selectors = [&mut contents.sampler, &mut contents.remover];
+        for (selector, order) in selectors.into_iter().zip(self.orders) {
+            let order = match order.filter(|_| selector.is_random()) {
+                Some(order) => {
+                    let mut named = order.clone();
+                    named.sort_unstable();
+                    named.dedup();
+                    let known = |slot: &Slot| *slot < contents.slots && visible(slot);
+                    if named.len() != by_age.len() || !named.iter().all(known) {
+                        return Err(Error::InvalidArgument(format!(
+                            "table `{}` was saved with an order of {} items, of which {} are distinct; it has {}",
+                            state.options.name,
+                            order.len(),
+                            named.len(),
+                            by_age.len()
+                        )));
+                    }
+                    order
+                }
+                None => by_age.clone(),
+            };
+            for slot in order {
+                selector.insert(slot, rank(slot));
+            }
+        }
+        if let Some(expiry) = &mut contents.expiry {
+            for slot in &by_age {
+                expiry.order.insert(*slot, rank(*slot));
+            }
+        }
+        Ok(self.state)
+    }
+}
+
+impl TableState {
+    /// Ends all leases, as if their samples had not been taken, and lets go of what the options no
+    /// longer allow: for a table whose readers are gone.
+    pub fn end_leases(&mut self, trash: &mut Trash) {
+        for slot in 0..self.contents.slots {
+            let item = &self.contents.items[slot as usize];
+            if item.trajectory.is_none() {
+                continue;
+            }
+            let keys = vec![item.key; item.open_leases() as usize];
+            self.end_samples(&keys, keys.len() as u64);
+            for _ in keys {
+                self.undo_sample(slot);
+            }
+            let item = &self.contents.items[slot as usize];
+            let most = self.options.max_times_sampled;
+            if item.is_hidden() || most > 0 && item.times_sampled >= most {
+                self.remove(slot, Removal::Exhausted, trash);
+            }
+        }
+        // Of items that are gone.
+        self.end_samples(&[], self.leased);
+        while !self.shrink(trash) {}
+    }
+
+    fn end_samples(&mut self, keys: &[u64], samples: u64) {
+        if samples == 0 {
+            return;
+        }
+        self.record(&TableOp::GiveBack { keys, samples });
+        self.leased = self.leased.saturating_sub(samples);
+        self.limiter.samples = self.limiter.samples.saturating_sub(samples);
+    }
+}

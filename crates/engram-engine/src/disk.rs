@@ -1,0 +1,6 @@
+//! Durable stores: what lies on disk is described in `docs/format.md`.
+
+mod bytes;
+mod changes;
+mod file;
+mod things;

@@ -1,0 +1,160 @@
+//! Numbers, texts and lists, as the bodies of records hold them: little-endian, lengths first.
+
+/// What is wrong with bytes that were read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct Damage(pub String);
+
+impl Damage {
+    pub(crate) fn new<T>(what: impl Into<String>) -> Result<T, Self> {
+        Err(Self(what.into()))
+    }
+}
+
+impl From<engram_core::Error> for Damage {
+    fn from(error: engram_core::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Writes bodies.
+pub(crate) trait Put {
+    fn put(&mut self, bytes: &[u8]);
+
+    fn put_u8(&mut self, value: u8) {
+        self.put(&[value]);
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn put_f64(&mut self, value: f64) {
+        self.put_u64(value.to_bits());
+    }
+
+    /// A length. Nothing here is longer than 32 bits count: chunks, names and batches have bounds below.
+    fn put_len(&mut self, len: usize) {
+        self.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+    }
+
+    fn put_text(&mut self, text: &str) {
+        self.put_len(text.len());
+        self.put(text.as_bytes());
+    }
+
+    fn put_u64s(&mut self, values: &[u64]) {
+        self.put_len(values.len());
+        for value in values {
+            self.put_u64(*value);
+        }
+    }
+
+    fn put_maybe<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Self, T))
+    where
+        Self: Sized,
+    {
+        self.put_u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            put(self, value);
+        }
+    }
+}
+
+impl Put for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Reads bodies: what is there, or an error; no allocation beyond the bytes that are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Take<'a> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Damage> {
+        let Some((taken, rest)) = self.0.split_at_checked(len) else {
+            return Damage::new(format!(
+                "{len} bytes should follow, but {} are left",
+                self.0.len()
+            ));
+        };
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, Damage> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, Damage> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Damage> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn f64(&mut self) -> Result<f64, Damage> {
+        self.u64().map(f64::from_bits)
+    }
+
+    pub(crate) fn bool(&mut self) -> Result<bool, Damage> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Damage::new(format!("{other} should be 0 or 1")),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str, Damage> {
+        let len = self.u32()? as usize;
+        let bytes = self.take(len)?;
+        std::str::from_utf8(bytes).map_err(|error| Damage(format!("a text is not UTF-8: {error}")))
+    }
+
+    /// A list of things that take `least` bytes each, at least.
+    pub(crate) fn list<T>(
+        &mut self,
+        least: usize,
+        mut one: impl FnMut(&mut Self) -> Result<T, Damage>,
+    ) -> Result<Vec<T>, Damage> {
+        let len = self.u32()? as usize;
+        if len.saturating_mul(least) > self.0.len() {
+            return Damage::new(format!(
+                "a list of {len} should follow, but {} bytes are left",
+                self.0.len()
+            ));
+        }
+        (0..len).map(|_| one(self)).collect()
+    }
+
+    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, Damage> {
+        self.list(8, Self::u64)
+    }
+
+    pub(crate) fn maybe<T>(
+        &mut self,
+        one: impl FnOnce(&mut Self) -> Result<T, Damage>,
+    ) -> Result<Option<T>, Damage> {
+        self.bool()?.then(|| one(self)).transpose()
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(self) -> Result<(), Damage> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        Damage::new(format!("{} bytes are left over", self.0.len()))
+    }
+}
