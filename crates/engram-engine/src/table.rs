@@ -352,7 +352,7 @@ impl Table {
                 let step = self.shared.lock().state.continue_snapshot();
                 match step {
                     SnapshotStep::More => {}
-                    SnapshotStep::Done(snapshot) => return snapshot,
+                    SnapshotStep::Done(snapshot) => return *snapshot,
                     SnapshotStep::Lost => break,
                 }
             }

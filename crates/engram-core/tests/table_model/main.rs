@@ -11,10 +11,10 @@ mod record;
 
 use std::sync::Arc;
 
-use engram_core::table::SESSION_IDLE;
+use engram_core::table::{Counters, Restore, SESSION_IDLE, SavedItem};
 use engram_core::{
     Admission, Chunk, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind, SessionNumber,
-    TableOptions, TableState, Trash,
+    Snapshot, TableOptions, TableState, Trash,
 };
 use model::{Leased, Model};
 use proptest::prelude::*;
@@ -393,31 +393,81 @@ impl Pair {
     /// Replaying what was recorded gives the same table, down to what it will choose next.
     fn check_replay(&mut self) {
         let sink = Arc::new(Recorder::default());
-        let mut copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
+        let copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
+        self.check_copy(copy, 0);
+        assert_eq!(sink.len(), 0, "a replay records nothing");
+    }
+
+    /// So does replaying onto a table restored from a snapshot what was recorded since.
+    fn check_restore(&mut self, (saved, since): (Saved, usize)) {
+        let sink = Arc::new(Recorder::default());
+        let options = Arc::clone(self.table.options());
+        let mut restore = Restore::new(options, sink.clone(), saved.counters).unwrap();
+        for item in saved.items {
+            restore.item(item).unwrap();
+        }
+        for (order, of_sampler) in saved.orders.into_iter().zip([true, false]) {
+            order.into_iter().for_each(|order| restore.order(of_sampler, order));
+        }
+        for (number, used) in saved.sessions {
+            restore.session(number, used);
+        }
+        self.check_copy(restore.finish().unwrap(), since);
+        assert_eq!(sink.len(), 0, "a restored table records nothing");
+    }
+
+    fn check_copy(&mut self, mut copy: TableState, since: usize) {
         self.recorder
-            .since(0)
+            .since(since)
             .iter()
             .for_each(|op| op.replay(&mut copy));
-        assert_eq!(sink.len(), 0, "a replay records nothing");
         assert_eq!(items(&mut copy), items(&mut self.table));
         let (found, expected) = (copy.stats(), self.table.stats());
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
         assert_eq!(copy.next_expiry(), self.table.next_expiry());
         assert_eq!(sessions(&copy, self.now), sessions(&self.table, self.now));
-        let sampler = self.model.options.sampler;
-        if matches!(
-            sampler,
-            SelectorKind::Uniform | SelectorKind::Prioritized { .. }
-        ) {
-            return;
-        }
         for _ in 0..6 {
             let next = |state: &mut TableState| {
                 let mut draws = Vec::new();
                 state.draw(1, true, &mut draws, &mut Trash::default());
-                draws.pop().map(|draw| (draw.key, draw.times_sampled))
+                let draw = draws.pop()?;
+                let probability = draw.probability.to_bits();
+                Some((draw.key, draw.times_sampled, probability))
             };
             assert_eq!(next(&mut copy), next(&mut self.table));
+        }
+    }
+}
+
+/// What a checkpoint keeps of a table.
+struct Saved {
+    counters: Counters,
+    items: Vec<SavedItem>,
+    orders: [Option<Vec<u32>>; 2],
+    sessions: Vec<(SessionNumber, u64)>,
+}
+
+impl Saved {
+    fn of(snapshot: &Snapshot) -> Self {
+        let items = snapshot.items().map(|item| SavedItem {
+            item: NewItem {
+                key: item.key,
+                trajectory: item.trajectory.clone(),
+                priority: item.priority,
+            },
+            seq: item.seq,
+            touched: item.touched,
+            times_sampled: item.times_sampled,
+            leases: item.leases,
+            inserted_at: item.inserted_at.unwrap_or_default(),
+        });
+        let mut sessions: Vec<_> = snapshot.sessions().collect();
+        sessions.sort_unstable_by_key(|(_, used)| *used);
+        Self {
+            counters: snapshot.counters.clone(),
+            items: items.collect(),
+            orders: snapshot.orders(),
+            sessions,
         }
     }
 }
@@ -461,13 +511,22 @@ fn behaves_like_a_list() {
                 ..Config::default()
             });
             let calls = prop::collection::vec(call(), 1..120);
-            let outcome = runner.run(&(options(sampler, remover), calls), |(options, calls)| {
+            let input = (options(sampler, remover), calls, 0..120_usize);
+            let outcome = runner.run(&input, |(options, calls, saved_at)| {
                 let mut pair = Pair::new(options);
-                for call in calls {
+                let mut saved = None;
+                for (at, call) in calls.into_iter().enumerate() {
+                    if at == saved_at {
+                        saved = Some((Saved::of(&pair.table.snapshot()), pair.recorder.len()));
+                    }
                     pair.make(call);
                     pair.check();
                 }
-                pair.check_replay();
+                // Both draw from the table when they are done: one of them gets to.
+                match saved {
+                    Some(saved) => pair.check_restore(saved),
+                    None => pair.check_replay(),
+                }
                 Ok(())
             });
             if let Err(error) = outcome {

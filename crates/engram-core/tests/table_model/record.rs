@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use engram_core::selector::TableRng;
 use engram_core::{
     CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Lsn, NewItem, OpSink,
     Origin, RateLimits, Removal, Schema, SessionNumber, Slice, SpanColumn, Spans, TableOp,
@@ -18,7 +19,8 @@ pub(crate) enum Op {
     Remove(u64, Removal),
     SetPriority(u64, f64),
     Sample(Vec<u64>, bool),
-    Acknowledge(Vec<u64>),
+    Choose(TableRng),
+    Acknowledge(Vec<u64>, u64),
     GiveBack(Vec<u64>, u64),
     Reset,
     SetLimits(RateLimits),
@@ -32,7 +34,8 @@ impl Op {
             TableOp::Remove { key, cause } => Self::Remove(key, cause),
             TableOp::SetPriority { key, priority } => Self::SetPriority(key, priority),
             TableOp::Sample { keys, leased } => Self::Sample(keys.to_vec(), leased),
-            TableOp::Acknowledge { keys } => Self::Acknowledge(keys.to_vec()),
+            TableOp::Choose { rng } => Self::Choose(rng.clone()),
+            TableOp::Acknowledge { keys, samples } => Self::Acknowledge(keys.to_vec(), samples),
             TableOp::GiveBack { keys, samples } => Self::GiveBack(keys.to_vec(), samples),
             TableOp::Reset => Self::Reset,
             TableOp::SetLimits { limits } => Self::SetLimits(limits.clone()),
@@ -62,7 +65,11 @@ impl Op {
                 keys,
                 leased: *leased,
             },
-            Self::Acknowledge(keys) => TableOp::Acknowledge { keys },
+            Self::Choose(rng) => TableOp::Choose { rng },
+            Self::Acknowledge(keys, samples) => TableOp::Acknowledge {
+                keys,
+                samples: *samples,
+            },
             Self::GiveBack(keys, samples) => TableOp::GiveBack {
                 keys,
                 samples: *samples,
