@@ -3,6 +3,7 @@
 mod foreign;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
@@ -51,6 +52,8 @@ pub struct Chunk {
     extents: SmallVec<[Extent; 4]>,
     payload: Payload,
     holders: Holders,
+    /// Its number among the chunks that the store has written to disk; 0 for none.
+    serial: AtomicU64,
 }
 
 impl Chunk {
@@ -76,6 +79,17 @@ impl Chunk {
     #[must_use]
     pub fn payload(&self) -> &Payload {
         &self.payload
+    }
+
+    /// Its number among the chunks that its store has written to disk, if it is there.
+    #[must_use]
+    pub fn serial(&self) -> Option<u64> {
+        Some(self.serial.load(Ordering::Acquire)).filter(|serial| *serial > 0)
+    }
+
+    /// Says under which number it was written: not 0. Its store does, one thread at a time.
+    pub fn set_serial(&self, serial: u64) {
+        self.serial.store(serial, Ordering::Release);
     }
 
     /// Which tables refer to it.
@@ -413,6 +427,7 @@ impl ChunkBuilder {
             extents: packed.extents,
             payload: Payload::Heap(packed.payload.unwrap_or(self.buffer)),
             holders: Holders::default(),
+            serial: AtomicU64::new(0),
         }
     }
 

@@ -50,6 +50,9 @@ pub enum Error {
     /// Stored bytes could not be read back.
     #[error("{0}")]
     Payload(String),
+    /// Files that a store is to keep cannot be written or read.
+    #[error("{0}")]
+    Storage(String),
     /// The system does not give as much memory as a request needs. Nothing was written; what was
     /// drawn has gone back if it was leased, and counts as sampled otherwise.
     #[error("{0}")]

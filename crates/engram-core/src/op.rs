@@ -1,8 +1,9 @@
 //! Changes to tables as values: what a journal would record.
 
 use std::fmt;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
+use crate::error::Result;
 use crate::item::NewItem;
 use crate::rate_limiter::RateLimits;
 use crate::selector::TableRng;
@@ -108,8 +109,21 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
 
     /// Whether everything up to `lsn` is as safe as was promised. Otherwise remembers the waker
-    /// and wakes it once it is.
-    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> bool;
+    /// and wakes it once it is, or cannot be made so.
+    ///
+    /// # Errors
+    /// [`Error::Storage`](crate::Error::Storage) where it cannot be made so now. It may be later:
+    /// nothing is given up.
+    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>>;
+
+    /// Whether more changes can be taken. Otherwise as [`OpSink::poll_durable`]: so that what is
+    /// not written yet does not grow without bound.
+    ///
+    /// # Errors
+    /// As [`OpSink::poll_durable`].
+    fn poll_room(&self, _waker: &Waker) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// The sink of a store without a journal: promises nothing, so nobody waits.
@@ -121,7 +135,7 @@ impl OpSink for Volatile {
         Lsn(0)
     }
 
-    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> bool {
-        true
+    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

@@ -3,4 +3,8 @@
 mod bytes;
 mod changes;
 mod file;
+mod files;
+mod journal;
+mod names;
+mod scan;
 mod things;

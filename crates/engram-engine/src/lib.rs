@@ -3,6 +3,7 @@
 //! In process a waiting caller parks its thread; a server awaits the same tickets.
 
 pub mod clock;
+mod disk;
 pub mod engine;
 mod fair;
 pub mod info;

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use engram_core::{Draw, Error, Lsn, Result};
 
@@ -77,9 +77,7 @@ impl Future for InsertTicket {
             }
         }
         if let InsertState::Applied(lsn) = this.state {
-            if !this.table.sink.poll_durable(lsn, context.waker()) {
-                return Poll::Pending;
-            }
+            ready!(this.table.sink.poll_durable(lsn, context.waker()))?;
             this.state = InsertState::Acknowledged;
         }
         Poll::Ready(Ok(()))

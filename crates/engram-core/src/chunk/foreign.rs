@@ -1,6 +1,7 @@
 //! Chunks out of parts that came from outside: nothing is believed.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
@@ -42,6 +43,7 @@ impl Chunk {
             extents,
             payload,
             holders: Holders::default(),
+            serial: AtomicU64::new(0),
         };
         chunk.check_strings()?;
         Ok(chunk)

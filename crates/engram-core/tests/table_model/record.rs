@@ -1,12 +1,12 @@
 //! Recorded operations, and items to insert.
 
 use std::sync::{Arc, Mutex};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use engram_core::selector::TableRng;
 use engram_core::{
     CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Lsn, NewItem, OpSink,
-    Origin, RateLimits, Removal, Schema, SessionNumber, Slice, SpanColumn, Spans, TableOp,
+    Origin, RateLimits, Removal, Result, Schema, SessionNumber, Slice, SpanColumn, Spans, TableOp,
     TableState, Trajectory, Trash,
 };
 use smallvec::smallvec;
@@ -111,8 +111,8 @@ impl OpSink for Recorder {
         Lsn(ops.len() as u64)
     }
 
-    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> bool {
-        true
+    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }
 

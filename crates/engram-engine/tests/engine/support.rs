@@ -197,12 +197,13 @@ impl OpSink for Log {
         Lsn(log.appended)
     }
 
-    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> bool {
+    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
         let mut log = self.0.lock().unwrap();
         if lsn.0 > log.durable {
             log.wakers.push(waker.clone());
+            return Poll::Pending;
         }
-        lsn.0 <= log.durable
+        Poll::Ready(Ok(()))
     }
 }
 
