@@ -2,8 +2,8 @@
 
 mod foreign;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -44,6 +44,29 @@ pub struct Origin {
     pub steps: u32,
 }
 
+/// A file that holds chunks.
+pub trait Shelf: fmt::Debug + Send + Sync {
+    /// So many of its bytes belong to nobody any more.
+    fn released(&self, bytes: u64);
+}
+
+/// Where a chunk was written. Its file is told when the chunk is gone, or written elsewhere.
+#[derive(Debug)]
+pub struct Filed {
+    /// The chunk's number among those of its store.
+    pub serial: u64,
+    /// Bytes that it takes there.
+    pub bytes: u64,
+    /// The file.
+    pub shelf: Arc<dyn Shelf>,
+}
+
+impl Drop for Filed {
+    fn drop(&mut self) {
+        self.shelf.released(self.bytes);
+    }
+}
+
 /// Consecutive steps of all columns, in one allocation, column after column.
 #[derive(Debug)]
 pub struct Chunk {
@@ -52,8 +75,7 @@ pub struct Chunk {
     extents: SmallVec<[Extent; 4]>,
     payload: Payload,
     holders: Holders,
-    /// Its number among the chunks that the store has written to disk; 0 for none.
-    serial: AtomicU64,
+    filed: Mutex<Option<Filed>>,
 }
 
 impl Chunk {
@@ -84,12 +106,14 @@ impl Chunk {
     /// Its number among the chunks that its store has written to disk, if it is there.
     #[must_use]
     pub fn serial(&self) -> Option<u64> {
-        Some(self.serial.load(Ordering::Acquire)).filter(|serial| *serial > 0)
+        let filed = self.filed.lock().unwrap_or_else(PoisonError::into_inner);
+        filed.as_ref().map(|filed| filed.serial)
     }
 
-    /// Says under which number it was written: not 0. Its store does, one thread at a time.
-    pub fn set_serial(&self, serial: u64) {
-        self.serial.store(serial, Ordering::Release);
+    /// Says where it was written, instead of where it was before.
+    pub fn file(&self, filed: Filed) {
+        let mut known = self.filed.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(filed);
     }
 
     /// Which tables refer to it.
@@ -427,7 +451,7 @@ impl ChunkBuilder {
             extents: packed.extents,
             payload: Payload::Heap(packed.payload.unwrap_or(self.buffer)),
             holders: Holders::default(),
-            serial: AtomicU64::new(0),
+            filed: Mutex::default(),
         }
     }
 

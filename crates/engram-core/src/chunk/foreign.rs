@@ -1,7 +1,6 @@
 //! Chunks out of parts that came from outside: nothing is believed.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 
@@ -43,7 +42,7 @@ impl Chunk {
             extents,
             payload,
             holders: Holders::default(),
-            serial: AtomicU64::new(0),
+            filed: Mutex::default(),
         };
         chunk.check_strings()?;
         Ok(chunk)

@@ -1,12 +1,12 @@
 //! The log: changes are told here under their table's lock, and written by a thread of their own.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use engram_core::chunk::Chunk;
+use engram_core::chunk::{Chunk, Filed, Shelf};
 use engram_core::{Error, Lsn, OpSink, Result, TableOp, TableOptions, Trajectory};
 use parking_lot::{Condvar, Mutex};
 
@@ -68,19 +68,56 @@ struct Pending {
     open: Option<Open>,
     next_change: u64,
     next_serial: u64,
-    /// Where chunks are that were written since the last checkpoint: their log, and bytes.
-    places: HashMap<u64, Place>,
-    log: u64,
+    log: Arc<Log>,
     /// Somebody waits.
     urgent: bool,
     stopped: bool,
 }
 
-/// Where a chunk was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) log: u64,
-    pub(crate) bytes: u32,
+/// A log, and what it holds of chunks that are still used.
+#[derive(Debug)]
+pub(crate) struct Log {
+    pub(crate) number: u64,
+    /// Of chunks that somebody uses.
+    used: AtomicU64,
+    /// Of all that was told.
+    bytes: AtomicU64,
+}
+
+impl Log {
+    pub(crate) fn new(number: u64) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            used: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Says that it holds a chunk.
+    pub(crate) fn hold(self: &Arc<Self>, chunk: &Chunk, serial: u64, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        chunk.file(Filed {
+            serial,
+            bytes,
+            shelf: Arc::clone(self) as Arc<dyn Shelf>,
+        });
+    }
+
+    /// Bytes of chunks that somebody uses.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in all.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Shelf for Log {
+    fn released(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -124,35 +161,36 @@ impl Forms for Pending {
 
 impl Pending {
     fn push(&mut self, piece: Piece) {
-        self.bytes += match &piece {
+        let bytes = match &piece {
             Piece::Record { body, .. } => record_bytes(body.len()),
             Piece::Chunk { head, chunk } => record_bytes(head.len() + chunk.payload().len()),
             Piece::NextLog { .. } => FILE_HEAD,
         };
+        self.bytes += bytes;
+        self.log.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.pieces.push(piece);
     }
 
     /// Tells a chunk that no log has.
     fn chunk(&mut self, chunk: &Arc<Chunk>) {
-        if chunk.serial().is_some() {
-            return;
+        if chunk.serial().is_none() {
+            let serial = self.next_serial;
+            self.next_serial += 1;
+            self.file(chunk, serial);
         }
+    }
+
+    /// Tells a chunk, be it again.
+    fn file(&mut self, chunk: &Arc<Chunk>, serial: u64) {
         let schema = self.schema(chunk.schema());
-        let serial = self.next_serial;
-        self.next_serial += 1;
         let mut head = Vec::with_capacity(128);
         put_chunk(&mut head, chunk, serial, schema);
         let bytes = record_bytes(head.len() + chunk.payload().len());
-        let place = Place {
-            log: self.log,
-            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
-        };
-        self.places.insert(serial, place);
+        self.log.hold(chunk, serial, bytes as u64);
         self.push(Piece::Chunk {
             head,
             chunk: Arc::clone(chunk),
         });
-        chunk.set_serial(serial);
     }
 
     /// Ends the record of changes that grows.
@@ -238,8 +276,7 @@ impl Journal {
                 open: None,
                 next_change: start.next_change,
                 next_serial: start.next_serial,
-                places: HashMap::new(),
-                log: start.log,
+                log: Log::new(start.log),
                 urgent: false,
                 stopped: false,
             }),
@@ -306,19 +343,30 @@ impl Journal {
         });
     }
 
-    /// Lets the changes that follow go to another log; its number.
-    pub(crate) fn next_log(&self) -> u64 {
+    /// Tells a chunk again, so that the log that has it may go.
+    pub(crate) fn again(&self, chunk: &Arc<Chunk>) {
+        self.tell(|pending| {
+            if let Some(serial) = chunk.serial() {
+                pending.file(chunk, serial);
+            }
+            Lsn(pending.next_change)
+        });
+    }
+
+    /// Lets what follows go to another log; the one before, and the new one.
+    pub(crate) fn next_log(&self) -> (Arc<Log>, Arc<Log>) {
         let mut pending = self.pending.lock();
         pending.close();
         pending.told = Told::default();
-        pending.log += 1;
-        let (number, first_change) = (pending.log, pending.next_change);
+        let next = Log::new(pending.log.number + 1);
+        let before = std::mem::replace(&mut pending.log, Arc::clone(&next));
+        let first_change = pending.next_change;
         pending.push(Piece::NextLog {
-            number,
+            number: next.number,
             first_change,
         });
         self.work.notify_one();
-        number
+        (before, next)
     }
 
     fn problem(&self, problem: &str) -> Error {
