@@ -2,6 +2,7 @@
 
 mod bytes;
 mod changes;
+mod checkpoint;
 mod file;
 mod files;
 mod journal;

@@ -1,0 +1,233 @@
+//! Writing a checkpoint: all tables at one moment each, as records of one file.
+
+use std::io;
+use std::sync::Arc;
+
+use engram_core::chunk::Chunk;
+use engram_core::{Snapshot, TableOptions};
+
+use super::bytes::Put;
+use super::changes::put_rng;
+use super::file::{FILE_HEAD, FileHead, Kind, padding, record_bytes, record_head};
+use super::files::{Files, Written};
+use super::names::{UNFINISHED, checkpoint_name};
+use super::things::{Forms, ItemRef, Told, kind, put_limits, put_options, put_session};
+
+/// Items of one record.
+pub(crate) const ITEMS: usize = 4096;
+
+/// Bytes that are written at once.
+const AT_ONCE: usize = 1 << 20;
+
+/// A table and its state at one moment.
+#[derive(Debug)]
+pub(crate) struct Saved<'a> {
+    pub(crate) id: u64,
+    pub(crate) options: &'a TableOptions,
+    pub(crate) snapshot: &'a Snapshot,
+}
+
+/// What a checkpoint says beside its tables.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Logs {
+    /// Where replay begins.
+    pub(crate) first: u64,
+    /// Nanoseconds since the store was created.
+    pub(crate) clock: u64,
+    /// The system's clock, seconds since 1970.
+    pub(crate) made: u64,
+    pub(crate) next_serial: u64,
+    pub(crate) next_table: u64,
+    /// Number and bytes of each earlier log that is still needed.
+    pub(crate) needed: Vec<(u64, u64)>,
+}
+
+/// A file of records that is not finished.
+#[derive(Debug)]
+struct Unfinished {
+    file: Box<dyn Written>,
+    number: u64,
+    told: Told,
+    buffer: Vec<u8>,
+    /// Of the file, the buffer included.
+    bytes: u64,
+    records: u64,
+    /// What went wrong while forms were told.
+    outcome: io::Result<()>,
+}
+
+impl Forms for Unfinished {
+    fn told(&mut self) -> &mut Told {
+        &mut self.told
+    }
+
+    fn record(&mut self, kind: u32, body: &[u8]) {
+        let head = record_head(self.number, self.bytes, kind, &[body]);
+        self.buffer.put(&head);
+        self.buffer.put(body);
+        self.buffer.put(&[0; 8][..padding(body.len())]);
+        self.bytes += record_bytes(body.len()) as u64;
+        self.records += 1;
+        if self.buffer.len() >= AT_ONCE && self.outcome.is_ok() {
+            self.outcome = self.flush();
+        }
+    }
+}
+
+impl Unfinished {
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.append(&[&self.buffer])?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn table(&mut self, saved: &Saved<'_>) {
+        let Saved {
+            id,
+            options,
+            snapshot,
+        } = *saved;
+        let counters = &snapshot.counters;
+        let mut body = Vec::new();
+        body.put_u64(id);
+        put_options(&mut body, options);
+        put_limits(&mut body, &counters.limiter.limits);
+        for count in [
+            counters.limiter.inserts,
+            counters.limiter.samples,
+            counters.limiter.deletes,
+            counters.next_seq,
+            counters.first_seq,
+            counters.next_touch,
+            counters.num_deleted_episodes,
+            counters.num_unique_samples,
+            counters.leased,
+            counters.last_lsn.0,
+        ] {
+            body.put_u64(count);
+        }
+        put_rng(&mut body, &counters.rng);
+        self.record(kind::TABLE, &body);
+        self.items(snapshot);
+        for (order, which) in snapshot.orders().into_iter().zip([0, 1]) {
+            for (part, places) in order.iter().flat_map(|order| order.chunks(ITEMS)).enumerate() {
+                let mut body = Vec::new();
+                body.put_u8(which);
+                body.put_u64((part * ITEMS) as u64);
+                body.put_len(places.len());
+                places.iter().for_each(|place| body.put_u32(*place));
+                self.record(kind::ORDER, &body);
+            }
+        }
+        let mut sessions: Vec<_> = snapshot.sessions().collect();
+        sessions.sort_unstable_by_key(|(_, used)| *used);
+        for some in sessions.chunks(ITEMS) {
+            let mut body = Vec::new();
+            body.put_len(some.len());
+            for (number, used) in some {
+                put_session(&mut body, *number);
+                body.put_u64(*used);
+            }
+            self.record(kind::SESSIONS, &body);
+        }
+    }
+
+    fn items(&mut self, snapshot: &Snapshot) {
+        let serial = |chunk: &Arc<Chunk>| chunk.serial().unwrap_or_default();
+        let mut items = snapshot.items().peekable();
+        while items.peek().is_some() {
+            let mut body = vec![0; 4];
+            let mut count = 0_u32;
+            for item in items.by_ref().take(ITEMS) {
+                let what = ItemRef {
+                    key: item.key,
+                    priority: item.priority,
+                    trajectory: item.trajectory,
+                };
+                self.item(&mut body, what, &serial);
+                body.put_u64(item.seq);
+                body.put_u64(item.touched);
+                body.put_u32(item.times_sampled);
+                body.put_u32(item.leases);
+                body.put_u64(item.inserted_at.unwrap_or_default());
+                count += 1;
+            }
+            body[..4].copy_from_slice(&count.to_le_bytes());
+            self.record(kind::ITEMS, &body);
+        }
+    }
+}
+
+/// Writes a checkpoint whose chunks are all in logs; it counts once this returns. Returns its bytes.
+pub(crate) fn write<'a>(
+    files: &dyn Files,
+    head: (u64, u64),
+    logs: &Logs,
+    tables: impl ExactSizeIterator<Item = Saved<'a>>,
+) -> io::Result<u64> {
+    let name = checkpoint_name(head.1);
+    let unfinished = format!("{name}{UNFINISHED}");
+    let written = write_unfinished(files, &unfinished, head, logs, tables).and_then(|bytes| {
+        files.rename(&unfinished, &name)?;
+        files.sync_names()?;
+        Ok(bytes)
+    });
+    if written.is_err() {
+        // What is left is removed by the next to open the directory, if not now.
+        let _ = files.remove(&unfinished);
+    }
+    written
+}
+
+fn write_unfinished<'a>(
+    files: &dyn Files,
+    name: &str,
+    (store, number): (u64, u64),
+    logs: &Logs,
+    tables: impl ExactSizeIterator<Item = Saved<'a>>,
+) -> io::Result<u64> {
+    let head = FileHead {
+        kind: Kind::Checkpoint,
+        store,
+        number,
+        first_change: 0,
+    };
+    let mut out = Unfinished {
+        file: files.create(name)?,
+        number,
+        told: Told::default(),
+        buffer: head.bytes().to_vec(),
+        bytes: FILE_HEAD as u64,
+        records: 0,
+        outcome: Ok(()),
+    };
+    let mut body = Vec::new();
+    for count in [
+        logs.first,
+        logs.clock,
+        logs.made,
+        logs.next_serial,
+        logs.next_table,
+    ] {
+        body.put_u64(count);
+    }
+    body.put_len(logs.needed.len());
+    for (number, bytes) in &logs.needed {
+        body.put_u64(*number);
+        body.put_u64(*bytes);
+    }
+    out.record(kind::LOGS, &body);
+    let count = tables.len();
+    for saved in tables {
+        out.table(&saved);
+        std::mem::replace(&mut out.outcome, Ok(()))?;
+    }
+    let mut body = Vec::new();
+    body.put_len(count);
+    body.put_u64(out.records);
+    out.record(kind::END, &body);
+    out.outcome?;
+    out.file.append(&[&out.buffer])?;
+    out.file.sync()?;
+    Ok(out.bytes)
+}
