@@ -7,5 +7,7 @@ mod file;
 mod files;
 mod journal;
 mod names;
+mod ranges;
+mod recover;
 mod scan;
 mod things;

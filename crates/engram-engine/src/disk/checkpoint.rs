@@ -11,6 +11,7 @@ use super::changes::put_rng;
 use super::file::{FILE_HEAD, FileHead, Kind, padding, record_bytes, record_head};
 use super::files::{Files, Written};
 use super::names::{UNFINISHED, checkpoint_name};
+use super::ranges::Ranges;
 use super::things::{Forms, ItemRef, Told, kind, put_limits, put_options, put_session};
 
 /// Items of one record.
@@ -40,6 +41,8 @@ pub(crate) struct Logs {
     pub(crate) next_table: u64,
     /// Number and bytes of each earlier log that is still needed.
     pub(crate) needed: Vec<(u64, u64)>,
+    /// The chunks that items refer to.
+    pub(crate) serials: Ranges,
 }
 
 /// A file of records that is not finished.
@@ -217,6 +220,15 @@ fn write_unfinished<'a>(
         body.put_u64(*bytes);
     }
     out.record(kind::LOGS, &body);
+    for ranges in logs.serials.0.chunks(ITEMS) {
+        let mut body = Vec::new();
+        body.put_len(ranges.len());
+        for (first, count) in ranges {
+            body.put_u64(*first);
+            body.put_u64(*count);
+        }
+        out.record(kind::SERIALS, &body);
+    }
     let count = tables.len();
     for saved in tables {
         out.table(&saved);

@@ -28,6 +28,7 @@ pub(crate) mod kind {
     pub(crate) const ORDER: u32 = 19;
     pub(crate) const SESSIONS: u32 = 20;
     pub(crate) const END: u32 = 21;
+    pub(crate) const SERIALS: u32 = 22;
 }
 
 /// Axes of a cell that are read.
