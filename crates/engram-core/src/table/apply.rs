@@ -1,7 +1,9 @@
 //! The one place where a table changes: each function is one [`TableOp`], recorded by its caller.
 
+use std::sync::Arc;
+
 use crate::item::{HIDDEN, Item, NewItem, Slot};
-use crate::op::{Removal, SessionNumber, TableOp};
+use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
 use crate::table::{Contents, ITEM_OVERHEAD, TableState, Trash};
 
 impl TableState {
@@ -72,6 +74,17 @@ impl TableState {
             TableOp::Reset => self.clear(trash),
             TableOp::SetLimits { limits } => self.limiter.limits = limits.clone(),
         }
+    }
+
+    /// As [`TableState::replay`], for the change of that number.
+    pub fn replay_at(&mut self, op: &TableOp<'_>, lsn: Lsn, trash: &mut Trash) {
+        self.replay(op, trash);
+        self.last_lsn = lsn;
+    }
+
+    /// From now on, changes are recorded there.
+    pub fn set_sink(&mut self, sink: Arc<dyn OpSink>) {
+        self.sink = sink;
     }
 
     /// Records and applies a removal.

@@ -102,7 +102,7 @@ impl Change {
     pub(crate) fn take(
         take: &mut Take<'_>,
         known: &Known,
-        chunk: &impl Fn(u64) -> Option<Arc<Chunk>>,
+        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
     ) -> Result<Self, Damage> {
         Ok(match take.u8()? {
             code::INSERT => {

@@ -103,6 +103,11 @@ impl Log {
         });
     }
 
+    /// Counts bytes told.
+    pub(crate) fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes of chunks that somebody uses.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -167,7 +172,7 @@ impl Pending {
             Piece::NextLog { .. } => FILE_HEAD,
         };
         self.bytes += bytes;
-        self.log.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.log.add(bytes as u64);
         self.pieces.push(piece);
     }
 

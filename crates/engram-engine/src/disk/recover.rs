@@ -51,13 +51,23 @@ struct Reader<'a> {
     chunks: HashMap<u64, Arc<Chunk>>,
     /// The others: where they are, and whether they are in use.
     others: HashMap<u64, Other>,
-    logs: BTreeMap<u64, Arc<Log>>,
+    logs: BTreeMap<u64, Loaded>,
 }
 
+/// A chunk that no item of the checkpoint refers to: read when a change does.
 struct Other {
     log: u64,
     place: u64,
+    bytes: usize,
     used: Weak<Chunk>,
+}
+
+/// A log whose chunks were looked at.
+struct Loaded {
+    log: Arc<Log>,
+    /// All forms that it tells.
+    known: Known,
+    scan: Scan,
 }
 
 /// A checkpoint that is whole.
@@ -270,13 +280,36 @@ impl<'a> Reader<'a> {
                 log.hold(&chunk, serial, bytes);
                 self.chunks.insert(serial, Arc::new(chunk));
             } else {
-                let used = Weak::new();
-                let other = Other { log: number, place, used };
+                let other = Other {
+                    log: number,
+                    place,
+                    bytes: record_bytes(record.body.len()),
+                    used: Weak::new(),
+                };
                 self.others.insert(serial, other);
             }
         }
-        self.logs.insert(number, log);
+        self.logs.insert(number, Loaded { log, known, scan });
         Ok(())
+    }
+
+    /// A chunk that a change refers to.
+    fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, Damage> {
+        if let Some(chunk) = self.chunks.get(&serial) {
+            return Ok(Arc::clone(chunk));
+        }
+        let missing = || Damage(format!("chunk {serial} is missing"));
+        let other = self.others.get_mut(&serial).ok_or_else(missing)?;
+        if let Some(chunk) = other.used.upgrade() {
+            return Ok(chunk);
+        }
+        let Loaded { log, known, scan } = self.logs.get(&other.log).ok_or_else(missing)?;
+        let body = scan.body_at(other.place, other.bytes)?;
+        let (_, chunk) = known.chunk(&body, |_| true)?;
+        let chunk = Arc::new(chunk.ok_or_else(missing)?);
+        log.hold(&chunk, serial, other.bytes as u64);
+        other.used = Arc::downgrade(&chunk);
+        Ok(chunk)
     }
 
     /// The tables of a checkpoint that was found whole.
@@ -299,8 +332,12 @@ impl<'a> Reader<'a> {
                     *table = Some(table_in(&mut take)?);
                 }
                 (kind::ITEMS, Some((_, restore))) => {
-                    let chunk = |serial| self.chunks.get(&serial).cloned();
-                    let items = take.list(53, |take| saved_item(take, &known, &chunk))?;
+                    let chunks = &self.chunks;
+                    let mut chunk = |serial| {
+                        let chunk = chunks.get(&serial).cloned();
+                        chunk.ok_or_else(|| Damage(format!("chunk {serial} is missing")))
+                    };
+                    let items = take.list(53, |take| saved_item(take, &known, &mut chunk))?;
                     items.into_iter().try_for_each(|item| restore.item(item))?;
                 }
                 (kind::ORDER, Some(_)) => {
@@ -409,10 +446,7 @@ impl<'a> Reader<'a> {
                 let (id, first, count) = (take.u64()?, take.u64()?, take.u32()?);
                 expect(first, next, u64::from(count))?;
                 for number in first..first + u64::from(count) {
-                    let change = {
-                        let chunk = |serial| self.chunk(serial, known);
-                        Change::take(&mut take, known, &chunk)?
-                    };
+                    let change = Change::take(&mut take, known, &mut |serial| self.chunk(serial))?;
                     if let Some(table) = self.out.tables.get_mut(&id)
                         && table.last_lsn().0 < number
                     {
@@ -425,15 +459,8 @@ impl<'a> Reader<'a> {
         take.end()
     }
 
-    fn chunk(&self, serial: u64, _known: &Known) -> Option<Arc<Chunk>> {
-        if let Some(chunk) = self.chunks.get(&serial) {
-            return Some(Arc::clone(chunk));
-        }
-        self.others.get(&serial)?.used.upgrade()
-    }
-
     fn finish(mut self) -> Recovered {
-        self.out.logs = self.logs.into_values().collect();
+        self.out.logs = self.logs.into_values().map(|loaded| loaded.log).collect();
         self.out
     }
 }
@@ -495,7 +522,7 @@ fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
 fn saved_item(
     take: &mut Take<'_>,
     known: &Known,
-    chunk: &impl Fn(u64) -> Option<Arc<Chunk>>,
+    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
 ) -> Result<SavedItem, Damage> {
     Ok(SavedItem {
         item: known.item(take, chunk)?,

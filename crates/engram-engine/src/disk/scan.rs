@@ -101,6 +101,23 @@ impl Scan {
         }))
     }
 
+    /// The body of a record that passed before, as it is now.
+    pub(crate) fn body_at(&self, place: u64, bytes: usize) -> Result<Vec<u8>, Damage> {
+        let mut record = vec![0; bytes];
+        let read = self.file.read_at(&mut record, place);
+        read.map_err(|error| Damage(format!("it cannot be read: {error}")))?;
+        let mut head = [0; RECORD_HEAD];
+        head.copy_from_slice(&record[..RECORD_HEAD]);
+        let left = (bytes - RECORD_HEAD) as u64;
+        let head = RecordHead::read(&head, self.head.number, place, left)?;
+        record.drain(..RECORD_HEAD);
+        record.truncate(head.len);
+        if head.fits(&record) {
+            return Ok(record);
+        }
+        Damage::new(format!("it has changed at byte {place}"))
+    }
+
     /// Has so many bytes from `place` on in the buffer, which the file has; returns where.
     fn have(&mut self, bytes: usize) -> io::Result<usize> {
         let at = usize::try_from(self.place - self.from).unwrap_or(usize::MAX);

@@ -293,12 +293,9 @@ impl Known {
     pub(crate) fn item(
         &self,
         take: &mut Take<'_>,
-        chunk: &impl Fn(u64) -> Option<Arc<Chunk>>,
+        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
     ) -> Result<NewItem, Damage> {
         let (key, priority) = (take.u64()?, take.f64()?);
-        let chunk = |serial| {
-            chunk(serial).ok_or_else(|| Damage(format!("item {key} needs chunk {serial}, which is missing")))
-        };
         let trajectory = match take.u8()? {
             squeeze @ (0 | 1) => Trajectory::Rows {
                 chunk: chunk(take.u64()?)?,
