@@ -49,13 +49,14 @@ const EVICTIONS_PER_CALL: usize = 256;
 pub struct Trash {
     trajectories: Vec<Trajectory>,
     contents: Vec<Contents>,
+    taking: Vec<Taking>,
 }
 
 impl Trash {
     /// True when there is nothing to free.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.trajectories.is_empty() && self.contents.is_empty()
+        self.trajectories.is_empty() && self.contents.is_empty() && self.taking.is_empty()
     }
 
     /// Takes an item that does not enter.

@@ -72,7 +72,12 @@ impl Order {
     }
 
     pub(super) fn put_back(&mut self, slot: Slot, seq: u64) {
-        self.links[slot as usize].seq = seq;
+        let link = Link {
+            older: NONE,
+            newer: NONE,
+            seq,
+        };
+        self.links.put(slot as usize, link);
         self.returned.insert(seq, slot);
         self.len += 1;
     }

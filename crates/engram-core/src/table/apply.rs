@@ -214,7 +214,7 @@ impl TableState {
         trash
             .contents
             .push(std::mem::replace(&mut self.contents, empty));
-        self.taking = None;
+        trash.taking.extend(self.taking.take());
         self.first_seq = self.next_seq;
         self.num_deleted_episodes = 0;
         self.num_unique_samples = 0;
@@ -235,7 +235,7 @@ impl Contents {
         }
     }
 
-    fn hold_chunks(&mut self, item: &Item) {
+    pub(super) fn hold_chunks(&mut self, item: &Item) {
         let Some(trajectory) = &item.trajectory else {
             return;
         };
