@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::item::{Item, NewItem, Rank, Slot};
+use crate::item::{HIDDEN, Item, NewItem, Rank, Slot};
 use crate::op::{OpSink, Removal, SessionNumber, TableOp};
+use crate::rate_limiter::RateLimiter;
 use crate::table::{Counters, TableOptions, TableState, Trash};
 
 /// A table on its way back. Options may differ from those it was saved with.
@@ -13,7 +14,12 @@ pub struct Restore {
     state: TableState,
     /// Of the sampler and the remover; until then they have nothing to choose from.
     orders: [Option<Vec<u32>>; 2],
+    /// Samples of the items so far that are on lease.
+    leased: u64,
 }
+
+/// Nothing is counted so far: what was saved above it was not ours.
+const MOST: u64 = 1 << 62;
 
 /// An item as it was saved.
 #[derive(Debug)]
@@ -43,7 +49,27 @@ impl Restore {
         counters: Counters,
     ) -> Result<Self> {
         let mut state = TableState::new(options, sink)?;
-        if counters.first_seq > counters.next_seq || counters.leased > counters.limiter.samples {
+        let RateLimiter {
+            limits,
+            inserts,
+            samples,
+            deletes,
+        } = &counters.limiter;
+        limits.check(&state.options.name, state.options.max_size)?;
+        let counts = [
+            *inserts,
+            *samples,
+            *deletes,
+            counters.next_seq,
+            counters.next_touch,
+            counters.num_deleted_episodes,
+            counters.num_unique_samples,
+            counters.last_lsn.0,
+        ];
+        if counts.iter().any(|count| *count > MOST)
+            || counters.first_seq > counters.next_seq
+            || counters.leased > *samples
+        {
             return Err(Error::InvalidArgument(format!(
                 "table `{}` was saved with counters that contradict each other: {counters:?}",
                 state.options.name
@@ -61,6 +87,7 @@ impl Restore {
         Ok(Self {
             state,
             orders: [None, None],
+            leased: 0,
         })
     }
 
@@ -84,6 +111,11 @@ impl Restore {
             || state.contents.slots == Slot::MAX - 1
         {
             return Err(invalid("was saved with numbers not given out yet".into()));
+        }
+        let open = saved.leases & !HIDDEN;
+        self.leased += u64::from(open);
+        if open > saved.times_sampled || self.leased > state.leased {
+            return Err(invalid("was saved with more leases than samples".into()));
         }
         let item = Item {
             key: saved.item.key,

@@ -208,7 +208,8 @@ impl Pending {
         body.put_u64(open.first);
         body.put_u32(open.count);
         body.put(&open.changes);
-        // Its changes were counted as they came.
+        // Their bytes were counted as pending when they came.
+        self.log.add(record_bytes(body.len()) as u64);
         self.pieces.push(Piece::Record {
             kind: kind::CHANGES,
             body,

@@ -275,7 +275,7 @@ impl<'a> Reader<'a> {
             }
             let bytes = record_bytes(record.body.len()) as u64;
             let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
-            self.out.next_serial = self.out.next_serial.max(serial + 1);
+            self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
                 log.hold(&chunk, serial, bytes);
                 self.chunks.insert(serial, Arc::new(chunk));
@@ -430,7 +430,7 @@ impl<'a> Reader<'a> {
                 let (number, id) = (take.u64()?, take.u64()?);
                 expect(number, next, 1)?;
                 let options = options_in(&mut take)?;
-                self.out.next_table = self.out.next_table.max(id + 1);
+                self.out.next_table = self.out.next_table.max(id.saturating_add(1));
                 // A checkpoint may have been begun before, and have the table.
                 if !self.out.tables.contains_key(&id) {
                     let state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
@@ -445,7 +445,7 @@ impl<'a> Reader<'a> {
             kind::CHANGES => {
                 let (id, first, count) = (take.u64()?, take.u64()?, take.u32()?);
                 expect(first, next, u64::from(count))?;
-                for number in first..first + u64::from(count) {
+                for number in first..first.saturating_add(u64::from(count)) {
                     let change = Change::take(&mut take, known, &mut |serial| self.chunk(serial))?;
                     if let Some(table) = self.out.tables.get_mut(&id)
                         && table.last_lsn().0 < number
