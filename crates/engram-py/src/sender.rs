@@ -16,6 +16,10 @@ use crate::tables::{Link, Tables};
 /// The least that a server is given to answer.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 
+/// Bytes that may be on their way to a server, or wait there, however small the number of items: more
+/// makes nothing faster, and takes memory that was used before from nobody's cache.
+const UNDER_WAY: u64 = 8 << 20;
+
 /// Items on their way, and how many of them there may be.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -26,6 +30,35 @@ pub(crate) struct Sender {
     pub(crate) closed: bool,
     /// Items in unfinished chunks, as was told last.
     unsent: u64,
+    sent: Sent,
+}
+
+/// What a writer has sent to a server: how large its items are.
+#[derive(Debug, Default)]
+struct Sent {
+    items: u64,
+    bytes: u64,
+    /// The chunk counted last: items that follow each other share theirs.
+    chunk: u64,
+}
+
+impl Sent {
+    fn count(&mut self, item: &NewItem) {
+        self.items += 1;
+        for chunk in item.trajectory.chunks() {
+            let key = chunk.origin().key;
+            if key != self.chunk {
+                self.bytes += chunk.footprint() as u64;
+                self.chunk = key;
+            }
+        }
+    }
+
+    /// Items that may be under way: one in any case.
+    fn allowed(&self) -> usize {
+        let items = UNDER_WAY.saturating_mul(self.items) / self.bytes.max(1);
+        usize::try_from(items).unwrap_or(usize::MAX).max(1)
+    }
 }
 
 /// How items get to their tables.
@@ -48,6 +81,7 @@ impl Sender {
             timeout,
             closed: false,
             unsent: 0,
+            sent: Sent::default(),
         }
     }
 
@@ -137,16 +171,20 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        if self.in_flight() <= self.max_in_flight {
+        let allowed = self.max_in_flight.min(match &self.way {
+            Way::There(..) if self.sent.items > 0 => self.sent.allowed(),
+            _ => usize::MAX,
+        });
+        if self.in_flight() <= allowed {
             return Ok(());
         }
-        if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
+        if self.wait_until(py, allowed, self.timeout.deadline())? {
             return Ok(());
         }
         let text = format!(
             "{} items of this writer wait for their tables, {} are allowed, and none was taken within {} s{}",
             self.in_flight(),
-            self.max_in_flight,
+            allowed,
             self.timeout.seconds(),
             self.why_waiting(py)
         );
@@ -168,10 +206,10 @@ impl Sender {
         if ready.len() == 0 {
             return Ok(());
         }
-        let way = &mut self.way;
+        let (way, sent) = (&mut self.way, &mut self.sent);
         enter(py, || match way {
             Way::Here(_, outbox) => outbox.send(ready),
-            Way::There(_, outbox) => outbox.send(ready),
+            Way::There(_, outbox) => outbox.send(ready.inspect(|(_, item)| sent.count(item))),
         })
     }
 
