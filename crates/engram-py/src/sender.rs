@@ -18,7 +18,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// Bytes that may be on their way to a server, or wait there, however small the number of items: more
 /// makes nothing faster, and takes memory that was used before from nobody's cache.
-const UNDER_WAY: u64 = 8 << 20;
+const UNDER_WAY: u64 = 4 << 20;
 
 /// Items on their way, and how many of them there may be.
 #[derive(Debug)]

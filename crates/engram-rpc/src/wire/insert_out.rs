@@ -143,6 +143,10 @@ impl Parcel {
         if told.knows(chunk) {
             return Ok(());
         }
+        if !self.open.part.is_empty() {
+            // A chunk that begins ends the one before it, whose last part is in the open request.
+            self.end_request();
+        }
         let schema = self.tell_schema(told, chunk.schema());
         let id = told.number();
         told.chunks
