@@ -9,7 +9,7 @@ PART = 2**18  # bytes of a chunk in one message
 SIZES = [PART - 64, PART, PART + 1, 2 * PART - 64, 3 * PART + 7, 5 * PART]
 
 
-@pytest.mark.parametrize("kind", ["trajectory", "pattern"])
+@pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
 @pytest.mark.parametrize("compression", ["off", "auto"])
 def test_many_at_once(open_store, kind, compression):
     store = open_store(Table("t", sampler=selectors.Fifo(), remover=selectors.Fifo(), max_times_sampled=1))
@@ -18,14 +18,19 @@ def test_many_at_once(open_store, kind, compression):
     noise = rng.integers(0, 256, 5 * PART, np.uint8) * (np.arange(5 * PART) % 512 < 256).astype(np.uint8)
     for size in SIZES:
         values = [np.roll(noise, i)[:size] for i in range(12)]
-        if kind == "pattern":
-            writer = store.pattern_writer([Pattern("t", num_steps=1)], chunk_length=1, compression=compression)
+        patterns, options = [Pattern("t", num_steps=1)], {"chunk_length": 1, "compression": compression}
+        if kind == "batched":
+            with store.batched_writer(2, patterns, **options) as writer:
+                for pair in np.array(values).reshape(6, 2, size):
+                    writer.append_batch({"x": pair})
+        elif kind == "pattern":
+            with store.pattern_writer(patterns, **options) as writer:
+                for value in values:
+                    writer.append({"x": value})
         else:
-            writer = store.writer(chunk_length=1, compression=compression)
-        for value in values:
-            writer.append({"x": value})
-            if kind == "trajectory":
-                writer.create_item("t", num_steps=1)
-        writer.close(30)
+            with store.writer(**options) as writer:
+                for value in values:
+                    writer.append({"x": value})
+                    writer.create_item("t", num_steps=1)
         batch = store.sample("t", len(values), timeout=30)
         np.testing.assert_array_equal(batch.data["x"][:, 0], values)
