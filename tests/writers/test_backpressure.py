@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import Caller, raises, until
 
-from engram import Client, Pattern, Server, Table
+from engram import Pattern, Table
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
 
 FULL = "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
@@ -50,17 +50,18 @@ def test_append_refuses_at_the_bound(store, timeout, seconds):
     writer.close(5)
 
 
-def test_few_large_items_are_on_their_way_to_a_server():
-    queue = Table.queue("q", max_size=1)
-    with Server([queue]) as server, Client(server.address) as store:
-        writer = store.writer(timeout=0, chunk_length=1, compression="off")
-        text = f"5 items of this writer wait for their tables, 4 are allowed, and none was taken within 0 s; {FULL}"
-        with raises(BackpressureError, text):
-            # Their chunks take some bytes more than a MiB.
-            write(writer, np.zeros((20, 2**20 - 4_096), np.uint8))
-        reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(6)])
-        writer.close(5)
-        assert reader.result() == [(1, 1, 2**20 - 4_096)] * 6
+def test_large_items_wait_like_small_ones(open_store):
+    store = open_store(Table.queue("q", max_size=2))
+    writer = store.writer(max_in_flight_items=20, timeout=0, chunk_length=1, compression="off")
+    # Nobody else samples meanwhile: 18 MiB wait.
+    write(writer, np.zeros((20, 2**20), np.uint8))
+    writer.create_item("q", num_steps=1)
+    with pytest.raises(BackpressureError, match=r"^2\d items of this writer wait for their tables, 20 are allowed"):
+        write(writer, np.zeros((20, 2**20), np.uint8))
+    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
+    writer.flush(5)
+    assert reader.result() == [(1, 1, 2**20)] * 21
+    writer.close(5)
 
 
 @pytest.mark.parametrize("kind", ["pattern", "batched"])

@@ -16,9 +16,15 @@ use crate::tables::{Link, Tables};
 /// The least that a server is given to answer.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 
-/// Bytes that may be on their way to a server, or wait there, however small the number of items: more
-/// makes nothing faster, and takes memory that was used before from nobody's cache.
+/// Bytes that should be on their way to a server at most: more makes nothing faster, and takes fresh
+/// memory, which is slow.
 const UNDER_WAY: u64 = 4 << 20;
+
+/// How long to wait for that. Where nothing moves, a table blocks, and only items are counted.
+const MOVING: Duration = Duration::from_millis(20);
+
+/// Items after which those before them count half.
+const LATELY: u64 = 1024;
 
 /// Items on their way, and how many of them there may be.
 #[derive(Debug)]
@@ -33,28 +39,39 @@ pub(crate) struct Sender {
     sent: Sent,
 }
 
-/// What a writer has sent to a server: how large its items are.
+/// What a writer has sent to a server: how large its items are, and whether they move.
 #[derive(Debug, Default)]
 struct Sent {
+    all: usize,
+    /// Lately.
     items: u64,
     bytes: u64,
-    /// The chunk counted last: items that follow each other share theirs.
-    chunk: u64,
+    /// The chunks of the last item: items that follow each other share theirs.
+    chunks: Vec<u64>,
+    /// How many were settled when it was last waited for that more are, in vain.
+    stuck_at: Option<usize>,
 }
 
 impl Sent {
     fn count(&mut self, item: &NewItem) {
-        self.items += 1;
-        for chunk in item.trajectory.chunks() {
-            let key = chunk.origin().key;
-            if key != self.chunk {
-                self.bytes += chunk.footprint() as u64;
-                self.chunk = key;
-            }
+        self.all += 1;
+        if self.items >= LATELY {
+            self.items /= 2;
+            self.bytes /= 2;
         }
+        self.items += 1;
+        let chunks = item.trajectory.chunks();
+        let new = chunks
+            .iter()
+            .filter(|chunk| !self.chunks.contains(&chunk.origin().key));
+        self.bytes += new.map(|chunk| chunk.footprint() as u64).sum::<u64>();
+        self.chunks.clear();
+        // Of an item of very many, those that the next shares are the last.
+        let last = chunks.iter().rev().take(64);
+        self.chunks.extend(last.map(|chunk| chunk.origin().key));
     }
 
-    /// Items that may be under way: one in any case.
+    /// Items that should be under way: one in any case.
     fn allowed(&self) -> usize {
         let items = UNDER_WAY.saturating_mul(self.items) / self.bytes.max(1);
         usize::try_from(items).unwrap_or(usize::MAX).max(1)
@@ -171,24 +188,42 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        let allowed = self.max_in_flight.min(match &self.way {
-            Way::There(..) if self.sent.items > 0 => self.sent.allowed(),
-            _ => usize::MAX,
-        });
-        if self.in_flight() <= allowed {
+        self.let_move(py)?;
+        if self.in_flight() <= self.max_in_flight {
             return Ok(());
         }
-        if self.wait_until(py, allowed, self.timeout.deadline())? {
+        if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
             return Ok(());
         }
         let text = format!(
             "{} items of this writer wait for their tables, {} are allowed, and none was taken within {} s{}",
             self.in_flight(),
-            allowed,
+            self.max_in_flight,
             self.timeout.seconds(),
             self.why_waiting(py)
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    /// Waits a little while many bytes are on their way to a server, as long as some arrive.
+    fn let_move(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Way::There(_, outbox) = &mut self.way else {
+            return Ok(());
+        };
+        let sent = &mut self.sent;
+        let (allowed, in_flight) = (sent.allowed(), outbox.in_flight());
+        let settled = sent.all.saturating_sub(in_flight);
+        if sent.items == 0
+            || in_flight <= allowed.min(self.max_in_flight)
+            || sent.stuck_at == Some(settled)
+        {
+            return Ok(());
+        }
+        let deadline = Instant::now() + MOVING;
+        if wait_for(py, outbox.wait_for(allowed), Some(deadline))?.is_none() {
+            sent.stuck_at = Some(sent.all.saturating_sub(outbox.in_flight()));
+        }
+        Ok(())
     }
 
     /// Sends items whose chunks are complete; `unsent` more are not.
