@@ -71,8 +71,11 @@ impl Sent {
         self.chunks.extend(last.map(|chunk| chunk.origin().key));
     }
 
-    /// Items that should be under way: one in any case.
+    /// Items that should be under way: one in any case, and any number before their size is known.
     fn allowed(&self) -> usize {
+        if self.items == 0 {
+            return usize::MAX;
+        }
         let items = UNDER_WAY.saturating_mul(self.items) / self.bytes.max(1);
         usize::try_from(items).unwrap_or(usize::MAX).max(1)
     }
@@ -188,9 +191,12 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        self.let_move(py)?;
-        if self.in_flight() <= self.max_in_flight {
+        let in_flight = self.in_flight();
+        if in_flight <= self.max_in_flight.min(self.sent.allowed()) {
             return Ok(());
+        }
+        if in_flight <= self.max_in_flight {
+            return self.let_move(py, in_flight);
         }
         if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
             return Ok(());
@@ -206,21 +212,16 @@ impl Sender {
     }
 
     /// Waits a little while many bytes are on their way to a server, as long as some arrive.
-    fn let_move(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn let_move(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
         let Way::There(_, outbox) = &mut self.way else {
             return Ok(());
         };
         let sent = &mut self.sent;
-        let (allowed, in_flight) = (sent.allowed(), outbox.in_flight());
-        let settled = sent.all.saturating_sub(in_flight);
-        if sent.items == 0
-            || in_flight <= allowed.min(self.max_in_flight)
-            || sent.stuck_at == Some(settled)
-        {
+        if sent.stuck_at == Some(sent.all.saturating_sub(in_flight)) {
             return Ok(());
         }
-        let deadline = Instant::now() + MOVING;
-        if wait_for(py, outbox.wait_for(allowed), Some(deadline))?.is_none() {
+        let until = Some(Instant::now() + MOVING);
+        if wait_for(py, outbox.wait_for(sent.allowed()), until)?.is_none() {
             sent.stuck_at = Some(sent.all.saturating_sub(outbox.in_flight()));
         }
         Ok(())

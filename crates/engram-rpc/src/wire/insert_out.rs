@@ -160,13 +160,13 @@ impl Parcel {
         }
         told.unswept = 0;
         let released = &mut self.open.released;
-        let alive = told
-            .chunks
-            .values()
-            .filter_map(|(_, chunk)| chunk.upgrade());
-        let bytes: usize = alive.map(|chunk| chunk.payload().len()).sum();
+        let chunks = told.chunks.values();
+        let alive = chunks.filter_map(|(_, chunk)| chunk.upgrade());
+        let (count, bytes) = alive.fold((0, 0), |(count, bytes), chunk| {
+            (count + 1, bytes + chunk.payload().len())
+        });
         // A writer may go on using more chunks than a server keeps: those are told again.
-        let many = bytes > MOST_KEPT || told.chunks.len() > MAX_DEAD;
+        let many = bytes > MOST_KEPT || count > MAX_DEAD;
         told.chunks.retain(|_, (id, chunk)| {
             let keep = !many && chunk.strong_count() > 0;
             if !keep {
