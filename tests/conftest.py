@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -10,6 +11,9 @@ from certificates import Certificates
 import engram
 
 IN_CI = os.environ.get("CI") == "true"
+
+# Who is started in the background is born with SIGINT ignored, and so are the processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Marker -> the module that its tests import. They import it inside the test or a fixture, so that a
 # checkout without it can still collect them.

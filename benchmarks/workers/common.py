@@ -101,13 +101,15 @@ def rate(
     seconds: float,
     finish: Callable[[], object] | None = None,
     begin: Callable[[], object] | None = None,
+    warm: int = 1,
 ) -> float:
     """Things per second: calls `block` (which returns how many it did) for `seconds`.
 
     `finish` (a flush) is part of the measured time: what was not yet taken was not yet done. `begin` comes
-    between the warm-up and the clock.
+    between the warm-up, in which at least `warm` things are done, and the clock.
     """
-    block()  # warm caches, connections and lazy imports
+    while warm > 0:  # caches, connections and lazy imports
+        warm -= block()
     if begin is not None:
         begin()
     done = 0
@@ -117,6 +119,11 @@ def rate(
     if finish is not None:
         finish()
     return done / (time.perf_counter() - start)
+
+
+def until_full(task: Task) -> int:
+    """Steps of a warm-up: sequences fill their table, as large as it is, so that its memory is used again."""
+    return task.items * task.every if task.every > 1 else 1
 
 
 def rate_in_threads(threads: int, block: Block, seconds: float) -> float:

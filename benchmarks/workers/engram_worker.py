@@ -153,7 +153,8 @@ def insert(task: Task) -> float:
     if task.writers > 1:
         return processes.together(task, place.address)
     block, finish = WRITERS[task.variant](task, place.store)
-    return common.rate(block, task.seconds, finish, processes.meet if task.child else None)
+    meet = processes.meet if task.child else None
+    return common.rate(block, task.seconds, finish, meet, common.until_full(task))
 
 
 def sampling(task: Task, store: AnyStore) -> Block:

@@ -25,9 +25,14 @@ UNCONFIRMED = 100
 IN_FLIGHT = 256
 WORKERS = 4
 PREFETCH = 2
-SEQUENCE_CHUNKS = 20
-SEQUENCES_UNCONFIRMED = 10
-IN_FLIGHT_SEQUENCES = 64
+# The same for a server in another process (two runs each, calm): 24 ... 1,024 in flight, 1 ... 8 workers.
+IN_FLIGHT_REMOTE = 64
+WORKERS_REMOTE = 3
+# And for sequences: chunks of 5 ... 20 steps, 1 ... 50 items unconfirmed, 16 ... 1,024 in flight, 1 ... 8 workers.
+SEQUENCE_CHUNKS = 10
+SEQUENCES_UNCONFIRMED = 2
+IN_FLIGHT_SEQUENCES = 256
+WORKERS_SEQUENCES = 2
 
 
 def open_table(task: Task) -> reverb.Table:
@@ -165,18 +170,19 @@ def insert(task: Task) -> float:
     if task.writers > 1:
         return processes.together(task, place.address)
     block, finish = WRITERS[task.variant](task, place)
-    return common.rate(block, task.seconds, finish, processes.meet if task.child else None)
+    meet = processes.meet if task.child else None
+    return common.rate(block, task.seconds, finish, meet, common.until_full(task))
 
 
 def sampling(task: Task, place: Place) -> Block:
     """Batches, by the client's generator (items left unstacked) or a dataset."""
     if task.variant == "client":
         return lambda: sum(1 for _ in place.client.sample(TABLE, num_samples=task.batch, emit_timesteps=False))
+    in_flight, workers = (IN_FLIGHT_REMOTE, WORKERS_REMOTE) if task.remote else (IN_FLIGHT, WORKERS)
+    if task.every > 1:
+        in_flight, workers = IN_FLIGHT_SEQUENCES, WORKERS_SEQUENCES
     dataset = reverb.TrajectoryDataset.from_table_signature(
-        place.address,
-        TABLE,
-        max_in_flight_samples_per_worker=IN_FLIGHT_SEQUENCES if task.every > 1 else IN_FLIGHT,
-        num_workers_per_iterator=WORKERS,
+        place.address, TABLE, max_in_flight_samples_per_worker=in_flight, num_workers_per_iterator=workers
     )
     batches = iter(dataset.batch(task.batch, drop_remainder=True).prefetch(PREFETCH))
     return lambda: int(next(batches).data["obs"].shape[0])

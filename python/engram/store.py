@@ -87,7 +87,8 @@ class AnyStore:
             history: Newest steps that items may refer to.
             chunk_length: Steps per chunk; None: 1 to 16, about 16 KiB. Items become visible when
                 their chunk is full, at the end of an episode, or on `flush`.
-            max_in_flight_items: Items that may wait for their tables before an append waits too.
+            max_in_flight_items: Items that may wait for their tables before an append waits too. While more
+                than 4 MiB are on their way to a server, appends are slowed down.
             timeout: Seconds that an append waits then; None: for ever, 0: not at all.
             compression: `"auto"` compresses large columns where that pays, `"off"` never.
         """

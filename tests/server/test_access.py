@@ -138,7 +138,9 @@ def test_token_and_certificate_are_both_asked_for(certificates):
 def test_plain_clients_and_encrypted_servers_do_not_meet(certificates):
     with make(**certificates.server) as server, pytest.raises(UnavailableError) as caught:
         engram.Client(server.address, reconnect_timeout=0.5).info()
-    assert str(caught.value).startswith(f"the server at {server.address} cannot be reached")
+    unreachable = f"the server at {server.address} cannot be reached, for 0.5 s (reconnect_timeout): "
+    assert str(caught.value).startswith(unreachable)
+    assert str(caught.value).endswith("; a server with a certificate wants a client with `ca`")
     with make() as server, pytest.raises(HandshakeError, match="do not agree on TLS"):
         engram.Client(server.address, ca=certificates.ca).info()
 

@@ -50,6 +50,20 @@ def test_append_refuses_at_the_bound(store, timeout, seconds):
     writer.close(5)
 
 
+def test_large_items_wait_like_small_ones(open_store):
+    store = open_store(Table.queue("q", max_size=2))
+    writer = store.writer(max_in_flight_items=20, timeout=0, chunk_length=1, compression="off")
+    # Nobody else samples meanwhile: 18 MiB wait.
+    write(writer, np.zeros((20, 2**20), np.uint8))
+    writer.create_item("q", num_steps=1)
+    with pytest.raises(BackpressureError, match=r"^2\d items of this writer wait for their tables, 20 are allowed"):
+        write(writer, np.zeros((20, 2**20), np.uint8))
+    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
+    writer.flush(5)
+    assert reader.result() == [(1, 1, 2**20)] * 21
+    writer.close(5)
+
+
 @pytest.mark.parametrize("kind", ["pattern", "batched"])
 def test_declared_patterns_refuse_too(store, kind):
     patterns, options = [Pattern("q", num_steps=1)], {"max_in_flight_items": 2, "timeout": 0, "chunk_length": 1}

@@ -2,10 +2,10 @@
 
 #![expect(
     unsafe_code,
-    reason = "std has no aligned buffer; these are plain bytes with one owner"
+    reason = "std has no aligned buffer, nor one that need not be cleared; these are plain bytes with one owner"
 )]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -81,6 +81,60 @@ impl fmt::Debug for AlignedBytes {
     }
 }
 
+/// A buffer that is filled from front to back: it is not cleared beforehand.
+#[derive(Debug)]
+pub struct Filling {
+    /// Only the first `filled` bytes mean anything.
+    bytes: AlignedBytes,
+    filled: usize,
+}
+
+impl Filling {
+    /// Room for `len` bytes; `None` when the system does not give so many.
+    #[must_use]
+    pub fn with_room(len: usize) -> Option<Self> {
+        let layout = AlignedBytes::layout(len)?;
+        // SAFETY: the layout's size is at least 1.
+        let ptr = NonNull::new(unsafe { alloc(layout) })?;
+        Some(Self {
+            bytes: AlignedBytes { ptr, len },
+            filled: 0,
+        })
+    }
+
+    /// Bytes that it has room for in all.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.bytes.len
+    }
+
+    /// What it was filled with so far.
+    #[must_use]
+    pub fn filled(&self) -> &[u8] {
+        // SAFETY: `push` has written that many.
+        unsafe { std::slice::from_raw_parts(self.bytes.ptr.as_ptr(), self.filled) }
+    }
+
+    /// Adds what there is room for; returns how much that was.
+    pub fn push(&mut self, more: &[u8]) -> usize {
+        let len = more.len().min(self.room() - self.filled);
+        // SAFETY: `len` bytes from `filled` on are within the buffer, which `more` cannot be part of:
+        // we have the only reference to it.
+        unsafe {
+            let end = self.bytes.ptr.as_ptr().add(self.filled);
+            std::ptr::copy_nonoverlapping(more.as_ptr(), end, len);
+        }
+        self.filled += len;
+        len
+    }
+
+    /// The buffer, once it is full.
+    #[must_use]
+    pub fn finish(self) -> Option<AlignedBytes> {
+        (self.filled == self.bytes.len).then_some(self.bytes)
+    }
+}
+
 /// Lets an allocation of this thread fail.
 #[cfg(test)]
 pub(crate) mod failing {
@@ -114,5 +168,16 @@ mod tests {
         for absurd in [1 << 60, isize::MAX as usize, usize::MAX] {
             assert!(AlignedBytes::zeroed(absurd).is_none());
         }
+    }
+
+    #[test]
+    fn a_buffer_is_what_it_was_filled_with() {
+        let mut filling = Filling::with_room(5).unwrap();
+        assert_eq!((filling.push(b"abc"), filling.filled()), (3, &b"abc"[..]));
+        assert_eq!((filling.push(b"defg"), filling.push(b"h")), (2, 0));
+        assert_eq!(&*filling.finish().unwrap(), b"abcde");
+        assert!(Filling::with_room(1).unwrap().finish().is_none());
+        assert!(Filling::with_room(0).unwrap().finish().is_some());
+        assert!(Filling::with_room(usize::MAX).is_none());
     }
 }

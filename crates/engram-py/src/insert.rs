@@ -135,7 +135,7 @@ impl Inserter {
         let _held = match tables {
             Tables::Here(_) => Vec::new(),
             // Asking a server lets other threads run: they must not resize what we have not read yet.
-            Tables::There(_) => hold_all(data)?,
+            Tables::There(_) => self.hold_all(data)?,
         };
         let options = priorities.iter().map(|(name, _)| match tables {
             Tables::Here(_) => tables.options(py, name),
@@ -166,17 +166,35 @@ impl Inserter {
         Ok((key, options, items))
     }
 
+    /// Keeps other threads from resizing the arrays of a nest.
+    fn hold_all<'py>(
+        &self,
+        data: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
+        let mut leaves = Vec::new();
+        let is_known = match self.last() {
+            Some(known) => known.structure.flatten(data, &mut leaves)?,
+            None => false,
+        };
+        if !is_known {
+            (_, leaves) = Structure::of(data)?;
+        }
+        let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
+        arrays.map(hold).collect()
+    }
+
+    fn last(&self) -> Option<Arc<Known>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    }
+
     fn look<'py>(
         &self,
         data: &Bound<'py, PyAny>,
         time_axis: bool,
         asked: Option<&Arc<Signature>>,
     ) -> PyResult<(Arc<Known>, Vec<Leaf<'py>>)> {
-        let last = self
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let last = self.last();
         let same_table =
             |known: &Arc<Known>| known.asked.as_ref().map(Arc::as_ptr) == asked.map(Arc::as_ptr);
         if let Some(known) = last.filter(|known| known.time_axis == time_axis && same_table(known))
@@ -260,13 +278,6 @@ fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     }
     let shape = Shape::from_slice(shape.split_first()?.1);
     Some(CellSpec { dtype, shape })
-}
-
-/// Keeps other threads from resizing the arrays of a nest.
-fn hold_all<'py>(data: &Bound<'py, PyAny>) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
-    let (_, leaves) = Structure::of(data)?;
-    let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
-    arrays.map(hold).collect()
 }
 
 /// How many steps the item has.

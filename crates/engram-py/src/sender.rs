@@ -16,6 +16,16 @@ use crate::tables::{Link, Tables};
 /// The least that a server is given to answer.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
 
+/// Bytes that should be on their way to a server at most: more makes nothing faster, and takes fresh
+/// memory, which is slow.
+const UNDER_WAY: u64 = 4 << 20;
+
+/// How long to wait for that. Where nothing moves, a table blocks, and only items are counted.
+const MOVING: Duration = Duration::from_millis(20);
+
+/// Items after which those before them count half.
+const LATELY: u64 = 1024;
+
 /// Items on their way, and how many of them there may be.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -26,6 +36,49 @@ pub(crate) struct Sender {
     pub(crate) closed: bool,
     /// Items in unfinished chunks, as was told last.
     unsent: u64,
+    sent: Sent,
+}
+
+/// What a writer has sent to a server: how large its items are, and whether they move.
+#[derive(Debug, Default)]
+struct Sent {
+    all: usize,
+    /// Lately.
+    items: u64,
+    bytes: u64,
+    /// The chunks of the last item: items that follow each other share theirs.
+    chunks: Vec<u64>,
+    /// How many were settled when it was last waited for that more are, in vain.
+    stuck_at: Option<usize>,
+}
+
+impl Sent {
+    fn count(&mut self, item: &NewItem) {
+        self.all += 1;
+        if self.items >= LATELY {
+            self.items /= 2;
+            self.bytes /= 2;
+        }
+        self.items += 1;
+        let chunks = item.trajectory.chunks();
+        let new = chunks
+            .iter()
+            .filter(|chunk| !self.chunks.contains(&chunk.origin().key));
+        self.bytes += new.map(|chunk| chunk.footprint() as u64).sum::<u64>();
+        self.chunks.clear();
+        // Of an item of very many, those that the next shares are the last.
+        let last = chunks.iter().rev().take(64);
+        self.chunks.extend(last.map(|chunk| chunk.origin().key));
+    }
+
+    /// Items that should be under way: one in any case, and any number before their size is known.
+    fn allowed(&self) -> usize {
+        if self.items == 0 {
+            return usize::MAX;
+        }
+        let items = UNDER_WAY.saturating_mul(self.items) / self.bytes.max(1);
+        usize::try_from(items).unwrap_or(usize::MAX).max(1)
+    }
 }
 
 /// How items get to their tables.
@@ -48,6 +101,7 @@ impl Sender {
             timeout,
             closed: false,
             unsent: 0,
+            sent: Sent::default(),
         }
     }
 
@@ -137,8 +191,12 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        if self.in_flight() <= self.max_in_flight {
+        let in_flight = self.in_flight();
+        if in_flight <= self.max_in_flight.min(self.sent.allowed()) {
             return Ok(());
+        }
+        if in_flight <= self.max_in_flight {
+            return self.let_move(py, in_flight);
         }
         if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
             return Ok(());
@@ -151,6 +209,22 @@ impl Sender {
             self.why_waiting(py)
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    /// Waits a little while many bytes are on their way to a server, as long as some arrive.
+    fn let_move(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
+        let Way::There(_, outbox) = &mut self.way else {
+            return Ok(());
+        };
+        let sent = &mut self.sent;
+        if sent.stuck_at == Some(sent.all.saturating_sub(in_flight)) {
+            return Ok(());
+        }
+        let until = Some(Instant::now() + MOVING);
+        if wait_for(py, outbox.wait_for(sent.allowed()), until)?.is_none() {
+            sent.stuck_at = Some(sent.all.saturating_sub(outbox.in_flight()));
+        }
+        Ok(())
     }
 
     /// Sends items whose chunks are complete; `unsent` more are not.
@@ -168,10 +242,10 @@ impl Sender {
         if ready.len() == 0 {
             return Ok(());
         }
-        let way = &mut self.way;
+        let (way, sent) = (&mut self.way, &mut self.sent);
         enter(py, || match way {
             Way::Here(_, outbox) => outbox.send(ready),
-            Way::There(_, outbox) => outbox.send(ready),
+            Way::There(_, outbox) => outbox.send(ready.inspect(|(_, item)| sent.count(item))),
         })
     }
 

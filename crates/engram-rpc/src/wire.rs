@@ -16,7 +16,7 @@ pub use batch_in::{Arrived, Arriving};
 pub use batch_out::BatchOut;
 pub use codec::{WeighingCodec, WeighingDecoder};
 pub use insert_in::{Broken, Intake};
-pub use insert_out::{Parcel, Told};
+pub use insert_out::{Parcel, Told, check_sendable};
 pub use numbers::{f64s, i64s, join, u32s, u64s};
 pub use options::{
     cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,

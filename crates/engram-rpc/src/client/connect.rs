@@ -19,7 +19,10 @@ use tonic::{Code, Request, Status};
 
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
-use crate::{FRAME, MAX_MESSAGE, PROTOCOL, WINDOW};
+use crate::{FRAME, MAX_MESSAGE, PROTOCOL, WINDOW, widen};
+
+/// Of a server that takes connections and says nothing that we understand: TLS answers so, or hangs up.
+const MAY_BE_ENCRYPTED: &str = "; a server with a certificate wants a client with `ca`";
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -219,9 +222,13 @@ impl Connector {
             Ok(found) => Ok(self.local(&found).await.unwrap_or(api)),
             Err(status) => Err(self.refused(&status).map_or_else(
                 || {
-                    // A server that misses our certificate says so only now.
+                    // A server that misses our certificate says so only now; one that has its own, in no words.
                     let why = status.source().map_or_else(String::new, causes);
-                    let again = Attempt::Again(status.message().into());
+                    let hint = match self.options.tls {
+                        None if !why.is_empty() => MAY_BE_ENCRYPTED,
+                        _ => "",
+                    };
+                    let again = Attempt::Again(format!("{}{hint}", status.message()));
                     self.mistrust(&why).unwrap_or(again)
                 },
                 Attempt::Final,
@@ -265,7 +272,11 @@ impl Connector {
         let name = format!("\0{}", found.local_socket);
         let connect = tower::service_fn(move |_| {
             let name = name.clone();
-            async { UnixStream::connect(name).await.map(TokioIo::new) }
+            async {
+                let stream = UnixStream::connect(name).await?;
+                widen(&stream);
+                Ok::<_, std::io::Error>(TokioIo::new(stream))
+            }
         });
         let opened = timeout(SHORTCUT, async {
             let channel = self.endpoint.connect_with_connector(connect).await.ok()?;

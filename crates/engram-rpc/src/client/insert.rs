@@ -177,8 +177,9 @@ impl Sending {
     /// Fills requests from what is unsaid, one message's worth. The lanes take turns at being
     /// first: one that never ends does not hold up the others.
     fn fill(&mut self) {
-        let (before, from) = self.lanes.split_at_mut(self.turn);
-        for lane in from.iter_mut().chain(before) {
+        for step in 0..self.lanes.len() {
+            let at = (self.turn + step) % self.lanes.len();
+            let lane = &mut self.lanes[at];
             while !self.parcel.is_full()
                 && let Some((number, item)) = lane.unsaid()
             {
@@ -188,8 +189,11 @@ impl Sending {
                 }
                 lane.said = number;
             }
+            if self.parcel.is_full() {
+                self.turn = (at + 1) % self.lanes.len();
+                break;
+            }
         }
-        self.turn = (self.turn + 1) % self.lanes.len().max(1);
         self.parcel.release(&mut self.told);
         self.requests = self.parcel.take();
     }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 use super::Client;
 use super::insert::{Command, Progress, Sending};
 use super::talk::{closed_error, run};
+use crate::wire::check_sendable;
 
 /// How long an explanation is worth waiting for.
 const EXPLAIN: Duration = Duration::from_millis(500);
@@ -119,7 +120,10 @@ impl RemoteOutbox {
                 batch.push(item);
             }
             let options = &self.tables[number as usize];
-            match batch.iter().try_for_each(|item| options.check_item(item)) {
+            let mut checked = batch.iter();
+            let checked = checked
+                .try_for_each(|item| options.check_item(item).and_then(|()| check_sendable(item)));
+            match checked {
                 Ok(()) => {
                     self.progress.count_sent(number, batch.len() as u64);
                     self.tell(Command::Items(number, batch));

@@ -9,9 +9,25 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Mutex, PoisonError};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static LISTENING: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
+type Sockets = Mutex<Vec<Socket>>;
+
+/// A forked child's list, where the one below was left locked by a thread that the child does not have.
+static FRESH: AtomicPtr<Sockets> = AtomicPtr::new(ptr::null_mut());
+static LISTENING: Sockets = Mutex::new(Vec::new());
+
+fn list() -> &'static Sockets {
+    let fresh = FRESH.load(Ordering::Acquire);
+    // SAFETY: null, or leaked.
+    unsafe { fresh.as_ref() }.unwrap_or(&LISTENING)
+}
+
+fn listening() -> MutexGuard<'static, Vec<Socket>> {
+    list().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A socket by its number, and by what tells whether the number is another's by now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,29 +52,41 @@ pub(super) struct Inherited(Vec<Socket>);
 impl Inherited {
     pub(super) fn new(sockets: impl Iterator<Item = RawFd>) -> Self {
         let sockets: Vec<_> = sockets.filter_map(Socket::open).collect();
-        let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        listening.extend(&sockets);
+        listening().extend(&sockets);
         Self(sockets)
     }
 }
 
 impl Drop for Inherited {
     fn drop(&mut self) {
-        let mut listening = LISTENING.lock().unwrap_or_else(PoisonError::into_inner);
-        listening.retain(|socket| !self.0.contains(socket));
+        listening().retain(|socket| !self.0.contains(socket));
     }
 }
 
 /// Closes what servers of this process listen at. To be called in a forked child, where none of them runs.
 pub fn close_inherited() {
     // Held by a thread that is not here: then they stay open.
-    let Ok(mut listening) = LISTENING.try_lock() else {
-        return;
+    let Ok(mut listening) = list().try_lock() else {
+        let fresh = Box::leak(Box::default());
+        return FRESH.store(fresh, Ordering::Release);
     };
     for socket in listening.drain(..) {
         if Socket::open(socket.fd) == Some(socket) {
             // SAFETY: open, and the server that owned it does not run in this process.
             drop(unsafe { File::from_raw_fd(socket.fd) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_left_locked_keeps_nobody() {
+        let gone = listening();
+        close_inherited();
+        drop(Inherited::new([0].into_iter()));
+        drop(gone);
     }
 }

@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use futures_util::TryStreamExt as _;
 use futures_util::stream::{self, StreamExt as _, select_all};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::time::timeout;
@@ -26,7 +27,7 @@ use super::service::Service;
 use super::stopping::Stopping;
 use super::{ServerOptions, ServerTls};
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
-use crate::{FRAME, MAX_MESSAGE};
+use crate::{FRAME, MAX_MESSAGE, widen};
 
 /// Connections have so long to take leave.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -148,7 +149,7 @@ impl Serving {
         let tcp = tokio::spawn(tcp);
         let mut stopped = self.stopping.clone();
         // Never ends, also where there is none: the end of its connections would be its own.
-        let incoming = select_all(unix).chain(stream::pending());
+        let incoming = select_all(unix).inspect_ok(widen).chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
             connections(incoming, count, first_call),

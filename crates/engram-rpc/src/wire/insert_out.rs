@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use bytes::{BufMut, Bytes, BytesMut};
 use engram_core::codec::Codec;
 use engram_core::{
-    Chunk, NewItem, Payload, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
+    Chunk, Error, NewItem, Payload, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
 };
 use prost::Message as _;
 
@@ -24,8 +24,40 @@ const SWEEP: usize = 128 << 20;
 /// Chunks that nobody refers to any more, beyond which the server is told: it keeps 65,536.
 const MAX_DEAD: usize = 16_384;
 
+/// Bytes of chunks in use, beyond which the server is told to forget them: it keeps 1 GiB that no table has.
+const MOST_KEPT: usize = 256 << 20;
+
 /// Slices after which a message is sent. One item more has far fewer than the rest allows.
 const SLICES: usize = MAX_SLICES / 2;
+
+/// Bytes and number of one item's chunks: with those kept before, fewer than a server keeps.
+const MOST_ITEM: (usize, usize) = (640 << 20, 16_384);
+
+/// Runs of cells of one item: they go in one message.
+const MOST_RUNS: usize = 120_000;
+
+/// Checks that an item can be sent at all.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for one that no server would take.
+pub fn check_sendable(item: &NewItem) -> Result<()> {
+    let chunks = item.trajectory.chunks();
+    let bytes: usize = chunks.iter().map(|chunk| chunk.payload().len()).sum();
+    let runs = match &item.trajectory {
+        Trajectory::Rows { .. } => 0,
+        Trajectory::Window { shape, .. } => shape.slices.len(),
+        Trajectory::Spans(spans) => spans.slices.len(),
+    };
+    let (most_bytes, most_chunks) = MOST_ITEM;
+    if bytes <= most_bytes && chunks.len() <= most_chunks && runs <= MOST_RUNS {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!(
+        "an item with {bytes} bytes in its {} chunks, and {runs} runs of cells, cannot be sent to a server; at most \
+         {most_bytes} bytes, {most_chunks} chunks and {MOST_RUNS} runs can: make smaller items or longer chunks",
+        chunks.len()
+    )))
+}
 
 /// What the server at the other end has been told.
 #[derive(Debug, Default)]
@@ -60,7 +92,7 @@ impl Parcel {
     /// True when the open request should be sent before more goes in.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes >= PART || self.slices >= SLICES
+        self.bytes >= PART || self.slices >= SLICES || !self.ready.is_empty()
     }
 
     /// All requests, the open one last.
@@ -128,12 +160,19 @@ impl Parcel {
         }
         told.unswept = 0;
         let released = &mut self.open.released;
+        let chunks = told.chunks.values();
+        let alive = chunks.filter_map(|(_, chunk)| chunk.upgrade());
+        let (count, bytes) = alive.fold((0, 0), |(count, bytes), chunk| {
+            (count + 1, bytes + chunk.payload().len())
+        });
+        // A writer may go on using more chunks than a server keeps: those are told again.
+        let many = bytes > MOST_KEPT || count > MAX_DEAD;
         told.chunks.retain(|_, (id, chunk)| {
-            let alive = chunk.strong_count() > 0;
-            if !alive {
+            let keep = !many && chunk.strong_count() > 0;
+            if !keep {
                 released.push(*id);
             }
-            alive
+            keep
         });
         self.bytes += released.len() * 5;
         told.sweep_at = told.chunks.len() + told.chunks.len().min(MAX_DEAD);
@@ -143,15 +182,19 @@ impl Parcel {
         if told.knows(chunk) {
             return Ok(());
         }
+        if !self.open.part.is_empty() {
+            // A chunk that begins ends the one before it, whose last part is in the open request.
+            self.end_request();
+        }
         let schema = self.tell_schema(told, chunk.schema());
+        let mut payload = payload_of(chunk)?;
         let id = told.number();
         told.chunks
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
-        let mut payload = payload_of(chunk)?;
         told.unswept += payload.len();
         let rest = payload.split_off(payload.len().min(PART));
-        self.bytes += payload.len() + 64 + 16 * chunk.extents().len();
+        self.bytes += payload.len() + 64 + 16 * chunk.extents().len() + 8 * origin.episodes.len();
         self.open.chunks.push(pb::Chunk {
             id,
             schema,
@@ -174,7 +217,7 @@ impl Parcel {
             self.open.part = rest.split_to(rest.len().min(PART));
             self.bytes = self.open.part.len();
         }
-        if self.is_full() {
+        if self.bytes >= PART {
             self.end_request();
         }
     }

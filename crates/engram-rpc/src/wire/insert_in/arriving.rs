@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use engram_core::aligned::aligned;
+use engram_core::aligned::{Filling, aligned};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
-use engram_core::{AlignedBytes, Chunk, Error, Extent, Origin, Payload, Result, Schema};
+use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
 use smallvec::SmallVec;
 
 use super::{Broken, invalid};
 use crate::pb;
 use crate::wire::u64s;
+
+/// A chunk of so many bytes has room for all of them from the beginning.
+const SMALL: usize = 1 << 20;
 
 /// A chunk on its way. What it claims to be costs nothing: memory follows the bytes that come.
 #[derive(Debug)]
@@ -20,8 +23,7 @@ pub(super) struct Arriving {
     origin: Origin,
     extents: SmallVec<[Extent; 4]>,
     /// None until the first come.
-    bytes: Option<AlignedBytes>,
-    filled: usize,
+    bytes: Option<Filling>,
     /// Bytes in all.
     due: usize,
 }
@@ -47,7 +49,6 @@ impl Arriving {
             origin,
             extents: extents(chunk)?,
             bytes: None,
-            filled: 0,
             due,
         };
         arriving.push(&chunk.payload)?;
@@ -59,7 +60,7 @@ impl Arriving {
     }
 
     pub(super) fn push(&mut self, part: &[u8]) -> Result<(), Broken> {
-        let end = self.filled + part.len();
+        let end = self.filled() + part.len();
         if end > self.due {
             return Err(invalid(format!(
                 "{end} bytes came for chunk {}, which has {}",
@@ -67,27 +68,30 @@ impl Arriving {
             )));
         }
         let bytes = match &mut self.bytes {
-            Some(bytes) if bytes.len() >= end => bytes,
+            Some(bytes) if bytes.room() >= end => bytes,
             before => {
-                // As much again as has come, at most.
-                let room = self.due.min(2 * end);
-                let mut bytes = AlignedBytes::zeroed(room).ok_or_else(|| {
+                // As much again as has come, at most, but for small ones.
+                let room = self.due.min(SMALL.max(2 * end));
+                let mut bytes = Filling::with_room(room).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
                     Broken::TooMuch(error.to_string())
                 })?;
                 if let Some(before) = before {
-                    bytes[..self.filled].copy_from_slice(&before[..self.filled]);
+                    bytes.push(before.filled());
                 }
                 before.insert(bytes)
             }
         };
-        bytes[self.filled..end].copy_from_slice(part);
-        self.filled = end;
+        bytes.push(part);
         Ok(())
     }
 
+    fn filled(&self) -> usize {
+        self.bytes.as_ref().map_or(0, |bytes| bytes.filled().len())
+    }
+
     pub(super) fn is_complete(&self) -> bool {
-        self.filled == self.due
+        self.filled() == self.due
     }
 
     /// The chunk, once it is complete.
@@ -95,6 +99,7 @@ impl Arriving {
         // `new` has pushed what came with it, be it nothing.
         let bytes = self
             .bytes
+            .and_then(Filling::finish)
             .ok_or_else(|| Error::InvalidArgument(format!("chunk {} has no bytes yet", self.id)))?;
         let payload = Payload::Heap(bytes);
         Chunk::from_parts(self.origin, self.schema, self.extents, payload)

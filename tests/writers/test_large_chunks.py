@@ -1,0 +1,75 @@
+"""Chunks larger than one message: many at once arrive, and none is mixed up with another."""
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import Client, Pattern, Server, Store, Table, selectors
+from engram.errors import InvalidArgumentError
+
+PART = 2**18  # bytes of a chunk in one message
+SIZES = [PART - 64, PART, PART + 1, 2 * PART - 64, 3 * PART + 7, 5 * PART]
+
+
+@pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
+@pytest.mark.parametrize("compression", ["off", "auto"])
+def test_many_at_once(open_store, kind, compression):
+    store = open_store(Table("t", sampler=selectors.Fifo(), remover=selectors.Fifo(), max_times_sampled=1))
+    rng = np.random.default_rng(0)
+    # Half of each compresses; those of one size follow each other, as a writer's do.
+    noise = rng.integers(0, 256, 5 * PART, np.uint8) * (np.arange(5 * PART) % 512 < 256).astype(np.uint8)
+    for size in SIZES:
+        values = [np.roll(noise, i)[:size] for i in range(12)]
+        patterns, options = [Pattern("t", num_steps=1)], {"chunk_length": 1, "compression": compression}
+        if kind == "batched":
+            with store.batched_writer(2, patterns, **options) as writer:
+                for pair in np.array(values).reshape(6, 2, size):
+                    writer.append_batch({"x": pair})
+        elif kind == "pattern":
+            with store.pattern_writer(patterns, **options) as writer:
+                for value in values:
+                    writer.append({"x": value})
+        else:
+            with store.writer(**options) as writer:
+                for value in values:
+                    writer.append({"x": value})
+                    writer.create_item("t", num_steps=1)
+        batch = store.sample("t", len(values), timeout=30)
+        np.testing.assert_array_equal(batch.data["x"][:, 0], values)
+
+
+def test_an_item_of_very_many_runs():
+    table, steps = Table("t"), 250_000
+    error = (
+        f"an item with 1000192 bytes in its 4 chunks, and {steps // 2} runs of cells, cannot be sent to a server; "
+        "at most 671088640 bytes, 16384 chunks and 120000 runs can: make smaller items or longer chunks"
+    )
+    with Server([table]) as server, Store([table]) as local, Client(server.address) as remote:
+        for store in (local, remote):
+            with store.writer(history=steps, chunk_length=steps // 4) as writer:
+                for value in range(steps):
+                    writer.append(np.int32(value))
+                writer.create_item("t", trajectory=writer.history[::2])
+                if store is remote:
+                    with raises(InvalidArgumentError, error):
+                        writer.flush(30)
+                    writer.create_item("t", num_steps=steps)
+                writer.flush(30)
+        assert local.sample("t", 1).data.tolist() == [list(range(0, steps, 2))]
+        assert remote.sample("t", 1).data.tolist() == [list(range(steps))]
+
+
+@pytest.mark.slow
+def test_a_writer_that_uses_more_than_a_server_keeps():
+    with Server([Table.queue("q", max_size=2)]) as server, Client(server.address) as store:
+        value = np.zeros(2**25, np.uint8)
+        with store.writer(history=50, chunk_length=1, compression="off") as writer:
+            for step in range(45):  # 1.4 GiB, all of it in the history
+                value[0] = step
+                writer.append({"x": value})
+                writer.create_item("q", num_steps=1)
+                writer.flush(30)
+                assert store.sample("q", 1, timeout=30).data["x"][0, 0, 0] == step
+            writer.create_item("q", trajectory={"x": writer.history["x"][0:1]})
+            writer.flush(30)
+            assert store.sample("q", 1, timeout=30).data["x"][0, 0, 0] == 0
