@@ -46,6 +46,12 @@ pub struct Origin {
 
 /// A file that holds chunks.
 pub trait Shelf: fmt::Debug + Send + Sync {
+    /// The store that the file belongs to.
+    fn store(&self) -> u64;
+
+    /// The file's number.
+    fn number(&self) -> u64;
+
     /// So many of its bytes belong to nobody any more.
     fn released(&self, bytes: u64);
 }
@@ -103,11 +109,13 @@ impl Chunk {
         &self.payload
     }
 
-    /// Its number among the chunks that its store has written to disk, if it is there.
+    /// Its number among the chunks that a store has written to disk, and the file that it is in, if it
+    /// is there.
     #[must_use]
-    pub fn serial(&self) -> Option<u64> {
+    pub fn filed(&self, store: u64) -> Option<(u64, u64)> {
         let filed = self.filed.lock().unwrap_or_else(PoisonError::into_inner);
-        filed.as_ref().map(|filed| filed.serial)
+        let filed = filed.as_ref().filter(|filed| filed.shelf.store() == store);
+        filed.map(|filed| (filed.serial, filed.shelf.number()))
     }
 
     /// Says where it was written, instead of where it was before.

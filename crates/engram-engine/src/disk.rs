@@ -6,8 +6,16 @@ mod checkpoint;
 mod file;
 mod files;
 mod journal;
+mod log_writer;
 mod names;
 mod ranges;
 mod recover;
+mod saved;
 mod scan;
+mod storage;
 mod things;
+
+#[cfg(test)]
+mod power;
+#[cfg(test)]
+mod tests;

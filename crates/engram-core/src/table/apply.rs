@@ -82,6 +82,11 @@ impl TableState {
         self.last_lsn = lsn;
     }
 
+    /// Says that the changes up to this one are in, or were not of this table.
+    pub fn reach(&mut self, lsn: Lsn) {
+        self.last_lsn = lsn;
+    }
+
     /// From now on, changes are recorded there.
     pub fn set_sink(&mut self, sink: Arc<dyn OpSink>) {
         self.sink = sink;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
-use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp};
+use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOptions};
 
 use super::bytes::{Damage, Put, Take};
 use super::things::{Forms, Known, limits_in, put_limits, put_session, session_in};
@@ -135,6 +135,28 @@ impl Change {
             code::LIMITS => Self::SetLimits(limits_in(take)?),
             other => return Damage::new(format!("a change is of kind {other}; 1 to 10 are known")),
         })
+    }
+
+    /// The clock when it was made, where it says so.
+    pub(crate) fn now(&self) -> Option<u64> {
+        match self {
+            Self::Insert(_, now, _) | Self::Pass(_, now) => Some(*now),
+            _ => None,
+        }
+    }
+
+    /// Whether a table of these options can have made it.
+    pub(crate) fn check(&self, options: &TableOptions) -> Result<(), Damage> {
+        match self {
+            Self::Insert(item, ..) => options.check_item(item)?,
+            Self::SetPriority(_, priority) => {
+                options.sampler.check_priority(&options.name, *priority)?;
+                options.remover.check_priority(&options.name, *priority)?;
+            }
+            Self::SetLimits(limits) => limits.check(&options.name, options.max_size)?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// As the table takes it.

@@ -31,8 +31,9 @@ pub(crate) struct Saved<'a> {
 /// What a checkpoint says beside its tables.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Logs {
-    /// Where replay begins.
+    /// Where replay begins: a log, and its first change.
     pub(crate) first: u64,
+    pub(crate) first_change: u64,
     /// Nanoseconds since the store was created.
     pub(crate) clock: u64,
     /// The system's clock, seconds since 1970.
@@ -49,6 +50,7 @@ pub(crate) struct Logs {
 #[derive(Debug)]
 struct Unfinished {
     file: Box<dyn Written>,
+    store: u64,
     number: u64,
     told: Told,
     buffer: Vec<u8>,
@@ -65,13 +67,16 @@ impl Forms for Unfinished {
     }
 
     fn record(&mut self, kind: u32, body: &[u8]) {
+        if self.outcome.is_err() {
+            return;
+        }
         let head = record_head(self.number, self.bytes, kind, &[body]);
         self.buffer.put(&head);
         self.buffer.put(body);
         self.buffer.put(&[0; 8][..padding(body.len())]);
         self.bytes += record_bytes(body.len()) as u64;
         self.records += 1;
-        if self.buffer.len() >= AT_ONCE && self.outcome.is_ok() {
+        if self.buffer.len() >= AT_ONCE {
             self.outcome = self.flush();
         }
     }
@@ -136,12 +141,16 @@ impl Unfinished {
     }
 
     fn items(&mut self, snapshot: &Snapshot) {
-        let serial = |chunk: &Arc<Chunk>| chunk.serial().unwrap_or_default();
+        let store = self.store;
+        let serial = |chunk: &Arc<Chunk>| chunk.filed(store).map_or(0, |(serial, _)| serial);
         let mut items = snapshot.items().peekable();
         while items.peek().is_some() {
             let mut body = vec![0; 4];
             let mut count = 0_u32;
-            for item in items.by_ref().take(ITEMS) {
+            while body.len() < AT_ONCE && (count as usize) < ITEMS {
+                let Some(item) = items.next() else {
+                    break;
+                };
                 let what = ItemRef {
                     key: item.key,
                     priority: item.priority,
@@ -197,6 +206,7 @@ fn write_unfinished<'a>(
     };
     let mut out = Unfinished {
         file: files.create(name)?,
+        store,
         number,
         told: Told::default(),
         buffer: head.bytes().to_vec(),
@@ -207,6 +217,7 @@ fn write_unfinished<'a>(
     let mut body = Vec::new();
     for count in [
         logs.first,
+        logs.first_change,
         logs.clock,
         logs.made,
         logs.next_serial,

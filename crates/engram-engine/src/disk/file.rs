@@ -13,7 +13,21 @@ pub const VERSION: u32 = 1;
 pub(crate) const FILE_HEAD: usize = 48;
 
 /// Bytes before a record's body.
-pub(crate) const RECORD_HEAD: usize = 16;
+pub(crate) const RECORD_HEAD: usize = 24;
+
+/// Why a file's head cannot be used.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NoHead {
+    Damaged(Damage),
+    /// It is whole, and of a version that we do not read.
+    OtherVersion(u32),
+}
+
+impl From<Damage> for NoHead {
+    fn from(damage: Damage) -> Self {
+        Self::Damaged(damage)
+    }
+}
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,25 +68,26 @@ impl FileHead {
         head
     }
 
-    pub(crate) fn read(bytes: &[u8; FILE_HEAD]) -> Result<Self, Damage> {
+    pub(crate) fn read(bytes: &[u8; FILE_HEAD]) -> Result<Self, NoHead> {
         let mut take = Take(bytes);
         if take.take(MAGIC.len())? != MAGIC {
-            return Damage::new("it is no file of ours, or its beginning is damaged");
+            return Err(Damage("it is no file of ours, or its beginning is damaged".into()).into());
         }
         let version = take.u32()?;
         let sum = crc32c::crc32c(&bytes[..FILE_HEAD - 4]);
         if Take(&bytes[FILE_HEAD - 4..]).u32()? != sum {
-            return Damage::new("its first 48 bytes are damaged");
+            return Err(Damage("its first 48 bytes are damaged".into()).into());
         }
         if version != VERSION {
-            return Damage::new(format!(
-                "it is of format version {version}; this release reads version {VERSION}"
-            ));
+            return Err(NoHead::OtherVersion(version));
         }
         let kind = match take.u32()? {
             1 => Kind::Checkpoint,
             2 => Kind::Log,
-            other => return Damage::new(format!("it is of kind {other}; 1 and 2 are known")),
+            other => {
+                let what = format!("it is of kind {other}; 1 and 2 are known");
+                return Err(Damage(what).into());
+            }
         };
         Ok(Self {
             kind,
@@ -85,20 +100,21 @@ impl FileHead {
 
 /// The head of a record whose body lies in several pieces.
 pub(crate) fn record_head(file: u64, place: u64, kind: u32, body: &[&[u8]]) -> [u8; RECORD_HEAD] {
-    let len = body.iter().map(|piece| piece.len()).sum();
-    let mut head = Vec::with_capacity(RECORD_HEAD);
-    head.put_u32(0);
-    head.put_len(len);
-    head.put_u32(kind);
-    head.put_u32(low(file));
-    let mut sum = crc32c::crc32c(&head[4..]);
-    for piece in body {
-        sum = crc32c::crc32c_append(sum, piece);
-    }
-    head[..4].copy_from_slice(&sum.wrapping_add(low(place)).to_le_bytes());
-    let mut bytes = [0; RECORD_HEAD];
-    bytes.copy_from_slice(&head);
-    bytes
+    let len: usize = body.iter().map(|piece| piece.len()).sum();
+    let sum = body.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
+    let mut head = [0; RECORD_HEAD];
+    head[4..8].copy_from_slice(&kind.to_le_bytes());
+    head[8..16].copy_from_slice(&(len as u64).to_le_bytes());
+    head[16..20].copy_from_slice(&low(file).to_le_bytes());
+    head[20..].copy_from_slice(&sum.to_le_bytes());
+    let own = head_sum(&head, place);
+    head[..4].copy_from_slice(&own.to_le_bytes());
+    head
+}
+
+/// Of the head of a record at that place: the same bytes do not pass at another.
+fn head_sum(head: &[u8; RECORD_HEAD], place: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), &head[4..])
 }
 
 /// Zeros after a body of so many bytes.
@@ -117,7 +133,6 @@ pub(crate) struct RecordHead {
     pub(crate) kind: u32,
     pub(crate) len: usize,
     sum: u32,
-    head_sum: u32,
 }
 
 impl RecordHead {
@@ -129,27 +144,26 @@ impl RecordHead {
         left: u64,
     ) -> Result<Self, Damage> {
         let mut take = Take(bytes);
-        let sum = take.u32()?.wrapping_sub(low(place));
-        let len = take.u32()? as usize;
-        let kind = take.u32()?;
+        if take.u32()? != head_sum(bytes, place) {
+            return Damage::new("the checksum of a record's head does not fit");
+        }
+        let (kind, len) = (take.u32()?, take.u64()?);
         if take.u32()? != low(file) {
             return Damage::new("it was written to another file");
         }
-        if (len + padding(len)) as u64 > left {
+        if len.checked_next_multiple_of(8).is_none_or(|bytes| bytes > left) {
             return Damage::new(format!("it says it has {len} bytes; the file has {left} more"));
         }
-        let head_sum = crc32c::crc32c(&bytes[4..]);
         Ok(Self {
             kind,
-            len,
-            sum,
-            head_sum,
+            len: usize::try_from(len).unwrap_or(usize::MAX),
+            sum: take.u32()?,
         })
     }
 
     /// Whether the body is the one that was written.
     pub(crate) fn fits(&self, body: &[u8]) -> bool {
-        body.len() == self.len && crc32c::crc32c_append(self.head_sum, body) == self.sum
+        body.len() == self.len && crc32c::crc32c(body) == self.sum
     }
 }
 
@@ -204,8 +218,7 @@ mod tests {
         let good = read(3, 48).unwrap();
         assert!(good.fits(body) && (good.kind, good.len) == (4, 10));
         assert!(!good.fits(b"some bytez") && !good.fits(&body[1..]));
-        assert!(!read(3, 56).unwrap().fits(body));
-        assert!(read(4, 48).is_err());
+        assert!(read(3, 56).is_err() && read(4, 48).is_err());
         assert!(RecordHead::read(&head, 3, 48, 15).is_err());
         for bit in 0..RECORD_HEAD * 8 {
             let mut head = head;

@@ -23,6 +23,9 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     /// Cuts a file off.
     fn cut(&self, name: &str, len: u64) -> io::Result<()>;
 
+    /// Makes safe what a file has.
+    fn sync(&self, name: &str) -> io::Result<()>;
+
     /// Gives a file another name; whoever had that one is gone.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
@@ -88,6 +91,10 @@ impl Files for SystemFiles {
         let file = OpenOptions::new().write(true).open(self.at(name))?;
         file.set_len(len)?;
         file.sync_data()
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        File::open(self.at(name))?.sync_data()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

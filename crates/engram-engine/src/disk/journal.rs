@@ -1,10 +1,9 @@
 //! The log: changes are told here under their table's lock, and written by a thread of their own.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engram_core::chunk::{Chunk, Filed, Shelf};
 use engram_core::{Error, Lsn, OpSink, Result, TableOp, TableOptions, Trajectory};
@@ -12,9 +11,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::bytes::Put;
 use super::changes::put_change;
-use super::file::{FILE_HEAD, FileHead, Kind, padding, record_bytes, record_head};
-use super::files::{Files, Written};
-use super::names::log_name;
+use super::file::{FILE_HEAD, record_bytes};
+use super::files::Files;
 use super::things::{Forms, Told, kind, put_chunk, put_options};
 
 /// How safe a change is once it is acknowledged.
@@ -31,11 +29,8 @@ pub enum Durability {
     },
 }
 
-/// Changes wait this long for others to be written with, unless somebody waits for them.
-const GATHER: Duration = Duration::from_millis(5);
-
 /// Bytes that are written however little time has passed.
-const PLENTY: usize = 1 << 20;
+pub(super) const PLENTY: usize = 1 << 20;
 
 /// Bytes told and not written, beyond which nobody may tell more.
 const MOST_PENDING: usize = 64 << 20;
@@ -43,41 +38,48 @@ const MOST_PENDING: usize = 64 << 20;
 /// Bytes of one record of changes, about.
 const RECORD: usize = 64 << 10;
 
-/// How long to wait before what failed is written again.
-const AGAIN: Duration = Duration::from_millis(500);
-
 /// A store's log.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    files: Arc<dyn Files>,
-    store: u64,
-    durability: Durability,
-    pending: Mutex<Pending>,
+    pub(super) files: Arc<dyn Files>,
+    pub(super) store: u64,
+    pub(super) durability: Durability,
+    pub(super) pending: Mutex<Pending>,
     /// Something is to be written.
-    work: Condvar,
-    safe: Mutex<Safe>,
+    pub(super) work: Condvar,
+    pub(super) safe: Mutex<Safe>,
+    /// Something was written, or cannot be.
+    pub(super) written: Condvar,
 }
 
 /// What was told and is not being written yet.
 #[derive(Debug)]
-struct Pending {
+pub(super) struct Pending {
+    store: u64,
     told: Told,
-    pieces: Vec<Piece>,
-    bytes: usize,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) bytes: usize,
+    /// Pieces so far, those written included.
+    pub(super) count: u64,
     /// The record of changes that grows.
     open: Option<Open>,
-    next_change: u64,
+    pub(super) next_change: u64,
     next_serial: u64,
     log: Arc<Log>,
+    /// The earlier ones.
+    logs: Vec<Arc<Log>>,
     /// Somebody waits.
-    urgent: bool,
-    stopped: bool,
+    pub(super) urgent: bool,
+    /// What comes next is to be synced, whatever the durability.
+    pub(super) sync: bool,
+    pub(super) stopped: bool,
 }
 
 /// A log, and what it holds of chunks that are still used.
 #[derive(Debug)]
 pub(crate) struct Log {
-    pub(crate) number: u64,
+    store: u64,
+    number: u64,
     /// Of chunks that somebody uses.
     used: AtomicU64,
     /// Of all that was told.
@@ -85,8 +87,9 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub(crate) fn new(number: u64) -> Arc<Self> {
+    pub(crate) fn new(store: u64, number: u64) -> Arc<Self> {
         Arc::new(Self {
+            store,
             number,
             used: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -108,21 +111,36 @@ impl Log {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of chunks that somebody uses.
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Bytes in all.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+    /// What is used of it.
+    fn usage(&self) -> Usage {
+        Usage {
+            log: self.number,
+            used: self.used.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
     }
 }
 
 impl Shelf for Log {
+    fn store(&self) -> u64 {
+        self.store
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
     fn released(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
+}
+
+/// How much of a log's chunks somebody uses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Usage {
+    pub(crate) log: u64,
+    pub(crate) used: u64,
+    pub(crate) bytes: u64,
 }
 
 #[derive(Debug)]
@@ -135,7 +153,7 @@ struct Open {
 
 /// A record to be written, or the end of a file.
 #[derive(Debug)]
-enum Piece {
+pub(super) enum Piece {
     Record { kind: u32, body: Vec<u8> },
     Chunk { head: Vec<u8>, chunk: Arc<Chunk> },
     NextLog { number: u64, first_change: u64 },
@@ -143,12 +161,15 @@ enum Piece {
 
 /// How far the log is written.
 #[derive(Debug, Default)]
-struct Safe {
-    up_to: u64,
-    /// Why nothing more is, at the moment.
-    problem: Option<String>,
-    wakers: Vec<Waker>,
-    ended: bool,
+pub(super) struct Safe {
+    /// Changes below this one are as safe as they should be.
+    pub(super) up_to: u64,
+    /// Pieces that are synced.
+    pub(super) synced: u64,
+    /// Why nothing more is, at the moment, or for good.
+    pub(super) problem: Option<String>,
+    pub(super) wakers: Vec<Waker>,
+    pub(super) ended: bool,
 }
 
 impl Forms for Pending {
@@ -173,12 +194,21 @@ impl Pending {
         };
         self.bytes += bytes;
         self.log.add(bytes as u64);
+        self.add(piece);
+    }
+
+    fn add(&mut self, piece: Piece) {
         self.pieces.push(piece);
+        self.count += 1;
+    }
+
+    fn serial(&self, chunk: &Chunk) -> Option<u64> {
+        chunk.filed(self.store).map(|(serial, _)| serial)
     }
 
     /// Tells a chunk that no log has.
     fn chunk(&mut self, chunk: &Arc<Chunk>) {
-        if chunk.serial().is_none() {
+        if self.serial(chunk).is_none() {
             let serial = self.next_serial;
             self.next_serial += 1;
             self.file(chunk, serial);
@@ -199,7 +229,7 @@ impl Pending {
     }
 
     /// Ends the record of changes that grows.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         let Some(open) = self.open.take() else {
             return;
         };
@@ -210,7 +240,7 @@ impl Pending {
         body.put(&open.changes);
         // Their bytes were counted as pending when they came.
         self.log.add(record_bytes(body.len()) as u64);
-        self.pieces.push(Piece::Record {
+        self.add(Piece::Record {
             kind: kind::CHANGES,
             body,
         });
@@ -239,16 +269,16 @@ impl Pending {
             changes: Vec::new(),
         });
         let before = open.changes.len();
-        let serial = |chunk: &Arc<Chunk>| chunk.serial().unwrap_or_default();
+        let store = self.store;
+        let serial = |chunk: &Arc<Chunk>| chunk.filed(store).map_or(0, |(serial, _)| serial);
         put_change(&mut open.changes, op, self, &serial);
         self.bytes += open.changes.len() - before;
         open.count += 1;
         self.open = Some(open);
-        self.count()
+        self.count_change()
     }
 
-    /// Counts a change.
-    fn count(&mut self) -> Lsn {
+    fn count_change(&mut self) -> Lsn {
         let number = self.next_change;
         self.next_change += 1;
         Lsn(number)
@@ -256,34 +286,45 @@ impl Pending {
 }
 
 /// Where a journal goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) store: u64,
     pub(crate) log: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
+    /// Those that hold chunks in use.
+    pub(crate) logs: Vec<Arc<Log>>,
+}
+
+/// The beginning of a log at which replay may begin.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mark {
+    pub(crate) log: u64,
+    pub(crate) first_change: u64,
+    /// Earlier logs that hold what somebody used then.
+    pub(crate) needed: Vec<Usage>,
 }
 
 impl Journal {
-    /// Begins a log.
-    pub(crate) fn new(
-        files: Arc<dyn Files>,
-        durability: Durability,
-        start: Start,
-    ) -> io::Result<(Arc<Self>, Writer)> {
-        let journal = Arc::new(Self {
+    /// A journal whose first log is about to begin.
+    pub(crate) fn new(files: Arc<dyn Files>, durability: Durability, start: Start) -> Arc<Self> {
+        Arc::new(Self {
             files,
             store: start.store,
             durability,
             pending: Mutex::new(Pending {
+                store: start.store,
                 told: Told::default(),
                 pieces: Vec::new(),
                 bytes: 0,
+                count: 0,
                 open: None,
                 next_change: start.next_change,
                 next_serial: start.next_serial,
-                log: Log::new(start.log),
+                log: Log::new(start.store, start.log),
+                logs: start.logs,
                 urgent: false,
+                sync: false,
                 stopped: false,
             }),
             work: Condvar::new(),
@@ -291,9 +332,8 @@ impl Journal {
                 up_to: start.next_change,
                 ..Safe::default()
             }),
-        });
-        let writer = Writer::new(&journal, start.log, start.next_change)?;
-        Ok((journal, writer))
+            written: Condvar::new(),
+        })
     }
 
     /// Where a table's changes are told.
@@ -304,82 +344,129 @@ impl Journal {
         })
     }
 
-    fn tell(&self, work: impl FnOnce(&mut Pending) -> Lsn) -> Lsn {
+    fn tell<T>(&self, work: impl FnOnce(&mut Pending) -> T) -> T {
         let mut pending = self.pending.lock();
         let was_idle = pending.bytes == 0;
-        let lsn = work(&mut pending);
+        let told = work(&mut pending);
         if was_idle || pending.bytes >= PLENTY {
             self.work.notify_one();
         }
-        lsn
+        told
     }
 
     /// Tells that a table was created.
     pub(crate) fn created(&self, table: u64, options: &TableOptions) -> Lsn {
-        self.tell(|pending| {
-            pending.close();
-            let lsn = pending.count();
-            let mut body = Vec::new();
-            body.put_u64(lsn.0);
-            body.put_u64(table);
-            put_options(&mut body, options);
-            pending.record(kind::TABLE_CREATED, &body);
-            lsn
-        })
+        let mut body = Vec::new();
+        put_options(&mut body, options);
+        self.tell_table(kind::TABLE_CREATED, table, &body)
     }
 
     /// Tells that a table was dropped.
     pub(crate) fn dropped(&self, table: u64) -> Lsn {
+        self.tell_table(kind::TABLE_DROPPED, table, &[])
+    }
+
+    fn tell_table(&self, kind: u32, table: u64, rest: &[u8]) -> Lsn {
         self.tell(|pending| {
             pending.close();
-            let lsn = pending.count();
+            let lsn = pending.count_change();
             let mut body = Vec::new();
             body.put_u64(lsn.0);
             body.put_u64(table);
-            pending.record(kind::TABLE_DROPPED, &body);
+            body.put(rest);
+            pending.record(kind, &body);
             lsn
         })
     }
 
-    /// Tells chunks that no log has: for a checkpoint of a store that tells no changes.
-    pub(crate) fn chunks<'a>(&self, chunks: impl Iterator<Item = &'a Arc<Chunk>>) {
-        self.tell(|pending| {
-            chunks.for_each(|chunk| pending.chunk(chunk));
-            Lsn(pending.next_change)
-        });
-    }
-
-    /// Tells a chunk again, so that the log that has it may go.
-    pub(crate) fn again(&self, chunk: &Arc<Chunk>) {
-        self.tell(|pending| {
-            if let Some(serial) = chunk.serial() {
+    /// Tells a chunk if no log has it, or if it is in one that should be given up; waits while much is pending.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where nothing can be written.
+    pub(crate) fn keep(&self, chunk: &Arc<Chunk>, given_up: &[u64]) -> Result<u64> {
+        let filed = chunk.filed(self.store);
+        if let Some((serial, log)) = filed
+            && !given_up.contains(&log)
+        {
+            return Ok(serial);
+        }
+        if self.pending.lock().bytes > MOST_PENDING {
+            self.sync()?;
+        }
+        self.tell(|pending| match pending.serial(chunk) {
+            Some(serial) => {
                 pending.file(chunk, serial);
+                Ok(serial)
             }
-            Lsn(pending.next_change)
-        });
+            None => {
+                pending.chunk(chunk);
+                Ok(pending.next_serial - 1)
+            }
+        })
     }
 
-    /// Lets what follows go to another log; the one before, and the new one.
-    pub(crate) fn next_log(&self) -> (Arc<Log>, Arc<Log>) {
-        let mut pending = self.pending.lock();
-        pending.close();
-        pending.told = Told::default();
-        let next = Log::new(pending.log.number + 1);
-        let before = std::mem::replace(&mut pending.log, Arc::clone(&next));
-        let first_change = pending.next_change;
-        pending.push(Piece::NextLog {
-            number: next.number,
-            first_change,
-        });
-        self.work.notify_one();
-        (before, next)
+    /// Lets what follows go to another log.
+    pub(crate) fn next_log(&self) -> Mark {
+        self.tell(|pending| {
+            pending.close();
+            pending.told = Told::default();
+            let next = Log::new(self.store, pending.log.number + 1);
+            let before = std::mem::replace(&mut pending.log, Arc::clone(&next));
+            // Whoever uses a chunk now may insert it later: what holds it is needed.
+            pending.logs.retain(|log| log.usage().used > 0);
+            pending.logs.push(before);
+            let first_change = pending.next_change;
+            pending.push(Piece::NextLog {
+                number: next.number,
+                first_change,
+            });
+            Mark {
+                log: next.number,
+                first_change,
+                needed: pending.logs.iter().map(|log| log.usage()).collect(),
+            }
+        })
     }
 
-    fn problem(&self, problem: &str) -> Error {
-        Error::Storage(format!(
-            "changes cannot be written to {}: {problem}; they are in memory, and written as soon as that is possible",
-            self.files.path().display()
-        ))
+    /// The serial that the next chunk gets.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.pending.lock().next_serial
+    }
+
+    /// Waits until all that was told is synced, whatever the durability.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where that cannot be; [`Error::Closed`] when the journal has ended.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let count = {
+            let mut pending = self.pending.lock();
+            pending.close();
+            pending.sync = true;
+            self.work.notify_one();
+            pending.count
+        };
+        let mut safe = self.safe.lock();
+        loop {
+            if safe.synced >= count {
+                return Ok(());
+            }
+            self.check(&safe)?;
+            self.written.wait(&mut safe);
+        }
+    }
+
+    /// Fails where nothing more is written.
+    fn check(&self, safe: &Safe) -> Result<()> {
+        if let Some(problem) = &safe.problem {
+            return Err(Error::Storage(format!(
+                "changes cannot be written to {}: {problem}",
+                self.files.path().display()
+            )));
+        }
+        if safe.ended {
+            return Err(Error::Closed("the store is closed".into()));
+        }
+        Ok(())
     }
 
     fn poll(&self, waker: &Waker, done: impl FnOnce(&Safe) -> bool) -> Poll<Result<()>> {
@@ -387,11 +474,8 @@ impl Journal {
         if done(&safe) {
             return Poll::Ready(Ok(()));
         }
-        if let Some(problem) = &safe.problem {
-            return Poll::Ready(Err(self.problem(problem)));
-        }
-        if safe.ended {
-            return Poll::Ready(Err(Error::Closed("the store is closed".into())));
+        if let Err(error) = self.check(&safe) {
+            return Poll::Ready(Err(error));
         }
         if !safe.wakers.iter().any(|known| known.will_wake(waker)) {
             safe.wakers.push(waker.clone());
@@ -426,176 +510,14 @@ impl OpSink for TableSink {
     }
 
     fn poll_room(&self, waker: &Waker) -> Poll<Result<()>> {
-        let full = self.journal.pending.lock().bytes > MOST_PENDING;
-        self.journal.poll(waker, |_| !full)
-    }
-}
-
-/// The thread's part of a journal.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    journal: Arc<Journal>,
-    file: Box<dyn Written>,
-    number: u64,
-    place: u64,
-    synced: Instant,
-}
-
-/// What is written together.
-struct Batch {
-    pieces: Vec<Piece>,
-    /// Changes below this one are in it, or were before.
-    up_to: u64,
-    stopped: bool,
-}
-
-impl Writer {
-    fn new(journal: &Arc<Journal>, number: u64, first_change: u64) -> io::Result<Self> {
-        let file = begin(journal, number, first_change)?;
-        Ok(Self {
-            journal: Arc::clone(journal),
-            file,
-            number,
-            place: FILE_HEAD as u64,
-            synced: Instant::now(),
-        })
-    }
-
-    /// Writes until the journal is stopped, and all that was told is written.
-    pub(crate) fn run(mut self) {
-        loop {
-            let Batch {
-                pieces,
-                up_to,
-                stopped,
-            } = self.gather();
-            let mut rest = pieces.as_slice();
-            while let Err(error) = self.write(&mut rest) {
-                self.say(|safe| safe.problem = Some(error.to_string()));
-                if stopped {
-                    return self.say(|safe| safe.ended = true);
-                }
-                std::thread::sleep(AGAIN);
-            }
-            self.say(|safe| {
-                safe.up_to = up_to;
-                safe.problem = None;
-                safe.ended = stopped;
-            });
-            if stopped {
-                return;
-            }
+        let has_room = || self.journal.pending.lock().bytes <= MOST_PENDING;
+        if has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        match self.journal.poll(waker, |_| false) {
+            // There may be since, with nobody left to wake us.
+            Poll::Pending if has_room() => Poll::Ready(Ok(())),
+            polled => polled,
         }
     }
-
-    fn say(&self, change: impl FnOnce(&mut Safe)) {
-        let mut safe = self.journal.safe.lock();
-        change(&mut safe);
-        let wakers = std::mem::take(&mut safe.wakers);
-        drop(safe);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// Waits for something to write, and somewhat longer for more.
-    fn gather(&self) -> Batch {
-        let mut pending = self.journal.pending.lock();
-        while pending.bytes == 0 && !pending.stopped {
-            pending.urgent = false;
-            self.journal.work.wait(&mut pending);
-        }
-        let until = match self.journal.durability {
-            Durability::Disk { interval } => self.synced + interval,
-            _ => Instant::now() + GATHER,
-        };
-        let group = matches!(self.journal.durability, Durability::Disk { .. });
-        while !pending.stopped && pending.bytes < PLENTY && (group || !pending.urgent) {
-            if self.journal.work.wait_until(&mut pending, until).timed_out() {
-                break;
-            }
-        }
-        pending.close();
-        pending.bytes = 0;
-        pending.urgent = false;
-        Batch {
-            pieces: std::mem::take(&mut pending.pieces),
-            up_to: pending.next_change,
-            stopped: pending.stopped,
-        }
-    }
-
-    /// Writes pieces, file after file; `rest` is what is not written yet.
-    fn write(&mut self, rest: &mut &[Piece]) -> io::Result<()> {
-        while let Some(first) = rest.first() {
-            if let Piece::NextLog {
-                number,
-                first_change,
-            } = *first
-            {
-                self.file.sync()?;
-                self.file = begin(&self.journal, number, first_change)?;
-                self.number = number;
-                self.place = FILE_HEAD as u64;
-                *rest = &rest[1..];
-                continue;
-            }
-            let end = rest.iter().position(|piece| matches!(piece, Piece::NextLog { .. }));
-            let (now, later) = rest.split_at(end.unwrap_or(rest.len()));
-            self.append(now)?;
-            *rest = later;
-        }
-        if matches!(self.journal.durability, Durability::Disk { .. }) {
-            self.file.sync()?;
-            self.synced = Instant::now();
-        }
-        Ok(())
-    }
-
-    /// Appends records to the log.
-    fn append(&mut self, pieces: &[Piece]) -> io::Result<()> {
-        const ZEROS: [u8; 8] = [0; 8];
-        let payloads: Vec<_> = pieces
-            .iter()
-            .map(|piece| match piece {
-                Piece::Chunk { chunk, .. } => chunk.payload().pin().map(Some),
-                _ => Ok(None),
-            })
-            .collect::<Result<_>>()
-            .map_err(io::Error::other)?;
-        let mut heads = Vec::with_capacity(pieces.len());
-        let mut place = self.place;
-        for (piece, payload) in pieces.iter().zip(&payloads) {
-            let (kind, body): (u32, [&[u8]; 2]) = match piece {
-                Piece::Record { kind, body } => (*kind, [body, &[]]),
-                Piece::Chunk { head, .. } => {
-                    let payload = payload.as_ref().map_or(&[][..], |payload| payload);
-                    (kind::CHUNK, [head, payload])
-                }
-                Piece::NextLog { .. } => continue,
-            };
-            let len = body[0].len() + body[1].len();
-            heads.push((record_head(self.number, place, kind, &body), body, len));
-            place += record_bytes(len) as u64;
-        }
-        let mut bytes: Vec<&[u8]> = Vec::with_capacity(4 * heads.len());
-        for (head, body, len) in &heads {
-            bytes.extend([&head[..], body[0], body[1], &ZEROS[..padding(*len)]]);
-        }
-        self.file.append(&bytes)?;
-        self.place = place;
-        Ok(())
-    }
-}
-
-fn begin(journal: &Journal, number: u64, first_change: u64) -> io::Result<Box<dyn Written>> {
-    let head = FileHead {
-        kind: Kind::Log,
-        store: journal.store,
-        number,
-        first_change,
-    };
-    let mut file = journal.files.create(&log_name(number))?;
-    file.append(&[&head.bytes()])?;
-    file.sync()?;
-    journal.files.sync_names()?;
-    Ok(file)
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::bytes::Damage;
-use super::file::{FILE_HEAD, FileHead, RECORD_HEAD, RecordHead, padding};
+use super::file::{FILE_HEAD, FileHead, NoHead, RECORD_HEAD, RecordHead, record_bytes};
 use super::files::Read;
 
 /// Bytes read at once: records are mostly smaller.
@@ -41,11 +41,11 @@ pub(crate) struct Record<'a> {
 
 impl Scan {
     /// Begins with the file's head.
-    pub(crate) fn new(file: Box<dyn Read>) -> io::Result<Result<Self, Damage>> {
+    pub(crate) fn new(file: Box<dyn Read>) -> io::Result<Result<Self, NoHead>> {
         let len = file.len()?;
         if len < FILE_HEAD as u64 {
             let why = format!("it has {len} bytes; its head alone takes {FILE_HEAD}");
-            return Ok(Damage::new(why));
+            return Ok(Err(Damage(why).into()));
         }
         let mut head = [0; FILE_HEAD];
         file.read_at(&mut head, 0)?;
@@ -87,7 +87,7 @@ impl Scan {
             Ok(head) => head,
             Err(Damage(why)) => return torn(why),
         };
-        let bytes = RECORD_HEAD + head.len + padding(head.len);
+        let bytes = record_bytes(head.len);
         let at = self.have(bytes)? + RECORD_HEAD;
         let body = &self.buffer[at..at + head.len];
         if !head.fits(body) {
@@ -128,7 +128,11 @@ impl Scan {
         let wanted = left.min(bytes.max(AHEAD));
         // What is there already is not read again.
         let kept = self.buffer.len().saturating_sub(at);
-        self.buffer.copy_within(self.buffer.len() - kept.., 0);
+        let first = self.buffer.len() - kept;
+        self.buffer.copy_within(first.., 0);
+        self.buffer.truncate(kept);
+        // What one large record took is given back.
+        self.buffer.shrink_to(2 * AHEAD);
         self.buffer.resize(wanted.max(kept), 0);
         self.file
             .read_at(&mut self.buffer[kept..], self.place + kept as u64)?;

@@ -1,0 +1,195 @@
+//! Reading one checkpoint.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use engram_core::chunk::Chunk;
+use engram_core::table::{Counters, Restore, SavedItem};
+use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
+
+use super::bytes::{Damage, Take};
+use super::changes::rng_in;
+use super::checkpoint::Logs;
+use super::ranges::Ranges;
+use super::scan::{End, Scan};
+use super::things::{Known, kind, limits_in, options_in, session_in};
+
+/// What a checkpoint says of logs, from its first record alone.
+pub(super) fn first_logs(mut scan: Scan) -> Result<Logs, Damage> {
+    match step(&mut scan)? {
+        Some((kind::LOGS, body)) => logs_in(&mut Take(body)),
+        _ => Damage::new("its first record is another one"),
+    }
+}
+
+/// Looks whether a checkpoint is whole, from its first record to its last; what it says of logs.
+pub(super) fn check(mut scan: Scan) -> Result<Logs, Damage> {
+    let mut logs = None;
+    let mut serials = Vec::new();
+    let mut records = 0;
+    let mut ended = false;
+    while let Some((kind, body)) = step(&mut scan)? {
+        if ended {
+            return Damage::new("it goes on after its end");
+        }
+        let mut take = Take(body);
+        match kind {
+            kind::LOGS if logs.is_none() => logs = Some(logs_in(&mut take)?),
+            kind::SERIALS => serials.extend(take.list(16, |take| Ok((take.u64()?, take.u64()?)))?),
+            kind::END => {
+                take.u32()?;
+                if take.u64()? != records {
+                    return Damage::new("records of it are missing");
+                }
+                ended = true;
+            }
+            _ => {}
+        }
+        records += 1;
+    }
+    let Some(mut logs) = logs.filter(|_| ended) else {
+        return Damage::new("it was not finished");
+    };
+    logs.serials = Ranges(serials);
+    Ok(logs)
+}
+
+/// The tables of a checkpoint that was found whole.
+pub(super) fn tables(
+    mut scan: Scan,
+    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
+) -> Result<BTreeMap<u64, TableState>, Damage> {
+    let mut known = Known::default();
+    let mut done = BTreeMap::new();
+    let mut table: Option<Returning> = None;
+    while let Some((kind, body)) = step(&mut scan)? {
+        if known.take(kind, body)? {
+            continue;
+        }
+        let mut take = Take(body);
+        match (kind, &mut table) {
+            (kind::LOGS | kind::SERIALS, _) => continue,
+            (kind::TABLE | kind::END, table) => {
+                if let Some(table) = table.take() {
+                    let (id, state) = table.finish()?;
+                    done.insert(id, state);
+                }
+                if kind == kind::END {
+                    return Ok(done);
+                }
+                *table = Some(Returning::take(&mut take)?);
+            }
+            (kind::ITEMS, Some(table)) => {
+                let items = take.list(53, |take| saved_item(take, &known, chunk))?;
+                items.into_iter().try_for_each(|item| table.restore.item(item))?;
+            }
+            (kind::ORDER, Some(table)) => {
+                let order = &mut table.orders[usize::from(take.bool()?)];
+                if take.u64()? != order.len() as u64 {
+                    return Damage::new("parts of an order are missing");
+                }
+                order.extend(take.list(4, Take::u32)?);
+            }
+            (kind::SESSIONS, Some(table)) => {
+                for (number, used) in take.list(24, |take| Ok((session_in(take)?, take.u64()?)))? {
+                    table.restore.session(number, used);
+                }
+            }
+            (other, _) => {
+                return Damage::new(format!("it has a record of kind {other} where none may be"));
+            }
+        }
+        take.end()?;
+    }
+    Damage::new("it was not finished")
+}
+
+/// A table on its way back.
+struct Returning {
+    id: u64,
+    restore: Restore,
+    /// Of the sampler and the remover.
+    orders: [Vec<u32>; 2],
+}
+
+impl Returning {
+    fn take(take: &mut Take<'_>) -> Result<Self, Damage> {
+        let (id, restore) = table_in(take)?;
+        Ok(Self {
+            id,
+            restore,
+            orders: Default::default(),
+        })
+    }
+
+    fn finish(mut self) -> Result<(u64, TableState), Damage> {
+        for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
+            if !order.is_empty() {
+                self.restore.order(of_sampler, order);
+            }
+        }
+        Ok((self.id, self.restore.finish()?))
+    }
+}
+
+/// The next record of a file that must be whole.
+fn step(scan: &mut Scan) -> Result<Option<(u32, &[u8])>, Damage> {
+    match scan.next() {
+        Err(error) => Damage::new(format!("it cannot be read: {error}")),
+        Ok(Err(End::Whole)) => Ok(None),
+        Ok(Err(End::Torn { place, why })) => Damage::new(format!("it is damaged at byte {place}: {why}")),
+        Ok(Ok(record)) => Ok(Some((record.kind, record.body))),
+    }
+}
+
+fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
+    Ok(Logs {
+        first: take.u64()?,
+        first_change: take.u64()?,
+        clock: take.u64()?,
+        made: take.u64()?,
+        next_serial: take.u64()?,
+        next_table: take.u64()?,
+        needed: take.list(16, |take| Ok((take.u64()?, take.u64()?)))?,
+        serials: Ranges::default(),
+    })
+}
+
+fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
+    let id = take.u64()?;
+    let options: TableOptions = options_in(take)?;
+    let limits = limits_in(take)?;
+    let counters = Counters {
+        limiter: RateLimiter {
+            limits,
+            inserts: take.u64()?,
+            samples: take.u64()?,
+            deletes: take.u64()?,
+        },
+        next_seq: take.u64()?,
+        first_seq: take.u64()?,
+        next_touch: take.u64()?,
+        num_deleted_episodes: take.u64()?,
+        num_unique_samples: take.u64()?,
+        leased: take.u64()?,
+        last_lsn: Lsn(take.u64()?),
+        rng: rng_in(take)?,
+    };
+    let restore = Restore::new(Arc::new(options), Arc::new(Volatile), counters)?;
+    Ok((id, restore))
+}
+
+fn saved_item(
+    take: &mut Take<'_>,
+    known: &Known,
+    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
+) -> Result<SavedItem, Damage> {
+    Ok(SavedItem {
+        item: known.item(take, chunk)?,
+        seq: take.u64()?,
+        touched: take.u64()?,
+        times_sampled: take.u32()?,
+        leases: take.u32()?,
+        inserted_at: take.u64()?,
+    })
+}

@@ -1,0 +1,388 @@
+//! A directory that a store lives in: opened by one process at a time, written by its log and its checkpoints.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use engram_core::{Error, OpSink, Result, Snapshot, TableOptions, TableState, Trash, Volatile};
+use parking_lot::Mutex;
+
+use super::checkpoint::{self, Logs, Saved};
+use super::files::{Files, SystemFiles};
+use super::journal::{Durability, Journal, Mark, Start, Usage};
+use super::log_writer::LogWriter;
+use super::names::{LOCK, Name, checkpoint_name, log_name};
+use super::ranges::Ranges;
+use super::recover::{Recovered, recover};
+
+/// Of a log's bytes, so many per 100 are in use, or a checkpoint moves them elsewhere.
+const WORTH_KEEPING: u64 = 50;
+
+/// How a store lives on disk.
+#[derive(Clone, Copy, Debug)]
+pub struct StorageOptions {
+    /// How safe a change is once it is acknowledged.
+    pub durability: Durability,
+    /// Checkpoints that are kept: the newest.
+    pub keep: usize,
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    files: Arc<dyn Files>,
+    store: u64,
+    options: StorageOptions,
+    journal: Arc<Journal>,
+    /// One checkpoint at a time.
+    books: Mutex<Books>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    _lock: Option<File>,
+}
+
+/// What is on disk.
+#[derive(Debug)]
+struct Books {
+    /// The newest checkpoint's number.
+    checkpoint: u64,
+    /// Checkpoints that are good, and what they need.
+    good: BTreeMap<u64, Needs>,
+    /// Checkpoints that are there and were not read whole: they stay, with what they need.
+    unread: BTreeMap<u64, Needs>,
+}
+
+/// Logs that a checkpoint needs: all from `first` on, and some before.
+#[derive(Clone, Debug)]
+struct Needs {
+    first: u64,
+    before: Vec<u64>,
+}
+
+impl Needs {
+    fn of(logs: &Logs) -> Self {
+        Self {
+            first: logs.first,
+            before: logs.needed.iter().map(|(log, _)| *log).collect(),
+        }
+    }
+}
+
+/// What a directory held when it was opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) storage: Storage,
+    /// By their number.
+    pub(crate) tables: BTreeMap<u64, TableState>,
+    pub(crate) next_table: u64,
+    /// Where the store's clock goes on.
+    pub(crate) clock: u64,
+    /// What was found damaged or unfinished, and what became of it.
+    pub(crate) notes: Vec<String>,
+}
+
+/// A checkpoint that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// Its number.
+    pub number: u64,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// Items that it has.
+    pub items: u64,
+}
+
+fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
+    Error::Storage(format!("{}: {what}: {error}", files.path().display()))
+}
+
+impl Storage {
+    /// Opens a directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where it cannot be used: another process has it, it cannot be read or written,
+    /// or something that was acknowledged is missing.
+    pub(crate) fn open(path: &Path, options: StorageOptions, entropy: u64) -> Result<Opened> {
+        let unusable = |error: io::Error| {
+            Error::Storage(format!("{} cannot be used: {error}", path.display()))
+        };
+        fs::create_dir_all(path).map_err(unusable)?;
+        let lock = lock(path)?;
+        let files = Arc::new(SystemFiles::new(path.to_path_buf()));
+        Self::begin(files, options, entropy, Some(lock))
+    }
+
+    /// Opens a directory that nobody else has.
+    pub(crate) fn begin(
+        files: Arc<dyn Files>,
+        options: StorageOptions,
+        entropy: u64,
+        lock: Option<File>,
+    ) -> Result<Opened> {
+        let mut found = recover(&*files)?;
+        settle(&*files, &found).map_err(|error| failed(&*files, "cannot be written", &error))?;
+        let last = found.tables.values().map(|table| table.last_lsn().0).max();
+        // A checkpoint may know of changes that were not written when the machine stopped.
+        let next_change = found.next_change.max(last.unwrap_or_default() + 1);
+        let has_gap = next_change > found.next_change;
+        let store = found.store.unwrap_or(entropy | 1);
+        let log = found.log + 1;
+        let journal = Journal::new(
+            Arc::clone(&files),
+            options.durability,
+            Start {
+                store,
+                log,
+                next_change,
+                next_serial: found.next_serial,
+                logs: std::mem::take(&mut found.logs),
+            },
+        );
+        let writer = LogWriter::new(&journal, log, next_change)
+            .map_err(|error| failed(&*files, "a log cannot be begun", &error))?;
+        let thread = std::thread::Builder::new().name("engram-log".into());
+        let thread = thread.spawn(|| writer.run());
+        let thread = thread.map_err(|error| failed(&*files, "a thread cannot be begun", &error))?;
+        let (good, unread): (Vec<_>, Vec<_>) =
+            (found.needs.iter()).partition(|(number, _)| Some(*number) == found.from);
+        let needs = |checkpoints: Vec<&(u64, Logs)>| {
+            let needs = checkpoints.iter().map(|(number, logs)| (*number, Needs::of(logs)));
+            needs.collect()
+        };
+        let storage = Self {
+            books: Mutex::new(Books {
+                checkpoint: found.checkpoint,
+                good: needs(good),
+                unread: needs(unread),
+            }),
+            files,
+            store,
+            options,
+            journal,
+            thread: Mutex::new(Some(thread)),
+            _lock: lock,
+        };
+        for (id, table) in &mut found.tables {
+            table.set_sink(storage.sink(*id));
+            // Their readers are gone.
+            table.end_leases(&mut Trash::default());
+        }
+        let mut opened = Opened {
+            clock: resumed(&found),
+            tables: found.tables,
+            next_table: found.next_table,
+            notes: found.notes,
+            storage,
+        };
+        if has_gap {
+            // Replay would look for the changes that are missing.
+            opened.checkpoint_before_use()?;
+        }
+        Ok(opened)
+    }
+
+    /// Where a table's changes are told.
+    pub(crate) fn sink(&self, table: u64) -> Arc<dyn OpSink> {
+        match self.options.durability {
+            Durability::None => Arc::new(Volatile),
+            _ => self.journal.sink(table),
+        }
+    }
+
+    /// Tells that a table was created.
+    pub(crate) fn created(&self, table: u64, options: &TableOptions) {
+        if self.options.durability != Durability::None {
+            self.journal.created(table, options);
+        }
+    }
+
+    /// Tells that a table was dropped.
+    pub(crate) fn dropped(&self, table: u64) {
+        if self.options.durability != Durability::None {
+            self.journal.dropped(table);
+        }
+    }
+
+    /// Where a checkpoint begins: changes from now on are replayed after it. Tables are looked at afterwards.
+    pub(crate) fn mark(&self) -> Mark {
+        self.journal.next_log()
+    }
+
+    /// Writes a checkpoint of tables as they were after `mark`.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where it cannot be written: the ones before are still good.
+    pub(crate) fn checkpoint(
+        &self,
+        mark: Mark,
+        tables: &[(u64, Arc<TableOptions>, Snapshot)],
+        (clock, next_table): (u64, u64),
+    ) -> Result<Checkpoint> {
+        let mut books = self.books.lock();
+        let sparse = mark.needed.iter().filter(|usage| is_sparse(usage));
+        let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
+        let mut serials = Vec::new();
+        let mut items = 0;
+        for (_, _, snapshot) in tables {
+            for item in snapshot.items() {
+                items += 1;
+                for chunk in item.trajectory.chunks() {
+                    serials.push(self.journal.keep(chunk, &sparse)?);
+                }
+            }
+        }
+        self.journal.sync()?;
+        let number = books.checkpoint + 1;
+        let logs = Logs {
+            first: mark.log,
+            first_change: mark.first_change,
+            clock,
+            made: now(),
+            next_serial: self.journal.next_serial(),
+            next_table,
+            needed: mark.needed.iter().map(|usage| (usage.log, usage.bytes)).collect(),
+            serials: Ranges::of(serials),
+        };
+        let saved = tables.iter().map(|(id, options, snapshot)| Saved {
+            id: *id,
+            options,
+            snapshot,
+        });
+        let bytes = checkpoint::write(&*self.files, (self.store, number), &logs, saved)
+            .map_err(|error| failed(&*self.files, "a checkpoint cannot be written", &error))?;
+        books.checkpoint = number;
+        books.good.insert(number, Needs::of(&logs));
+        self.retire(&mut books);
+        Ok(Checkpoint {
+            number,
+            bytes,
+            items,
+        })
+    }
+
+    /// Removes what no checkpoint that is kept needs. Where that fails, the next does it.
+    fn retire(&self, books: &mut Books) {
+        while books.good.len() > self.options.keep.max(1) {
+            let Some((oldest, _)) = books.good.first_key_value() else {
+                break;
+            };
+            let oldest = *oldest;
+            if self.files.remove(&checkpoint_name(oldest)).is_err() {
+                return;
+            }
+            books.good.remove(&oldest);
+        }
+        // What a checkpoint needs goes after it.
+        if self.files.sync_names().is_err() {
+            return;
+        }
+        let kept: Vec<&Needs> = books.good.values().chain(books.unread.values()).collect();
+        let is_needed = |log: u64| {
+            (kept.iter()).any(|needs| log >= needs.first || needs.before.contains(&log))
+        };
+        for name in self.files.list().unwrap_or_default() {
+            if let Some(Name::Log(log)) = Name::of(&name)
+                && !is_needed(log)
+            {
+                let _ = self.files.remove(&name);
+            }
+        }
+    }
+
+    /// Writes what was told, and ends.
+    pub(crate) fn close(&self) {
+        self.journal.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Opened {
+    /// A checkpoint of tables that nobody uses yet.
+    fn checkpoint_before_use(&mut self) -> Result<Checkpoint> {
+        let mark = self.storage.mark();
+        let tables = self.tables.iter_mut().map(|(id, table)| {
+            let options = Arc::clone(table.options());
+            (*id, options, *table.snapshot())
+        });
+        let tables: Vec<_> = tables.collect();
+        self.storage.checkpoint(mark, &tables, (self.clock, self.next_table))
+    }
+}
+
+/// Whether it is worth moving what a log holds.
+fn is_sparse(usage: &Usage) -> bool {
+    usage.used * 100 < usage.bytes * WORTH_KEEPING
+}
+
+/// Cuts off what is torn, makes safe what was replayed, and removes what was not finished.
+fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
+    for name in files.list()? {
+        if Name::of(&name) == Some(Name::Unfinished) {
+            files.remove(&name)?;
+        }
+    }
+    if let (Some(torn), Some(log)) = (found.torn, found.replayed.last()) {
+        files.cut(&log_name(*log), torn)?;
+    }
+    for log in &found.replayed {
+        files.sync(&log_name(*log))?;
+    }
+    files.sync_names()
+}
+
+/// Where the clock goes on: what passed while nobody had the store open counts, unless the system's clock went back.
+fn resumed(found: &Recovered) -> u64 {
+    if found.made == 0 {
+        return found.clock;
+    }
+    let passed = now().saturating_sub(found.made);
+    let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
+    found.clock.saturating_add(passed)
+}
+
+/// The system's clock, in seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Takes a directory for this process.
+fn lock(path: &Path) -> Result<File> {
+    let name = path.join(LOCK);
+    let unusable = |error: io::Error| {
+        Error::Storage(format!("{} cannot be used: {error}", path.display()))
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let mut file = options.open(name).map_err(unusable)?;
+    let mut holder = String::new();
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let _ = (&file).take(256).read_to_string(&mut holder);
+            return Err(Error::Storage(format!(
+                "{} is in use by {}; one process at a time may have a store open",
+                path.display(),
+                if holder.is_empty() { "another process" } else { holder.trim_end() }
+            )));
+        }
+        Err(TryLockError::Error(error)) => return Err(unusable(error)),
+    }
+    let text = format!("process {}, since {} s after 1970\n", std::process::id(), now());
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .map_err(unusable)?;
+    Ok(file)
+}
