@@ -6,7 +6,7 @@ from engram.batch import Batch, BatchInfo, Sample
 from engram.client import Client
 from engram.dataset import Dataset
 from engram.errors import EngramError
-from engram.info import TableInfo
+from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.server import Server
 from engram.specs import ArraySpec
@@ -20,6 +20,7 @@ __all__ = [
     "Batch",
     "BatchInfo",
     "BatchedWriter",
+    "Checkpoint",
     "Client",
     "Dataset",
     "EngramError",

@@ -54,6 +54,7 @@ class Stream:
 @final
 class Snapshot:
     def __len__(self) -> int: ...
+    def words(self) -> str: ...
 
 @final
 class Server:
@@ -77,6 +78,11 @@ class Server:
 @final
 class Store:
     def __new__(cls, tables: list[Any], seed: int) -> Store: ...
+    @staticmethod
+    def open(
+        path: str, tables: list[Any], seed: int, durability: str, interval: float, keep: int
+    ) -> tuple[Store, list[str]]: ...
+    def checkpoint(self) -> tuple[int, int, int]: ...
     @staticmethod
     def connect(
         address: str,

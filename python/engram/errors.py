@@ -18,6 +18,7 @@ __all__ = [
     "OutOfMemoryError",
     "PriorityError",
     "SignatureError",
+    "StorageError",
     "UnavailableError",
     "UnknownTableError",
 ]
@@ -118,4 +119,11 @@ class HandshakeError(EngramError, ConnectionError):
 
     The text says why: a token is missing or wrong, certificates do not fit, or the two speak different
     versions of the protocol.
+    """
+
+
+class StorageError(EngramError, OSError):
+    """A store's directory cannot be used, or something cannot be written to it.
+
+    A change that is in memory and cannot be written yet is written as soon as that is possible; the store goes on.
     """

@@ -2,7 +2,22 @@
 
 from dataclasses import dataclass
 
-__all__ = ["TableInfo"]
+__all__ = ["Checkpoint", "TableInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was written.
+
+    Attributes:
+        number: They count up.
+        bytes: Of its own file; the content of items is in the logs beside it.
+        items: Of all tables.
+    """
+
+    number: int
+    bytes: int
+    items: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

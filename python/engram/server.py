@@ -7,7 +7,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from engram import _checks, _engram
 from engram.errors import ForkedError, InvalidArgumentError
@@ -41,6 +41,8 @@ class Server:
         lease_timeout: float = 600.0,
         metrics_port: int | None = None,
         seed: int | None = None,
+        path: str | PathLike[str] | None = None,
+        durability: Literal["none", "process", "disk"] = "process",
     ) -> None:
         """Starts to serve.
 
@@ -57,6 +59,8 @@ class Server:
             metrics_port: Tells the server's and its tables' numbers to Prometheus, at `/metrics` on this port of
                 `host`, under the same token and certificates; 0: any free port; None: nowhere.
             seed: Of the server's own store.
+            path: Directory in which the server's own store lives, see `Store.open`; None: it lives in memory.
+            durability: As of `Store.open`.
 
         Raises:
             InvalidArgumentError: A port is taken, a file unreadable, or other machines could do without a token.
@@ -66,6 +70,8 @@ class Server:
             seed = _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
         if not own and seed is not None:
             raise InvalidArgumentError(f"`seed` is {seed}; it seeds a store of the server's own, and one was given")
+        if not own and path is not None:
+            raise InvalidArgumentError(f"`path` is {path}; it is of a store of the server's own, and one was given")
         if token is not None:
             _checks.secret("`token`", token)
         if (certificate is None) != (key is None):
@@ -79,7 +85,12 @@ class Server:
         tls = None
         if certificate is not None and key is not None:
             tls = (_read(certificate), _read(key), None if client_ca is None else _read(client_ca))
-        self.store: Store = store if isinstance(store, Store) else Store(store, seed=seed)
+        if isinstance(store, Store):
+            self.store = store
+        elif path is None:
+            self.store = Store(store, seed=seed)
+        else:
+            self.store = Store.open(path, store, durability=durability, seed=seed)
         self._own = own
         try:
             native = self.store._native  # noqa: SLF001, both halves of one door

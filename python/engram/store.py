@@ -1,5 +1,6 @@
 """The store: named tables in this process, and what every way to tables offers."""
 
+import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from engram import _checks, _engram
 from engram.batch import Batch
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
-from engram.info import TableInfo
+from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
@@ -256,6 +257,18 @@ class AnyStore:
         _checks.one_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
         self._native.set_rate_limiter(table, rate_limiter)
 
+    def checkpoint(self) -> Checkpoint:
+        """Writes all tables to the directory of the store, or of the server's, while calls go on.
+
+        Returns once it counts: the next to open the directory begins with it.
+
+        Raises:
+            InvalidArgumentError: The store has no directory.
+            StorageError: It cannot be written; those before are still good.
+            ClosedError: As its description says.
+        """
+        return Checkpoint(*self._native.checkpoint())
+
     def close(self) -> None:
         """Ends every waiting call with `ClosedError` and forgets all tables. May be called again.
 
@@ -290,19 +303,69 @@ class Store(AnyStore):
         Raises:
             InvalidArgumentError: Two tables have the same name.
         """
-        if isinstance(tables, Table):
-            raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
-        tables = list(tables)
-        for table in tables:
-            _checks.one_of("each of `tables`", table, Table, "an engram.Table")
-        chosen = secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
-        self._native = _engram.Store(tables, chosen)
+        self._native = _engram.Store(_tables(tables), _seed(seed))
+        self.notes: tuple[str, ...] = ()
+        """What `open` found damaged or unfinished, in words."""
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        tables: Iterable[Table] = (),
+        *,
+        durability: Literal["none", "process", "disk"] = "process",
+        sync_interval: float = 0.01,
+        keep: int = 2,
+        seed: int | None = None,
+    ) -> Self:
+        """Opens a store that lives in a directory, which is made if it is not there.
+
+        Args:
+            path: The directory. One process at a time may have it open.
+            tables: Those that are not there are created. One that is there takes what is given here, be it
+                other than before; items that it does not allow any more leave.
+            durability: What an acknowledged change outlives. `"none"`: nothing but checkpoints is kept.
+                `"process"`: the process, `kill -9` included. `"disk"`: the machine's power.
+            sync_interval: Seconds between two syncs of `"disk"`, at least; acknowledgements wait for them.
+            keep: Checkpoints that are kept: the newest.
+            seed: As of `Store`; tables that are there go on with what they would have drawn next.
+
+        Raises:
+            StorageError: Another process has the directory, it cannot be read or written, or something that was
+                acknowledged is missing; the text says which.
+            InvalidArgumentError, SignatureError: Tables that do not fit what is there.
+        """
+        if durability not in ("none", "process", "disk"):
+            raise InvalidArgumentError(f'`durability` must be "none", "process" or "disk"; got {durability!r}')
+        interval = _checks.number("`sync_interval`", sync_interval)
+        if not 0 <= interval <= 3600:  # noqa: PLR2004, an hour
+            raise InvalidArgumentError(f"`sync_interval` must be between 0 and 3600 s; got {interval:g}")
+        keep = _checks.integer("`keep`", keep, low=1, high=1_000)
+        store = cls.__new__(cls)
+        native, notes = _engram.Store.open(
+            os.fspath(path), _tables(tables), _seed(seed), durability, interval, keep
+        )
+        store._native, store.notes = native, tuple(notes)
+        return store
 
     def __repr__(self) -> str:
         try:
             return f"Store({self.tables})"
         except (ClosedError, ForkedError):
             return "Store(closed)"
+
+
+def _tables(tables: Iterable[Table]) -> list[Table]:
+    if isinstance(tables, Table):
+        raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
+    tables = list(tables)
+    for table in tables:
+        _checks.one_of("each of `tables`", table, Table, "an engram.Table")
+    return tables
+
+
+def _seed(seed: int | None) -> int:
+    return secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
 
 
 def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:

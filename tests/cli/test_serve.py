@@ -103,7 +103,6 @@ def test_a_taken_port(spawn):
     [
         (("--port", "65536"), "`port` must be at most 65535; got 65536"),
         (("--certificate", "c.pem"), "`certificate` and `key` go together; one of them is missing"),
-        (("--checkpoint-dir", "d"), "--checkpoint-dir is not available yet"),
         (
             ("--tables", "no/such.toml"),
             "cannot read tables from `no/such.toml`: [Errno 2] No such file or directory: 'no/such.toml'",

@@ -108,6 +108,9 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     /// Records one change. Called under the table's lock: must not wait.
     fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
 
+    /// The last change recorded, by whichever table.
+    fn last(&self) -> Lsn;
+
     /// Whether everything up to `lsn` is as safe as was promised. Otherwise remembers the waker
     /// and wakes it once it is, or cannot be made so.
     ///
@@ -132,6 +135,10 @@ pub struct Volatile;
 
 impl OpSink for Volatile {
     fn append(&self, _table: &str, _op: &TableOp<'_>) -> Lsn {
+        Lsn(0)
+    }
+
+    fn last(&self) -> Lsn {
         Lsn(0)
     }
 

@@ -13,18 +13,30 @@ pub trait Clock: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
+    /// Its first reading.
+    first: u64,
+}
+
+impl SystemClock {
+    /// A clock that goes on from there.
+    #[must_use]
+    pub fn from(first: u64) -> Self {
+        Self {
+            start: Instant::now(),
+            first,
+        }
+    }
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self {
-            start: Instant::now(),
-        }
+        Self::from(0)
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        let passed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.first.saturating_add(passed)
     }
 }

@@ -15,6 +15,10 @@ mod scan;
 mod storage;
 mod things;
 
+pub use journal::Durability;
+pub(crate) use storage::{Moment, Storage};
+pub use storage::{Checkpoint, StorageOptions};
+
 #[cfg(test)]
 mod power;
 #[cfg(test)]

@@ -1,19 +1,21 @@
 //! The engine: named tables that come and go.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::pool::Pool;
-use engram_core::{Error, OpSink, Result, TableOptions, Volatile};
+use engram_core::{Error, OpSink, Result, TableOptions, TableState, Trash, Volatile};
 use parking_lot::RwLock;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::clock::{Clock, SystemClock};
+use crate::disk::{Checkpoint, Moment, Storage, StorageOptions};
 use crate::lease::Sample;
 use crate::table::Table;
-use crate::ticket::SampleTicket;
+use crate::ticket::{Safe, SampleTicket};
 
 /// Named tables. Everything a door offers goes through here.
 #[derive(Debug)]
@@ -21,12 +23,22 @@ pub struct Engine {
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
     closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
-    sink: Arc<dyn OpSink>,
+    home: Home,
     pool: Arc<Pool>,
     next_number: AtomicU64,
     entropy: u64,
     /// Items that writers have made and not sent, because their chunks are not full yet.
     unsent: AtomicU64,
+}
+
+/// Where tables live.
+#[derive(Debug)]
+enum Home {
+    Memory(Arc<dyn OpSink>),
+    Disk {
+        storage: Box<Storage>,
+        next_table: AtomicU64,
+    },
 }
 
 impl Engine {
@@ -53,20 +65,128 @@ impl Engine {
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Result<Self> {
-        let engine = Self {
-            tables: RwLock::default(),
-            closed: RwLock::new(false),
-            clock,
-            sink,
-            pool: Arc::default(),
-            next_number: AtomicU64::new(0),
-            unsent: AtomicU64::new(0),
-            entropy,
-        };
+        let engine = Self::at(Home::Memory(sink), clock, entropy);
         for options in tables {
             engine.create_table(options)?;
         }
         Ok(engine)
+    }
+
+    /// An engine that lives in a directory, with the tables that are there and those of `tables` that are not.
+    /// A table that is there takes the options given here, be they other than before. Returns what was found
+    /// damaged or unfinished, too. `entropy` is another each time: keys that were given are not given again.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where the directory cannot be used, as [`Storage::open`] says; as [`Engine::new`]; what
+    /// [`TableOptions::check_item`] finds of an item that is there.
+    pub fn open(
+        path: &Path,
+        options: StorageOptions,
+        tables: Vec<TableOptions>,
+        entropy: u64,
+    ) -> Result<(Self, Vec<String>)> {
+        let opened = Storage::open(path, options, entropy)?;
+        let home = Home::Disk {
+            storage: Box::new(opened.storage),
+            next_table: AtomicU64::new(opened.next_table),
+        };
+        let engine = Self::at(home, Arc::new(SystemClock::from(opened.clock)), entropy);
+        let mut given = BTreeMap::new();
+        for options in tables {
+            let name = options.name.clone();
+            if given.insert(name.clone(), options).is_some() {
+                return Err(taken(&name));
+            }
+        }
+        let mut changed = false;
+        for (number, mut state) in opened.tables {
+            if let Some(options) = given.remove(&state.options().name)
+                && options != **state.options()
+            {
+                state = state.with_options(options, &mut Trash::default())?;
+                changed = true;
+            }
+            let sink = engine.sink(number);
+            let table = Table::with(state, number, Arc::clone(&engine.clock), sink);
+            let name = table.options().name.clone();
+            engine.tables.write().insert(name, Arc::new(table));
+        }
+        for options in given.into_values() {
+            engine.create_table(options)?;
+        }
+        if changed {
+            engine.checkpoint()?;
+        }
+        Ok((engine, opened.notes))
+    }
+
+    fn at(home: Home, clock: Arc<dyn Clock>, entropy: u64) -> Self {
+        Self {
+            tables: RwLock::default(),
+            closed: RwLock::new(false),
+            clock,
+            home,
+            pool: Arc::default(),
+            next_number: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+            entropy,
+        }
+    }
+
+    fn sink(&self, number: u64) -> Arc<dyn OpSink> {
+        match &self.home {
+            Home::Memory(sink) => Arc::clone(sink),
+            Home::Disk { storage, .. } => storage.sink(number),
+        }
+    }
+
+    /// Waits until every change so far is as safe as the store promises.
+    #[must_use]
+    pub fn safe(&self) -> Safe {
+        Safe::new(&self.sink(0))
+    }
+
+    /// Writes all tables to the store's directory, while calls go on.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a store without a directory; [`Error::Storage`] where it cannot be written;
+    /// [`Error::Closed`].
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        let Home::Disk {
+            storage,
+            next_table,
+        } = &self.home
+        else {
+            return Err(Error::InvalidArgument(
+                "this store lives in memory; a checkpoint needs a store that was opened with a path".into(),
+            ));
+        };
+        storage.checkpoint(|mark| {
+            self.check_open()?;
+            let (mark, tables) = {
+                // Nobody comes or goes in between.
+                let tables = self.tables.read();
+                (mark(), tables.values().cloned().collect::<Vec<_>>())
+            };
+            let clock = self.clock.now();
+            let mut saved = Vec::with_capacity(tables.len());
+            for table in tables {
+                match table.snapshot() {
+                    Ok(snapshot) => {
+                        saved.push((table.number(), Arc::clone(table.options()), snapshot));
+                    }
+                    // Dropped since: the log says so.
+                    Err(Error::Closed(_)) => self.check_open()?,
+                    Err(error) => return Err(error),
+                }
+            }
+            let moment = Moment {
+                tables: saved,
+                clock,
+                next_table: next_table.load(Ordering::Relaxed),
+            };
+            Ok((mark, moment))
+        })
     }
 
     /// Buffers that batches are gathered into.
@@ -127,13 +247,23 @@ impl Engine {
         }
         let mut tables = self.tables.write();
         if tables.contains_key(&options.name) {
-            return Err(Error::InvalidArgument(format!(
-                "table `{}` exists already; each name is taken once",
-                options.name
-            )));
+            return Err(taken(&options.name));
         }
         let name = options.name.clone();
-        let table = Table::new(options, Arc::clone(&self.clock), Arc::clone(&self.sink))?;
+        let clock = Arc::clone(&self.clock);
+        let table = match &self.home {
+            Home::Memory(sink) => Table::new(options, clock, Arc::clone(sink))?,
+            Home::Disk {
+                storage,
+                next_table,
+            } => {
+                let number = next_table.fetch_add(1, Ordering::Relaxed);
+                let sink = storage.sink(number);
+                let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
+                storage.created(number, state.options());
+                Table::with(state, number, clock, sink)
+            }
+        };
         let table = Arc::new(table);
         tables.insert(name, Arc::clone(&table));
         Ok(table)
@@ -145,7 +275,14 @@ impl Engine {
     /// [`Error::UnknownTable`]; [`Error::Closed`].
     pub fn drop_table(&self, name: &str) -> Result<()> {
         self.check_open()?;
-        let table = self.tables.write().remove(name);
+        let table = {
+            let mut tables = self.tables.write();
+            let table = tables.remove(name);
+            if let (Some(table), Home::Disk { storage, .. }) = (&table, &self.home) {
+                storage.dropped(table.number());
+            }
+            table
+        };
         let table = table.ok_or_else(|| self.unknown(name))?;
         table.close(Error::Closed(format!("table `{name}` was dropped")));
         Ok(())
@@ -180,6 +317,9 @@ impl Engine {
         for table in tables.values() {
             table.close(closed());
         }
+        if let Home::Disk { storage, .. } = &self.home {
+            storage.close();
+        }
     }
 
     fn check_open(&self) -> Result<()> {
@@ -211,6 +351,12 @@ pub fn unsent_text(items: u64) -> Option<String> {
     (items > 0).then(|| {
         format!("writers hold {items} more in unfinished chunks, which `flush` would finish")
     })
+}
+
+fn taken(name: &str) -> Error {
+    Error::InvalidArgument(format!(
+        "table `{name}` exists already; each name is taken once"
+    ))
 }
 
 fn closed() -> Error {

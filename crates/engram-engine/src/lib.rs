@@ -16,6 +16,7 @@ pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
+pub use disk::{Checkpoint, Durability, StorageOptions};
 pub use engine::{Engine, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};
@@ -23,5 +24,5 @@ pub use outbox::Outbox;
 pub use session::Session;
 pub use stream::{Batch, Stream, StreamOptions};
 pub use table::Table;
-pub use ticket::{InsertTicket, SampleTicket};
+pub use ticket::{InsertTicket, Safe, SampleTicket};
 pub use wait::{Patience, Waited, wait};

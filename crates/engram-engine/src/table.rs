@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::fair::Fair;
 use crate::info::{Meter, TableInfo};
 use crate::session::Session;
-use crate::ticket::{InsertTicket, SampleTicket};
+use crate::ticket::{InsertTicket, Safe, SampleTicket};
 use serve::{Aside, InsertWait, Numbers, SampleWait, Shared};
 pub(crate) use tickets::Progress;
 
@@ -41,6 +41,8 @@ const PREPARED: usize = 1 << 20;
 /// A table that callers may wait for.
 #[derive(Debug)]
 pub struct Table {
+    /// Among those of its store, where that has a directory.
+    number: u64,
     options: Arc<TableOptions>,
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
@@ -58,8 +60,18 @@ impl Table {
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Result<Self> {
-        let options = Arc::new(options);
-        let state = TableState::new(Arc::clone(&options), Arc::clone(&sink))?;
+        let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
+        Ok(Self::with(state, 0, clock, sink))
+    }
+
+    /// A table that is there already, and records its changes in `sink`.
+    pub(crate) fn with(
+        state: TableState,
+        number: u64,
+        clock: Arc<dyn Clock>,
+        sink: Arc<dyn OpSink>,
+    ) -> Self {
+        let options = Arc::clone(state.options());
         let shared = Fair::new(Shared {
             state,
             inserts: BTreeMap::new(),
@@ -69,13 +81,25 @@ impl Table {
             closed: None,
             meter: Meter::default(),
         });
-        Ok(Self {
+        Self {
+            number,
             options,
             clock,
             sink,
             shared,
             snapshots: Mutex::default(),
-        })
+        }
+    }
+
+    /// Its number among those of its store, where that has a directory.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Waits until every change so far is as safe as the store promises.
+    #[must_use]
+    pub fn safe(&self) -> Safe {
+        Safe::new(&self.sink)
     }
 
     /// What it was made with; the limits may have changed since.
@@ -341,18 +365,29 @@ impl Table {
 
     /// The items of one moment during this call, whatever happens afterwards. Taken in steps:
     /// others get the table in between.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn snapshot(&self) -> Result<Snapshot> {
         let _one_at_a_time = self.snapshots.lock();
         loop {
-            let pages = self.shared.lock().state.snapshot_pages();
+            let pages = {
+                let mut shared = self.shared.lock();
+                // What is left of a table that was closed is not what it was.
+                shared.check_open()?;
+                shared.state.snapshot_pages()
+            };
             let room = SnapshotRoom::new(pages);
             self.shared.lock().state.begin_snapshot(room);
             loop {
-                let step = self.shared.lock().state.continue_snapshot();
+                let step = {
+                    let mut shared = self.shared.lock();
+                    shared.check_open()?;
+                    shared.state.continue_snapshot()
+                };
                 match step {
                     SnapshotStep::More => {}
-                    SnapshotStep::Done(snapshot) => return *snapshot,
+                    SnapshotStep::Done(snapshot) => return Ok(*snapshot),
                     SnapshotStep::Lost => break,
                 }
             }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use engram_core::{Draw, Error, Lsn, Result};
+use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
 use crate::lease::{Lease, Sample};
 use crate::table::{Progress, Table};
@@ -205,5 +205,29 @@ impl Drop for SampleTicket {
             // Served at once, and never asked for.
             drop(self.sample());
         }
+    }
+}
+
+/// Changes that are made, on their way to where they are safe.
+#[derive(Debug)]
+pub struct Safe {
+    sink: Arc<dyn OpSink>,
+    lsn: Lsn,
+}
+
+impl Safe {
+    pub(crate) fn new(sink: &Arc<dyn OpSink>) -> Self {
+        Self {
+            lsn: sink.last(),
+            sink: Arc::clone(sink),
+        }
+    }
+}
+
+impl Future for Safe {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.sink.poll_durable(self.lsn, context.waker())
     }
 }

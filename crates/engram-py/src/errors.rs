@@ -19,6 +19,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::ExpiredStep(_) => "ExpiredStepError",
         Error::Backpressure(_) => "BackpressureError",
         Error::Unavailable(_) => "UnavailableError",
+        Error::Storage(_) => "StorageError",
         Error::Handshake(_) => "HandshakeError",
         Error::OutOfMemory(_) => "OutOfMemoryError",
         _ => "EngramError",

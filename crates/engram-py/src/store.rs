@@ -6,13 +6,15 @@
 )]
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::gather::{Uneven, gather};
-use engram_core::{Draw, Error, RateLimits};
-use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
+use engram_core::table::Counters;
+use engram_core::{Draw, Error, Lsn, RateLimits, TableOptions};
+use engram_engine::{Durability, Engine, StorageOptions, Stream, StreamOptions, TableInfo};
 use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -50,6 +52,16 @@ impl Store {
         self.place.tables(py)
     }
 
+    fn here(engine: Engine, seed: u64, made: usize) -> Self {
+        memory::offer();
+        Self {
+            place: Place::Here(Home::new("store", Arc::new(engine))),
+            seed,
+            made: AtomicUsize::new(made),
+            insert: Inserter::default(),
+        }
+    }
+
     /// What its tables' seeds derive from.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
@@ -79,6 +91,32 @@ impl Snapshot {
         let snapshot = self.0.get(py)?;
         enter(py, || Ok(snapshot.items().count()))
     }
+
+    /// All that the table was but for its items' keys and the numbers of its log, in words: for tests.
+    fn words(&self, py: Python<'_>) -> PyResult<String> {
+        let snapshot = self.0.get(py)?;
+        enter(py, || {
+            let items = snapshot.items().map(|item| {
+                let chunk = &item.trajectory.chunks()[0];
+                let content: u64 = chunk.payload().pin()?.iter().copied().map(u64::from).sum();
+                let counts = (item.touched, item.times_sampled, item.leases);
+                Ok((item.seq, item.priority.to_bits(), counts, content))
+            });
+            let mut items: Vec<_> = items.collect::<Result<_, Error>>()?;
+            let seqs: Vec<u64> = items.iter().map(|item| item.0).collect();
+            let orders = snapshot.orders().map(|order| {
+                let order = order.unwrap_or_default();
+                order.iter().map(|place| seqs[*place as usize]).collect::<Vec<_>>()
+            });
+            // In which order they lie in memory is nobody's business.
+            items.sort_unstable();
+            let counters = Counters {
+                last_lsn: Lsn(0),
+                ..snapshot.counters.clone()
+            };
+            Ok(format!("{counters:?} {items:?} {orders:?}"))
+        })
+    }
 }
 
 /// Tables of one store draw from different streams.
@@ -86,26 +124,62 @@ fn table_seed(seed: u64, number: usize) -> u64 {
     seed.wrapping_add((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
+fn all_options(
+    py: Python<'_>,
+    tables: Vec<TableConfig<'_>>,
+    seed: u64,
+) -> PyResult<Vec<TableOptions>> {
+    let tables = tables.into_iter().enumerate();
+    let options = tables.map(|(number, config)| config.into_options(py, table_seed(seed, number)));
+    options.collect()
+}
+
+/// Keys must not repeat when a seeded program runs again beside what an earlier run stored.
+fn entropy() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 #[pymethods]
 impl Store {
     #[new]
     fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
-        let made = tables.len();
-        let options = tables
-            .into_iter()
-            .enumerate()
-            .map(|(number, config)| config.into_options(py, table_seed(seed, number)))
-            .collect::<PyResult<Vec<_>>>()?;
-        // Keys must not repeat when a seeded program runs again beside what an earlier run stored.
-        let entropy = RandomState::new().build_hasher().finish();
-        let engine = enter(py, || Engine::new(options, entropy))?;
-        memory::offer();
-        Ok(Self {
-            place: Place::Here(Home::new("store", Arc::new(engine))),
-            seed,
-            made: AtomicUsize::new(made),
-            insert: Inserter::default(),
-        })
+        let options = all_options(py, tables, seed)?;
+        let made = options.len();
+        let engine = enter(py, || Engine::new(options, entropy()))?;
+        Ok(Self::here(engine, seed, made))
+    }
+
+    /// The tables of a directory, and what was found damaged or unfinished there. `interval` is that of
+    /// `durability="disk"`, in seconds.
+    #[staticmethod]
+    fn open(
+        py: Python<'_>,
+        path: PathBuf,
+        tables: Vec<TableConfig<'_>>,
+        seed: u64,
+        durability: &str,
+        interval: f64,
+        keep: usize,
+    ) -> PyResult<(Self, Vec<String>)> {
+        let options = all_options(py, tables, seed)?;
+        let made = options.len();
+        let durability = match durability {
+            "none" => Durability::None,
+            "process" => Durability::Process,
+            _ => Durability::Disk {
+                interval: Duration::try_from_secs_f64(interval).unwrap_or(Duration::MAX),
+            },
+        };
+        let storage = StorageOptions { durability, keep };
+        let (engine, notes) = enter(py, || Engine::open(&path, storage, options, entropy()))?;
+        Ok((Self::here(engine, seed, made), notes))
+    }
+
+    /// Writes a checkpoint: its number, its bytes and its items.
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let tables = self.tables(py)?;
+        let checkpoint = tables.ask(py, Engine::checkpoint, Client::checkpoint)?;
+        Ok((checkpoint.number, checkpoint.bytes, checkpoint.items))
     }
 
     /// The tables of a server.
@@ -164,7 +238,7 @@ impl Store {
         let options = config.into_options(py, table_seed(self.seed, number))?;
         let tables = self.tables(py)?;
         let there = options.clone();
-        tables.ask(
+        tables.change(
             py,
             |engine| engine.create_table(options).map(drop),
             |client| client.create_table(&there, seed),
@@ -173,7 +247,7 @@ impl Store {
 
     fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let tables = self.tables(py)?;
-        tables.ask(
+        tables.change(
             py,
             |engine| engine.drop_table(name),
             |client| client.drop_table(name),
@@ -188,7 +262,7 @@ impl Store {
     ) -> PyResult<()> {
         let limits = RateLimits::from(limiter);
         let there = limits.clone();
-        self.tables(py)?.ask(
+        self.tables(py)?.change(
             py,
             |engine| engine.table(table)?.set_limits(limits),
             |client| client.set_limits(table, &there),
@@ -287,7 +361,8 @@ impl Store {
         match self.tables(py)? {
             Tables::Here(engine) => {
                 let update = || engine.table(table)?.update_priorities(&keys, &priorities);
-                enter(py, update).map(|matched| wait.then_some(matched))
+                let matched = enter(py, update)?;
+                changed_here(py, &engine, matched, wait)
             }
             Tables::There(link) => link.update_priorities(py, table, &keys, &priorities, wait),
         }
@@ -317,15 +392,15 @@ impl Store {
         let keys = keys.as_slice()?.to_vec();
         match self.tables(py)? {
             Tables::Here(engine) => {
-                let matched = enter(py, || engine.table(table)?.delete(&keys));
-                matched.map(|matched| wait.then_some(matched))
+                let matched = enter(py, || engine.table(table)?.delete(&keys))?;
+                changed_here(py, &engine, matched, wait)
             }
             Tables::There(link) => link.changed(py, link.client.delete(table, &keys), wait),
         }
     }
 
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
-        self.tables(py)?.ask(
+        self.tables(py)?.change(
             py,
             |engine| engine.table(table)?.reset(),
             |client| client.reset(table),
@@ -362,9 +437,22 @@ impl Store {
     /// The items of this moment, kept for as long as the result lives.
     fn snapshot(&self, py: Python<'_>, table: &str) -> PyResult<Snapshot> {
         let engine = self.engine(py)?;
-        let snapshot = enter(py, || Ok(engine.table(table)?.snapshot()))?;
+        let snapshot = enter(py, || engine.table(table)?.snapshot())?;
         Ok(Snapshot(Home::new("snapshot", snapshot)))
     }
+}
+
+/// How many keys matched, once the change is as safe as the store promises, if somebody waits to hear it.
+fn changed_here(
+    py: Python<'_>,
+    engine: &Engine,
+    matched: usize,
+    wait: bool,
+) -> PyResult<Option<usize>> {
+    if wait {
+        wait_for(py, &mut engine.safe(), None)?;
+    }
+    Ok(wait.then_some(matched))
 }
 
 fn sample_here(
@@ -392,6 +480,7 @@ fn sample_here(
     let batch = Batch::new(py, columns, facts, false)?;
     if let Some(lease) = sample.lease {
         py.detach(|| lease.acknowledge());
+        wait_for(py, &mut engine.safe(), None)?;
     }
     Ok(batch)
 }

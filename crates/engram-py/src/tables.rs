@@ -262,6 +262,20 @@ impl Tables {
         }
     }
 
+    /// As [`Self::ask`], for what changes something: waits until that is as safe as the store promises.
+    pub(crate) fn change<T: Send>(
+        &self,
+        py: Python<'_>,
+        here: impl FnOnce(&Engine) -> Result<T> + Send,
+        there: impl FnOnce(&Client) -> Reply<T>,
+    ) -> PyResult<T> {
+        let changed = self.ask(py, here, there)?;
+        if let Self::Here(engine) = self {
+            wait_for(py, &mut engine.safe(), None)?;
+        }
+        Ok(changed)
+    }
+
     /// What a table was made with.
     pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
         match self {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Patience, StreamOptions, TableInfo, wait};
+use engram_engine::{Checkpoint, Patience, StreamOptions, TableInfo, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -278,6 +278,19 @@ impl Client {
     pub fn can_insert(&self, table: &str, n: u64) -> Reply<bool> {
         let table = table.into();
         self.manage(Call::MayInsert(pb::May { table, n }), may)
+    }
+
+    /// Has the server write all tables to its store's directory.
+    #[must_use]
+    pub fn checkpoint(&self) -> Reply<Checkpoint> {
+        self.manage(Call::Checkpoint(pb::Nothing {}), |answer| match answer {
+            Answer::Checkpoint(made) => Some(Ok(Checkpoint {
+                number: made.number,
+                bytes: made.bytes,
+                items: made.items,
+            })),
+            _ => None,
+        })
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.

@@ -6,6 +6,7 @@ import typer
 
 import engram
 from engram.cli.bench import bench
+from engram.cli.checkpoint import checkpoint
 from engram.cli.demo import demo
 from engram.cli.info import info
 from engram.cli.serve import serve
@@ -22,6 +23,7 @@ app.command()(serve)
 app.command()(info)
 app.command()(top)
 app.command()(bench)
+app.command()(checkpoint)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,14 @@ import engram
 from engram.cli.program import program
 from engram.cli.remote import Token, failures
 from engram.cli.tables import read_tables
+
+
+class Durability(StrEnum):
+    """What an acknowledged change outlives: nothing but checkpoints is kept; the process; the machine's power."""
+
+    NONE = "none"
+    PROCESS = "process"
+    DISK = "disk"
 
 
 def serve(
@@ -33,12 +42,13 @@ def serve(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen to other machines without a token.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the tables' random choices.")] = None,
-    checkpoint_dir: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    path: Annotated[Path | None, typer.Option(help="Directory in which the tables live; without it, in memory.")] = None,
+    durability: Annotated[
+        Durability, typer.Option(help="What an acknowledged change outlives, with --path.")
+    ] = Durability.PROCESS,
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
     with failures(), _signalled() as stop:
-        if checkpoint_dir is not None:
-            raise engram.errors.InvalidArgumentError("--checkpoint-dir is not available yet")
         described = [engram.Table("replay")] if tables is None else read_tables(tables)
         with engram.Server(
             described,
@@ -51,7 +61,11 @@ def serve(
             insecure=insecure,
             metrics_port=metrics_port,
             seed=seed,
+            path=path,
+            durability=durability.value,
         ) as server:
+            for note in server.store.notes:
+                typer.echo(f"note: {note}", err=True)
             names = ", ".join(server.store.tables)
             typer.echo(f"serving {names} at {server.address}; look with `{program()} top {server.address}`")
             if server.metrics_address is not None:

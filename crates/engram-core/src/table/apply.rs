@@ -13,7 +13,7 @@ impl TableState {
     }
 
     /// Records that the generator has made choices.
-    pub(super) fn record_choice(&mut self) {
+    pub fn record_choice(&mut self) {
         let op = TableOp::Choose { rng: &self.rng };
         self.last_lsn = self.sink.append(&self.options.name, &op);
     }

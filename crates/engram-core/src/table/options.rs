@@ -10,7 +10,7 @@ use crate::selector::SelectorKind;
 use crate::table::ITEM_OVERHEAD;
 
 /// What a table is made with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TableOptions {
     /// Unique in its store.
     pub name: String,

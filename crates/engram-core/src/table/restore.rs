@@ -197,6 +197,44 @@ impl Restore {
 }
 
 impl TableState {
+    /// The same table with other options: items that these do not allow have left, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] when the options make no sense; what [`TableOptions::check_item`]
+    /// finds of an item that would stay.
+    pub fn with_options(mut self, options: TableOptions, trash: &mut Trash) -> Result<Self> {
+        let snapshot = self.snapshot();
+        let mut counters = snapshot.counters.clone();
+        counters.limiter.limits = options.limits.clone();
+        let mut restore = Restore::new(Arc::new(options), Arc::clone(&self.sink), counters)?;
+        for item in snapshot.items() {
+            restore.item(SavedItem {
+                item: NewItem {
+                    key: item.key,
+                    priority: item.priority,
+                    trajectory: item.trajectory.clone(),
+                },
+                seq: item.seq,
+                touched: item.touched,
+                times_sampled: item.times_sampled,
+                leases: item.leases,
+                inserted_at: item.inserted_at.unwrap_or_default(),
+            })?;
+        }
+        for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {
+            if let Some(order) = order {
+                restore.order(of_sampler, order);
+            }
+        }
+        for (number, used) in snapshot.sessions() {
+            restore.session(number, used);
+        }
+        let mut table = restore.finish()?;
+        table.end_leases(trash);
+        self.discard(trash);
+        Ok(table)
+    }
+
     /// Ends all leases, as if their samples had not been taken, and lets go of what the options no
     /// longer allow: for a table whose readers are gone.
     pub fn end_leases(&mut self, trash: &mut Trash) {

@@ -111,6 +111,10 @@ impl OpSink for Recorder {
         Lsn(ops.len() as u64)
     }
 
+    fn last(&self) -> Lsn {
+        Lsn(self.len() as u64)
+    }
+
     fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> Poll<Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -505,6 +505,11 @@ impl OpSink for TableSink {
         self.journal.tell(|pending| pending.change(self.table, op))
     }
 
+    fn last(&self) -> Lsn {
+        // Numbers begin with 1.
+        Lsn(self.journal.pending.lock().next_change - 1)
+    }
+
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
         self.journal.poll(waker, |safe| safe.up_to > lsn.0)
     }

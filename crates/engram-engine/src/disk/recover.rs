@@ -5,8 +5,9 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use engram_core::chunk::{Chunk, Origin};
+use engram_core::selector::TableRng;
 use engram_core::{
-    AlignedBytes, Error, Layout, Lsn, Payload, Result, Schema, TableState, Trash, Volatile,
+    AlignedBytes, Error, Layout, Lsn, Payload, Result, Schema, TableOp, TableState, Trash, Volatile,
 };
 
 use super::bytes::{Damage, Take};
@@ -34,6 +35,8 @@ pub(crate) struct Recovered {
     pub(crate) torn: Option<u64>,
     /// By their number.
     pub(crate) tables: BTreeMap<u64, TableState>,
+    /// Generators that have made choices whose change is missing: it was not made then.
+    pub(crate) choosing: HashMap<u64, TableRng>,
     pub(crate) next_table: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
@@ -166,6 +169,7 @@ impl<'a> Reader<'a> {
             replayed: Vec::new(),
             torn: None,
             tables: BTreeMap::new(),
+            choosing: HashMap::new(),
             next_table: 1,
             next_change: 1,
             next_serial: 1,
@@ -396,7 +400,16 @@ impl<'a> Reader<'a> {
                     }
                     if let Some(table) = self.out.tables.get_mut(&id).filter(|_| applies) {
                         change.check(table.options())?;
-                        table.replay_at(&change.op(), Lsn(number), &mut Trash::default());
+                        let chosen = self.out.choosing.remove(&id);
+                        if let Change::Choose(rng) = change {
+                            self.out.choosing.insert(id, rng);
+                            continue;
+                        }
+                        let trash = &mut Trash::default();
+                        if let Some(rng) = &chosen {
+                            table.replay(&TableOp::Choose { rng }, trash);
+                        }
+                        table.replay_at(&change.op(), Lsn(number), trash);
                     }
                 }
             }

@@ -84,6 +84,15 @@ pub(crate) struct Opened {
     pub(crate) notes: Vec<String>,
 }
 
+/// What a checkpoint has.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    /// Tables, by their number.
+    pub(crate) tables: Vec<(u64, Arc<TableOptions>, Snapshot)>,
+    pub(crate) clock: u64,
+    pub(crate) next_table: u64,
+}
+
 /// A checkpoint that was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
@@ -167,6 +176,10 @@ impl Storage {
         };
         for (id, table) in &mut found.tables {
             table.set_sink(storage.sink(*id));
+            if found.choosing.contains_key(id) {
+                // The log ends with a choice that was not made: this is where the generator is.
+                table.record_choice();
+            }
             // Their readers are gone.
             table.end_leases(&mut Trash::default());
         }
@@ -206,27 +219,27 @@ impl Storage {
         }
     }
 
-    /// Where a checkpoint begins: changes from now on are replayed after it. Tables are looked at afterwards.
-    pub(crate) fn mark(&self) -> Mark {
-        self.journal.next_log()
-    }
-
-    /// Writes a checkpoint of tables as they were after `mark`.
+    /// Writes a checkpoint, once others that were begun before are written. `look` is called when it
+    /// begins, and makes what it has: changes from then on are replayed after it.
     ///
     /// # Errors
-    /// [`Error::Storage`] where it cannot be written: the ones before are still good.
+    /// [`Error::Storage`] where it cannot be written: the ones before are still good. What `look` fails with.
     pub(crate) fn checkpoint(
         &self,
-        mark: Mark,
-        tables: &[(u64, Arc<TableOptions>, Snapshot)],
-        (clock, next_table): (u64, u64),
+        look: impl FnOnce(&dyn Fn() -> Mark) -> Result<(Mark, Moment)>,
     ) -> Result<Checkpoint> {
         let mut books = self.books.lock();
+        let (mark, moment) = look(&|| self.journal.next_log())?;
+        let Moment {
+            tables,
+            clock,
+            next_table,
+        } = moment;
         let sparse = mark.needed.iter().filter(|usage| is_sparse(usage));
         let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
         let mut serials = Vec::new();
         let mut items = 0;
-        for (_, _, snapshot) in tables {
+        for (_, _, snapshot) in &tables {
             for item in snapshot.items() {
                 items += 1;
                 for chunk in item.trajectory.chunks() {
@@ -310,13 +323,19 @@ impl Drop for Storage {
 impl Opened {
     /// A checkpoint of tables that nobody uses yet.
     fn checkpoint_before_use(&mut self) -> Result<Checkpoint> {
-        let mark = self.storage.mark();
-        let tables = self.tables.iter_mut().map(|(id, table)| {
-            let options = Arc::clone(table.options());
-            (*id, options, *table.snapshot())
-        });
-        let tables: Vec<_> = tables.collect();
-        self.storage.checkpoint(mark, &tables, (self.clock, self.next_table))
+        let tables = &mut self.tables;
+        self.storage.checkpoint(|mark| {
+            let tables = tables.iter_mut().map(|(id, table)| {
+                let options = Arc::clone(table.options());
+                (*id, options, *table.snapshot())
+            });
+            let moment = Moment {
+                tables: tables.collect(),
+                clock: self.clock,
+                next_table: self.next_table,
+            };
+            Ok((mark(), moment))
+        })
     }
 }
 

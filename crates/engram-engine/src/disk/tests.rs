@@ -16,7 +16,7 @@ use smallvec::smallvec;
 use super::journal::Durability;
 use super::power::PowerFiles;
 use super::recover::recover;
-use super::storage::{Opened, Storage, StorageOptions};
+use super::storage::{Moment, Opened, Storage, StorageOptions};
 
 const OPTIONS: StorageOptions = StorageOptions {
     durability: Durability::Disk {
@@ -178,12 +178,17 @@ impl Past {
                 }
                 _ if rng.next_u64() % 8 == 0 => table.reset(trash),
                 _ => {
-                    let mark = storage.mark();
-                    let tables = tables.iter_mut().map(|(id, table)| {
-                        (*id, Arc::clone(table.options()), *table.snapshot())
+                    let _ = storage.checkpoint(|mark| {
+                        let tables = tables.iter_mut().map(|(id, table)| {
+                            (*id, Arc::clone(table.options()), *table.snapshot())
+                        });
+                        let moment = Moment {
+                            tables: tables.collect(),
+                            clock: self.clock,
+                            next_table: *next_table,
+                        };
+                        Ok((mark(), moment))
                     });
-                    let tables: Vec<_> = tables.collect();
-                    let _ = storage.checkpoint(mark, &tables, (self.clock, *next_table));
                     continue;
                 }
             }

@@ -94,7 +94,7 @@ fn check(table: &Arc<Table>, at_rest: bool) {
         (info.waiting_inserts, info.waiting_samples, stats.hidden),
         (0, 0, 0)
     );
-    let snapshot = table.snapshot();
+    let snapshot = table.snapshot().unwrap();
     let bytes: u64 = snapshot
         .items()
         .flat_map(|item| item.trajectory.chunks())

@@ -197,6 +197,10 @@ impl OpSink for Log {
         Lsn(log.appended)
     }
 
+    fn last(&self) -> Lsn {
+        Lsn(self.appended())
+    }
+
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
         let mut log = self.0.lock().unwrap();
         if lsn.0 > log.durable {

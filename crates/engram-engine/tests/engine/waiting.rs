@@ -414,11 +414,11 @@ fn a_snapshot_changes_nothing_but_the_steps() {
         ..fifo("t")
     });
     put(&table, items(0..5_000));
-    let snapshot = table.snapshot();
+    let snapshot = table.snapshot().unwrap();
     let all: Vec<u64> = (0..5_000).collect();
     let priorities = vec![9.0; all.len()];
     assert_eq!(table.update_priorities(&all, &priorities).unwrap(), 5_000);
-    let second = table.snapshot();
+    let second = table.snapshot().unwrap();
     assert_eq!(take(&table, 600), vec![0; 600]);
     assert_eq!(table.delete(&all[..3_000]).unwrap(), 3_000);
     put(&table, items(5_000..9_000));

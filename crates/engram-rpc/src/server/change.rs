@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use engram_core::{Error, Result};
 use engram_engine::Engine;
+use futures_util::stream::{FuturesOrdered, StreamExt as _};
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -33,23 +35,46 @@ pub(super) fn serve(
     tokio::spawn(async move {
         let _call = call;
         let mut stopping = shared.stopping.clone();
+        // Changes that are made and not safe yet: their callers hear of them in order.
+        let mut made = FuturesOrdered::new();
+        let mut is_over = false;
         loop {
-            let request = tokio::select! {
+            let reply = tokio::select! {
                 () = stopping.wait() => {
                     let _ = replies.send(Err(stopping.status())).await;
                     return;
                 }
                 () = replies.closed() => return,
-                request = requests.message() => request,
+                Some(reply) = made.next(), if !made.is_empty() => Ok(reply),
+                request = requests.message(), if !is_over && made.len() < UNDER_WAY => match request {
+                    Ok(Some(request)) => {
+                        let (id, outcome) = (request.id, perform(&shared.engine, request));
+                        let safe = shared.engine.safe();
+                        let mut reply = Box::pin(async move {
+                            reply(id, match safe.await {
+                                Ok(()) => outcome,
+                                Err(error) => outcome.and(Err(error)),
+                            })
+                        });
+                        match (&mut reply).now_or_never().filter(|_| made.is_empty()) {
+                            Some(reply) => Ok(reply),
+                            None => {
+                                made.push_back(reply);
+                                continue;
+                            }
+                        }
+                    }
+                    Ok(None) => {
+                        is_over = true;
+                        continue;
+                    }
+                    // The caller is gone, or does not speak the protocol. tonic tells it.
+                    Err(status) => Err(status),
+                },
+                else => return,
             };
-            // An error there: the caller is gone, or does not speak the protocol. tonic tells it.
-            let reply = match request {
-                Ok(Some(request)) => Ok(answer(&shared.engine, request)),
-                Ok(None) => return,
-                Err(status) => Err(status),
-            };
-            let over = reply.is_err();
-            if replies.send(reply).await.is_err() || over {
+            let failed = reply.is_err();
+            if replies.send(reply).await.is_err() || failed {
                 return;
             }
         }
@@ -57,13 +82,15 @@ pub(super) fn serve(
     ReceiverStream::new(receiver)
 }
 
-fn answer(engine: &Engine, request: pb::ChangeRequest) -> pb::ChangeReply {
-    let id = request.id;
-    let outcome = if request.keys_le.len() > MANY * size_of::<u64>() {
+fn perform(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
+    if request.keys_le.len() > MANY * size_of::<u64>() {
         tokio::task::block_in_place(|| change(engine, request))
     } else {
         change(engine, request)
-    };
+    }
+}
+
+fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeReply {
     let reply = match outcome {
         Ok(matched) => Reply::Matched(matched as u64),
         Err(error) => Reply::Error(error_out(&error)),

@@ -23,7 +23,7 @@ pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::M
 async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
     let engine = &shared.engine;
     let call = request.call.ok_or_else(|| {
-        Error::InvalidArgument("the request names no call; this server knows 9 of them".into())
+        Error::InvalidArgument("the request names no call; this server knows 10 of them".into())
     })?;
     Ok(match call {
         Call::Tables(pb::Nothing {}) => {
@@ -43,20 +43,26 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
         Call::Create(options) => {
             names::check(&options.name)?;
             engine.create_table(options_in(options, shared.next_seed())?)?;
+            engine.safe().await?;
             done()
         }
         Call::Drop(name) => {
             names::table(engine, &name)?;
-            let engine = Arc::clone(engine);
-            aside(move || engine.drop_table(&name)).await?
+            let dropping = Arc::clone(engine);
+            aside(move || dropping.drop_table(&name)).await?;
+            engine.safe().await?;
+            done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
             names::table(engine, &table)?.set_limits(limits_in(limits)?)?;
+            engine.safe().await?;
             done()
         }
         Call::Reset(name) => {
             let table = names::table(engine, &name)?;
-            aside(move || table.reset()).await?
+            aside(move || table.reset()).await?;
+            engine.safe().await?;
+            done()
         }
         Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),
         Call::MaySample(pb::May { table, n }) => {
@@ -65,6 +71,15 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
         Call::MayInsert(pb::May { table, n }) => {
             Reply::May(names::table(engine, &table)?.can_insert(n))
         }
+        Call::Checkpoint(pb::Nothing {}) => {
+            let engine = Arc::clone(engine);
+            let checkpoint = aside(move || engine.checkpoint()).await?;
+            Reply::Checkpoint(pb::Checkpoint {
+                number: checkpoint.number,
+                bytes: checkpoint.bytes,
+                items: checkpoint.items,
+            })
+        }
     })
 }
 
@@ -72,10 +87,12 @@ fn done() -> Reply {
     Reply::Done(pb::Nothing {})
 }
 
-/// Does what may free much memory where nobody waits behind it.
-async fn aside(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Reply> {
+/// Does what may take long, such as freeing much memory, where nobody waits behind it.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome.map(|()| done()),
+        Ok(outcome) => outcome,
         Err(error) => Err(Error::Closed(format!(
             "the server gave the call up: {error}"
         ))),

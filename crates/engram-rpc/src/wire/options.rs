@@ -32,6 +32,7 @@ pub fn error_out(error: &Error) -> pb::Error {
         Error::OutOfMemory(_) => Code::OutOfMemory,
         Error::Unavailable(_) => Code::Unavailable,
         Error::Handshake(_) => Code::Handshake,
+        Error::Storage(_) => Code::Storage,
         _ => Code::Unknown,
     };
     let (table, known) = match error {
@@ -65,6 +66,7 @@ pub fn error_in(error: pb::Error) -> Error {
         Code::Backpressure => Error::Backpressure(text),
         Code::Unavailable => Error::Unavailable(text),
         Code::Handshake => Error::Handshake(text),
+        Code::Storage => Error::Storage(text),
         Code::OutOfMemory => Error::OutOfMemory(text),
         Code::Unknown | Code::Payload => Error::Payload(text),
     }

@@ -264,7 +264,7 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     let table = engine.table("t").unwrap();
     let before = table.info().stats.size;
     for uneven in [Uneven::Pad, Uneven::Ragged] {
-        let snapshot = table.snapshot();
+        let snapshot = table.snapshot().unwrap();
         let items: Vec<_> = snapshot
             .items()
             .map(|item| item.trajectory.clone())

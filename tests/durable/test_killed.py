@@ -1,0 +1,19 @@
+"""A store that is killed at any moment comes back as what it had acknowledged."""
+
+import os
+import secrets
+
+import pytest
+from killing import Killing
+
+SEED = int(os.environ.get("KILL_SEED") or secrets.randbits(31))
+ROUNDS = [pytest.param(5), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_what_was_acknowledged_is_there_and_nothing_else(tmp_path, rounds):
+    print(f"KILL_SEED={SEED}")  # noqa: T201, pytest shows it of a test that fails
+    killing = Killing(tmp_path / "store", SEED)
+    for _ in range(rounds):
+        killing.round()
+    assert killing.acknowledged > 10 * rounds

@@ -1,0 +1,189 @@
+"""A store that lives in a directory: what comes back, and what is refused."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import engram
+from engram import Client, Server, Store, Table, selectors
+from engram.errors import InvalidArgumentError, SignatureError, StorageError
+
+LEVELS = ("none", "process", "disk")
+
+
+def tables():
+    return [
+        Table("uniform", max_size=100),
+        Table("weighted", max_size=100, sampler=selectors.Prioritized(0.7)),
+        Table.queue("queue", max_size=100),
+    ]
+
+
+def fill(store, start=0, count=20):
+    keys = [store.insert({"x": value}, {"uniform": 1.0, "weighted": 1.0 + value}) for value in range(start, start + count)]
+    store.update_priorities("weighted", keys[::2], np.full(len(keys[::2]), 3.0))
+    store.delete("uniform", keys[:1])
+    for value in range(start, start + count):
+        store.insert({"x": value}, {"queue": 1.0})
+    store.sample("queue", 5)
+    return keys
+
+
+def state(store):
+    """What a store is, as far as anybody can see: sizes, counts and priorities, then what it draws next."""
+    infos = {
+        name: (info.size, info.num_episodes, info.rate_limiter, info.num_unique_samples)
+        for name, info in store.info().items()
+    }
+    draws = {}
+    for name in ("uniform", "weighted"):
+        batch = store.sample(name, 50)
+        draws[name] = (batch.data["x"].tolist(), batch.info.priority.tolist(), batch.info.times_sampled.tolist())
+    return infos, draws, store.sample("queue", store.info()["queue"].size).data["x"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("durability", "checkpoint"),
+    [("none", True), ("process", False), ("process", True), ("disk", False), ("disk", True)],
+)
+def test_a_store_comes_back_as_it_was(tmp_path, durability, checkpoint):
+    with Store(tables(), seed=3) as expected:
+        fill(expected)
+        with Store.open(tmp_path / "s", tables(), durability=durability, seed=3) as store:
+            fill(store)
+            if checkpoint:
+                made = store.checkpoint()
+                assert (made.number, made.items) == (1, 19 + 20 + 15)
+        # Other seeds: what is there goes on with its own.
+        with Store.open(tmp_path / "s", tables(), durability=durability, seed=4) as store:
+            assert store.notes == ()
+            assert state(store) == state(expected)
+
+
+def test_without_a_journal_a_store_is_what_its_last_checkpoint_was(tmp_path):
+    with Store.open(tmp_path, tables(), durability="none") as store:
+        fill(store)
+        store.checkpoint()
+        fill(store, 100)
+    with Store.open(tmp_path, durability="none") as store:
+        assert store.info()["weighted"].size == 20
+
+
+@pytest.mark.parametrize("durability", LEVELS)
+def test_checkpoints_one_after_the_other(tmp_path, durability):
+    keys = []
+    for number in range(1, 6):
+        with Store.open(tmp_path, tables(), durability=durability, keep=2) as store:
+            keys += fill(store, 20 * number, 5)
+            assert store.checkpoint().number == number
+            assert store.info()["weighted"].size == 5 * number
+    names = sorted(os.listdir(tmp_path))
+    assert [name for name in names if name.startswith("checkpoint")] == [f"checkpoint-{n:010}" for n in (4, 5)]
+    with Store.open(tmp_path, tables()) as store:
+        values = store.sample("weighted", 500).data["x"]
+        assert set(values.ravel().tolist()) <= {20 * number + n for number in range(1, 6) for n in range(5)}
+
+
+def test_tables_may_come_back_with_other_options(tmp_path):
+    with Store.open(tmp_path, tables()) as store:
+        fill(store)
+    with Store.open(tmp_path, [Table("weighted", max_size=7, sampler=selectors.Fifo())]) as store:
+        assert store.tables == ["queue", "uniform", "weighted"]
+        assert store.info()["weighted"].size == 7
+        assert store.sample("weighted", 1).data["x"].tolist() == [13]
+        store.drop_table("uniform")
+        store.create_table(Table("late", max_size=3))
+        store.insert({"x": 5}, {"late": 1.0})
+    with Store.open(tmp_path) as store:
+        assert store.tables == ["late", "queue", "weighted"]
+        assert store.sample("late", 1).data["x"].tolist() == [5]
+        assert store.info()["weighted"].max_size == 7
+
+
+def test_tables_of_another_signature_are_refused_and_nothing_is_lost(tmp_path):
+    with Store.open(tmp_path, tables()) as store:
+        fill(store)
+    signature = {"x": engram.ArraySpec((3,), np.float32)}
+    with pytest.raises(SignatureError, match="weighted"):
+        Store.open(tmp_path, [Table("weighted", max_size=100, signature=signature)])
+    with Store.open(tmp_path, tables()) as store:
+        assert store.info()["weighted"].size == 20
+
+
+def test_one_process_at_a_time(tmp_path):
+    with Store.open(tmp_path, tables()):
+        text = re.escape(f"{tmp_path} is in use by process {os.getpid()}, since ")
+        with pytest.raises(StorageError, match=text + r"\d+ s after 1970; one process at a time may have a store open"):
+            Store.open(tmp_path, tables())
+    with Store.open(tmp_path, tables()):
+        pass
+
+
+def test_directories_that_cannot_be_used(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"file cannot be used: "):
+        Store.open(tmp_path / "file", tables())
+    with pytest.raises(StorageError, match=r"cannot be used: "):
+        Store.open("/proc/no/such", tables())
+
+
+def test_arguments_are_checked(tmp_path):
+    for given, text in (
+        ({"durability": "most"}, '`durability` must be "none", "process" or "disk"; got \'most\''),
+        ({"sync_interval": -1}, "`sync_interval` must be between 0 and 3600 s; got -1"),
+        ({"keep": 0}, "`keep` must be "),
+    ):
+        with pytest.raises(InvalidArgumentError, match=re.escape(text)):
+            Store.open(tmp_path, tables(), **given)
+    with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store lives in memory"):
+        store.checkpoint()
+    with pytest.raises(InvalidArgumentError, match="`path` is .*; it is of a store of the server's own"), Store([]) as store:
+        Server(store, path=tmp_path)
+
+
+def test_a_server_s_tables_outlive_it(tmp_path):
+    with Server(tables(), path=tmp_path, seed=1) as server:
+        client = Client(server.address)
+        fill(client)
+        made = client.checkpoint()
+        assert (made.number, made.items) == (1, 19 + 20 + 15)
+        fill(client, 100)
+    with Server([], path=tmp_path) as server:
+        assert Client(server.address).info()["weighted"].size == 40
+    with Server(tables()) as server, pytest.raises(InvalidArgumentError, match="this store lives in memory"):
+        Client(server.address).checkpoint()
+
+
+CHILD = """
+import sys, numpy as np, engram
+store = engram.Store.open(sys.argv[1], [engram.Table("t", max_size=1_000_000)], durability=sys.argv[2])
+writer = store.writer()
+print("ready", flush=True)
+for value in range(1_000_000):
+    writer.append({"x": value})
+    writer.create_item("t", num_steps=1)
+    if value % 50 == 49:
+        writer.flush()
+        print(value + 1, flush=True)
+"""
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_what_was_flushed_outlives_kill_9(tmp_path, durability):
+    known = 0
+    child = subprocess.Popen([sys.executable, "-c", CHILD, tmp_path, durability], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    while known < 2_000:
+        known = int(child.stdout.readline())
+    child.kill()
+    said = child.communicate()[0].split()
+    known = max([known, *map(int, said)])
+    with Store.open(tmp_path) as store:
+        size = store.info()["t"].size
+        assert size >= known
+        values = np.sort(np.unique(np.concatenate([store.sample("t", 50_000).data["x"].ravel() for _ in range(10)])))
+        assert values[-1] < size
