@@ -34,7 +34,7 @@ def calls(store, seed, number):
     size = store.info()[name].size
     kind = rng.integers(20)
     if kind < 11 or size == 0:
-        store.insert({"x": np.full(int(rng.integers(1, 50)), number % 251, np.uint8)}, {name: float(rng.random() * 9)})
+        store.insert({"x": np.full(20, number % 251, np.uint8)}, {name: float(rng.random() * 9)})
         yield
     elif kind < 17:
         try:

@@ -100,7 +100,10 @@ impl Engine {
         }
         let mut changed = false;
         for (number, mut state) in opened.tables {
-            if let Some(options) = given.remove(&state.options().name)
+            // It goes on with its own seed.
+            let seed = state.options().seed;
+            let options = given.remove(&state.options().name);
+            if let Some(options) = options.map(|options| TableOptions { seed, ..options })
                 && options != **state.options()
             {
                 state = state.with_options(options, &mut Trash::default())?;

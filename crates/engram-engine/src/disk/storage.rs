@@ -41,7 +41,8 @@ pub(crate) struct Storage {
     /// One checkpoint at a time.
     books: Mutex<Books>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    _lock: Option<File>,
+    /// Let go of when the store is closed.
+    lock: Mutex<Option<File>>,
 }
 
 /// What is on disk.
@@ -172,7 +173,7 @@ impl Storage {
             options,
             journal,
             thread: Mutex::new(Some(thread)),
-            _lock: lock,
+            lock: Mutex::new(lock),
         };
         for (id, table) in &mut found.tables {
             table.set_sink(storage.sink(*id));
@@ -311,6 +312,7 @@ impl Storage {
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
+        self.lock.lock().take();
     }
 }
 
