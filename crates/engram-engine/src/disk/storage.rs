@@ -289,6 +289,19 @@ impl Storage {
             }
             books.good.remove(&oldest);
         }
+        // Older ones that nobody has read whole since are not needed once there are as many good ones.
+        let oldest = books.good.first_key_value().map_or(0, |(number, _)| *number);
+        if books.good.len() >= self.options.keep.max(1) {
+            let (old, rest) = std::mem::take(&mut books.unread)
+                .into_iter()
+                .partition::<BTreeMap<_, _>, _>(|(number, _)| *number < oldest);
+            books.unread = rest;
+            for (number, needs) in old {
+                if self.files.remove(&checkpoint_name(number)).is_err() {
+                    books.unread.insert(number, needs);
+                }
+            }
+        }
         // What a checkpoint needs goes after it.
         if self.files.sync_names().is_err() {
             return;
