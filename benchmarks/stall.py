@@ -36,7 +36,7 @@ ENVS = 1_000
 READS = 1_024  # random places per call of the reference; a sample of 256 reads about as many
 ROW_BYTES = 64  # one item's bookkeeping
 
-Phases = dict[str, dict[str, np.ndarray]]  # phase -> caller -> [calls, 2]: when it began, seconds it took
+Phases = dict[str, dict[str, np.ndarray]]  # phase -> caller -> [calls, 2]: when it was due, seconds until it was over
 
 
 class Caller(threading.Thread):
