@@ -1,8 +1,8 @@
 """When did a core stand still? A watcher on each core, as cyclictest and jHiccup do it.
 
-A watcher sleeps for half a millisecond at a time, at real-time priority: no thread of ours can keep it waiting. Where
-it wakes late, its core ran nothing, as happens on a virtual machine whose host gives it no time, and often without
-being counted as stolen. Without the right to real-time priority (Linux, root), nothing is known and nothing is told.
+A watcher sleeps for half a millisecond at a time, at real-time priority: no other program can keep it waiting, only
+the system itself. Where it wakes late, its core ran no program, as happens on a virtual machine whose host gives it
+no time, often without counting it as stolen. Without the right to real-time priority (Linux, root), nothing is known.
 """
 
 import gc
@@ -37,17 +37,25 @@ class Pauses:
                 for core in os.sched_getaffinity(0)
             ]
             self.known = all(watcher.stdout and watcher.stdout.readline() == "watching\n" for watcher in self._watchers)
+            if not self.known:
+                self._stop()
         return self
 
     def __exit__(self, *_error: object) -> None:
         """Stop them, and gather what they saw."""
-        lines = [line for watcher in self._watchers for line in watcher.communicate()[0].splitlines()]
-        seen = sorted((float(begin), float(end)) for begin, end in map(str.split, lines)) if self.known else []
+        lines = self._stop()
+        seen = sorted((float(begin), float(end)) for begin, end in map(str.split, lines))
         for begin, end in seen:  # of several cores together: no moment counts twice
             if self.spans and begin <= self.spans[-1][1]:
                 self.spans[-1] = self.spans[-1][0], max(end, self.spans[-1][1])
             else:
                 self.spans.append((begin, end))
+
+    def _stop(self) -> list[str]:
+        lines = [line for watcher in self._watchers for line in watcher.communicate()[0].splitlines()]
+        self.known = self.known and all(watcher.returncode == 0 for watcher in self._watchers)
+        self._watchers = []
+        return lines if self.known else []
 
     def within(self, begin: float, end: float) -> float:
         """Seconds of that time in which a core stood still."""

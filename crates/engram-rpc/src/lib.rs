@@ -42,8 +42,7 @@ pub const FRAME: u32 = 256 << 10;
 pub const WINDOW: u32 = 16 << 20;
 
 /// Lets more than a frame lie in a socket of this machine: with the system's default of 208 KiB its sender is woken
-/// several times for each.
-#[cfg(unix)]
+/// several times for each. The client's end of the short way, and the server's end of every way by such a socket.
 fn widen(stream: &tokio::net::UnixStream) {
     // Where the system allows less, it is less.
     let _ = socket2::SockRef::from(stream).set_send_buffer_size(2 * FRAME as usize);

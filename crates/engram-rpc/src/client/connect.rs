@@ -224,9 +224,12 @@ impl Connector {
                 || {
                     // A server that misses our certificate says so only now; one that has its own, in no words.
                     let why = status.source().map_or_else(String::new, causes);
-                    let hint = match self.options.tls {
-                        None if !why.is_empty() => MAY_BE_ENCRYPTED,
-                        _ => "",
+                    let is_plain =
+                        self.options.tls.is_none() && !self.options.address.starts_with("unix:");
+                    let hint = if is_plain && !why.is_empty() {
+                        MAY_BE_ENCRYPTED
+                    } else {
+                        ""
                     };
                     let again = Attempt::Again(format!("{}{hint}", status.message()));
                     self.mistrust(&why).unwrap_or(again)

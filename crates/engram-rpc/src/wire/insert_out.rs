@@ -21,8 +21,9 @@ const REMEMBERED: usize = 4096;
 /// Bytes of chunks after which the server is told which it may forget.
 const SWEEP: usize = 128 << 20;
 
-/// Chunks that nobody refers to any more, beyond which the server is told: it keeps 65,536.
-const MAX_DEAD: usize = 16_384;
+/// Chunks in use, and as many that nobody refers to any more, beyond which the server is told to forget them: it keeps
+/// 65,536.
+const MOST_CHUNKS: usize = 16_384;
 
 /// Bytes of chunks in use, beyond which the server is told to forget them: it keeps 1 GiB that no table has.
 const MOST_KEPT: usize = 256 << 20;
@@ -166,7 +167,7 @@ impl Parcel {
             (count + 1, bytes + chunk.payload().len())
         });
         // A writer may go on using more chunks than a server keeps: those are told again.
-        let many = bytes > MOST_KEPT || count > MAX_DEAD;
+        let many = bytes > MOST_KEPT || count > MOST_CHUNKS;
         told.chunks.retain(|_, (id, chunk)| {
             let keep = !many && chunk.strong_count() > 0;
             if !keep {
@@ -175,7 +176,7 @@ impl Parcel {
             keep
         });
         self.bytes += released.len() * 5;
-        told.sweep_at = told.chunks.len() + told.chunks.len().min(MAX_DEAD);
+        told.sweep_at = told.chunks.len() + told.chunks.len().min(MOST_CHUNKS);
     }
 
     fn tell_chunk(&mut self, told: &mut Told, chunk: &Arc<Chunk>) -> Result<()> {
@@ -356,4 +357,57 @@ fn payload_of(chunk: &Arc<Chunk>) -> Result<Bytes> {
         Payload::Heap(_) => Bytes::from_owner(Held(Arc::clone(chunk))),
         other => Bytes::copy_from_slice(&other.pin()?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use engram_core::chunk::Origin;
+    use engram_core::{AlignedBytes, Layout, Payload};
+
+    use super::*;
+
+    fn chunk() -> Arc<Chunk> {
+        let layout = Arc::new(Layout {
+            names: Box::default(),
+            structure: "".into(),
+        });
+        let schema = Arc::new(Schema {
+            layout,
+            cells: Box::default(),
+        });
+        let origin = Origin {
+            key: 1,
+            episodes: [1].into(),
+            first_step: 0,
+            steps: 1,
+        };
+        let payload = Payload::Heap(AlignedBytes::zeroed(0).unwrap());
+        Arc::new(Chunk::from_parts(origin, schema, Vec::new().into(), payload).unwrap())
+    }
+
+    /// Tells so many chunks of which so many live, and sweeps; how many of each the server is told to forget.
+    fn forgotten(live: usize, dead: usize) -> (usize, usize) {
+        let (mut told, mut parcel) = (Told::default(), Parcel::default());
+        let mut chunks: Vec<Arc<Chunk>> = (0..live + dead).map(|_| chunk()).collect();
+        for chunk in &chunks {
+            parcel.tell_chunk(&mut told, chunk).unwrap();
+        }
+        // Until they are sent, requests refer to them.
+        parcel.take();
+        chunks.truncate(live);
+        let alive: HashSet<u32> = chunks.iter().map(|chunk| told.id_of(chunk)).collect();
+        parcel.release(&mut told);
+        let released = &parcel.open.released;
+        let of_alive = released.iter().filter(|id| alive.contains(id)).count();
+        (of_alive, released.len() - of_alive)
+    }
+
+    #[test]
+    fn what_nobody_refers_to_is_forgotten_and_the_rest_where_it_is_much() {
+        assert_eq!(forgotten(100, 300), (0, 300));
+        assert_eq!(forgotten(MOST_CHUNKS, 10), (0, 10));
+        assert_eq!(forgotten(MOST_CHUNKS + 1, 10), (MOST_CHUNKS + 1, 10));
+    }
 }
