@@ -134,7 +134,7 @@ def test_directories_that_cannot_be_used(tmp_path):
 def test_arguments_are_checked(tmp_path):
     for given, text in (
         ({"durability": "most"}, '`durability` must be "none", "process" or "disk"; got \'most\''),
-        ({"sync_interval": -1}, "`sync_interval` must be between 0 and 3600 s; got -1"),
+        ({"sync_interval": -1}, "`sync_interval` must be between 0 and 60 s; got -1"),
         ({"keep": 0}, "`keep` must be "),
     ):
         with pytest.raises(InvalidArgumentError, match=re.escape(text)):

@@ -198,7 +198,8 @@ impl Past {
             while !table.shrink(trash) {}
             let lsn = table.last_lsn();
             self.words.insert((id, lsn.0), words(table));
-            if rng.next_u64() % 4 == 0 {
+            // Before its first change, that it was created may not be safe.
+            if rng.next_u64() % 4 == 0 && lsn.0 > 0 {
                 loop {
                     match storage.sink(id).poll_durable(lsn, Waker::noop()) {
                         Poll::Ready(Ok(())) => {
