@@ -90,7 +90,16 @@ fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
 
 /// Makes a number of it one at which things are likely to go wrong.
 fn wide(body: &mut [u8], chance: &mut Chance) {
-    let edges = [0, 1, u64::MAX, u64::MAX >> 1, u64::from(u32::MAX), 1 << 31, 1 << 62, 1 << 40];
+    let edges = [
+        0,
+        1,
+        u64::MAX,
+        u64::MAX >> 1,
+        u64::from(u32::MAX),
+        1 << 31,
+        1 << 62,
+        1 << 40,
+    ];
     let edge = edges[chance.below(edges.len())].to_le_bytes();
     let at = chance.below(body.len());
     let width = [4, 8][chance.below(2)].min(body.len() - at);
@@ -151,7 +160,10 @@ fn no_directory_does_harm() {
         for repair in [false, true] {
             let (found, peak) = peak_of(|| read(&files, repair));
             largest = largest.max(peak);
-            assert!(peak <= ANYWAY + PER_BYTE * bytes, "{what}: {bytes} bytes took {peak}");
+            assert!(
+                peak <= ANYWAY + PER_BYTE * bytes,
+                "{what}: {bytes} bytes took {peak}"
+            );
             let Some(mut found) = found else {
                 continue;
             };
@@ -164,7 +176,9 @@ fn no_directory_does_harm() {
             break;
         }
     }
-    println!("{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held");
+    println!(
+        "{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held"
+    );
     // Enough must pass for the deeper readers, and enough must not.
     assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
 }
