@@ -1,5 +1,6 @@
 //! Durable stores: what lies on disk is described in `docs/format.md`.
 
+mod ahead;
 mod bytes;
 mod changes;
 mod checkpoint;
