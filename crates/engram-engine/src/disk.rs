@@ -5,6 +5,7 @@ mod changes;
 mod checkpoint;
 mod file;
 mod files;
+mod inspect;
 mod journal;
 mod log_writer;
 mod names;
@@ -15,6 +16,10 @@ mod scan;
 mod storage;
 mod things;
 
+pub use inspect::{
+    FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Inspection, Opening, Tear,
+    inspect,
+};
 pub use journal::Durability;
 pub(crate) use storage::{Moment, Storage};
 pub use storage::{Checkpoint, StorageOptions};

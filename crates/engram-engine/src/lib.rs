@@ -16,7 +16,10 @@ pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
-pub use disk::{Checkpoint, Durability, StorageOptions};
+pub use disk::{
+    Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedTable,
+    Inspection, Opening, StorageOptions, Tear, inspect,
+};
 pub use engine::{Engine, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};

@@ -22,6 +22,9 @@ use super::saved::{check, first_logs, tables};
 use super::scan::{End, Scan};
 use super::things::{Known, kind, options_in};
 
+/// Stands between the name of a checkpoint and what is wrong with it.
+pub(super) const NOT_USED: &str = " is not used: ";
+
 /// What a directory held.
 #[derive(Debug)]
 pub(crate) struct Recovered {
@@ -116,7 +119,7 @@ pub(crate) fn recover(files: &dyn Files) -> Result<Recovered> {
                 return Ok(Recovered { notes, needs, ..recovered });
             }
             Err(Trouble::Damaged(Damage(why))) => {
-                notes.push(format!("{} is not used: {why}", checkpoint_name(*number)));
+                notes.push(format!("{}{NOT_USED}{why}", checkpoint_name(*number)));
             }
             Err(Trouble::Lost(error)) => return Err(error),
         }

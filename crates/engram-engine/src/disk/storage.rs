@@ -376,7 +376,7 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
 }
 
 /// Where the clock goes on: what passed while nobody had the store open counts, unless the system's clock went back.
-fn resumed(found: &Recovered) -> u64 {
+pub(super) fn resumed(found: &Recovered) -> u64 {
     if found.made == 0 {
         return found.clock;
     }
@@ -391,6 +391,14 @@ fn now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
+/// Who has a directory open, as its `LOCK` says.
+pub(super) fn holder(lock: &File) -> String {
+    let mut holder = String::new();
+    let _ = lock.take(256).read_to_string(&mut holder);
+    let holder = holder.trim_end();
+    if holder.is_empty() { "another process".into() } else { holder.into() }
+}
+
 /// Takes a directory for this process.
 fn lock(path: &Path) -> Result<File> {
     let name = path.join(LOCK);
@@ -400,15 +408,13 @@ fn lock(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let mut file = options.open(name).map_err(unusable)?;
-    let mut holder = String::new();
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let _ = (&file).take(256).read_to_string(&mut holder);
             return Err(Error::Storage(format!(
                 "{} is in use by {}; one process at a time may have a store open",
                 path.display(),
-                if holder.is_empty() { "another process" } else { holder.trim_end() }
+                holder(&file)
             )));
         }
         Err(TryLockError::Error(error)) => return Err(unusable(error)),
