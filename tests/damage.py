@@ -32,6 +32,11 @@ def places(file, kind):
     return [place for place, found in records(file) if found == kind]
 
 
+def body_length(file, place):
+    """Bytes of a record's body."""
+    return struct.unpack_from("<Q", file.read_bytes(), place + 8)[0]
+
+
 def flip(file, place):
     """Flips one bit."""
     data = bytearray(file.read_bytes())
@@ -51,7 +56,7 @@ def set_byte(file, place, offset, value):
     """Changes a byte of a record's body, and its checksums with it."""
     data = bytearray(file.read_bytes())
     body = place + RECORD_HEAD
-    (length,) = struct.unpack_from("<Q", data, place + 8)
+    length = body_length(file, place)
     data[body + offset] = value
     struct.pack_into("<I", data, place + 20, crc32c(data[body : body + length]))
     head = struct.pack("<Q", place) + data[place + 4 : body]

@@ -75,7 +75,7 @@ def _head(found: Inspection) -> str:
         return f"no store here{user}"
     store = "a store" if found.store is None else f"store {found.store:016x}"
     sizes = quantity(sum(each.bytes for each in found.files))
-    verdict = "nothing is damaged or lost" if found.ok else f"{len(found.problems):,} of its parts are damaged or lost"
+    verdict = "nothing is damaged or lost" if found.ok else _counted(len(found.problems), "problem")
     return f"{store}, {_counted(len(found.files), 'file')} of {sizes}{user}: {verdict}"
 
 

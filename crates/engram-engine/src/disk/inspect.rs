@@ -3,38 +3,38 @@
 mod checkpoint;
 mod records;
 mod report;
+mod still;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::Path;
 
-use engram_core::{Error, Result, Trash};
+use engram_core::{Error, Result};
 
 use super::bytes::Take;
 use super::file::{FileHead, Kind, record_bytes};
-use super::files::{Files, SystemFiles};
+use super::files::Files;
 use super::names::{LOCK, Name, checkpoint_name};
 use super::recover::{NOT_USED, recover};
 use super::scan::Scan;
 use super::storage::{holder, resumed};
 use super::things::kind;
 use records::Looked;
+use still::Still;
 
 pub use report::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Inspection, Opening, Tear,
 };
-
-/// Times that a directory is looked at whose files come and go meanwhile.
-const LOOKS: usize = 3;
 
 /// Of each log, if it can be used: serial and bytes of its chunks.
 type Chunks = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Says what lies in a directory, what of it is damaged, and what a store opened there would begin with.
 ///
-/// Takes as much memory as that store would. Nothing is changed; a process that opens the directory in the very moment
-/// in which its `LOCK` is looked at may find it in use.
+/// Takes as much memory as that store would. A store that is open there goes on undisturbed: what is said is of one
+/// moment. Nothing is changed; only who opens the directory in the very moment in which its `LOCK` is looked at may find it
+/// in use.
 ///
 /// # Errors
 /// [`Error::Storage`] where there is no such directory, or it cannot be listed.
@@ -49,34 +49,17 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
             _ => format!("{path} cannot be listed: {error}"),
         })
     };
-    let files = SystemFiles::new(path.to_path_buf());
-    let mut names = list(path).map_err(failed)?;
-    let mut looks = 1;
-    loop {
-        let user = user(path);
-        let mut found = look(&files, &names);
-        match user {
-            Ok(user) => found.in_use = user,
-            Err(error) => found.notes.push(format!(
-                "{LOCK} cannot be looked at: {error}; whether somebody has the directory open is not known"
-            )),
-        }
-        let before = std::mem::replace(&mut names, list(path).map_err(failed)?);
-        if before == names || looks == LOOKS {
-            return Ok(found);
-        }
-        looks += 1;
+    let user = user(path);
+    let still = Still::of(path).map_err(failed)?;
+    let names = still.list().map_err(failed)?;
+    let mut found = look(&still, &names);
+    match user {
+        Ok(user) => found.in_use = user,
+        Err(error) => found.notes.push(format!(
+            "{LOCK} cannot be looked at: {error}; whether somebody has the directory open is not known"
+        )),
     }
-}
-
-/// All names in a directory, in order.
-fn list(path: &Path) -> io::Result<Vec<String>> {
-    let name = |entry: io::Result<fs::DirEntry>| -> io::Result<String> {
-        Ok(entry?.file_name().to_string_lossy().into_owned())
-    };
-    let mut names: Vec<String> = fs::read_dir(path)?.map(name).collect::<io::Result<_>>()?;
-    names.sort_unstable();
-    Ok(names)
+    Ok(found)
 }
 
 /// Who has a directory open.
@@ -156,13 +139,11 @@ fn look(files: &dyn Files, names: &[String]) -> Inspection {
 
 /// What a store would begin with, its number, and what it would say.
 fn opening(files: &dyn Files) -> (Result<Opening, String>, Option<u64>, Vec<String>) {
-    let mut found = match recover(files) {
+    let found = match recover(files) {
         Ok(found) => found,
         Err(error) => return (Err(error.to_string()), None, Vec::new()),
     };
-    let tables = found.tables.values_mut().map(|table| {
-        // As a store does: their readers are gone.
-        table.end_leases(&mut Trash::default());
+    let tables = found.tables.values().map(|table| {
         let stats = table.stats();
         InspectedTable {
             name: table.options().name.clone(),
