@@ -10,9 +10,9 @@ from engram import _engram
 __all__ = [
     "InspectedCheckpoint",
     "InspectedFile",
+    "InspectedOpening",
     "InspectedTable",
     "Inspection",
-    "Opening",
     "inspect_directory",
 ]
 
@@ -25,11 +25,11 @@ class InspectedFile:
         name: In its directory.
         bytes: Of the file.
         records: That pass, up to the first that does not.
-        first_change: Of a log: the number of its first change; None: not known.
+        first_change: Of a log: the number of its first change; None: it holds chunks alone, or that cannot be read.
         changes: Of a log: how many those records hold.
         state: `"torn"`: the end of a log was not written whole, and nobody was told that it was. `"damaged"`: bytes
             are not those that were written. `"unusable"`: none of it is read. `"unfinished"`: the next to open the
-            directory removes it.
+            directory removes it. `"set aside"`: a repair had no use for it.
         place: The byte from which on a torn or damaged file does not pass.
         why: What is wrong with it; None: nothing.
         records_after: That pass beyond that place; no store reads them.
@@ -41,7 +41,7 @@ class InspectedFile:
     records: int
     first_change: int | None
     changes: int
-    state: Literal["whole", "torn", "damaged", "unusable", "unfinished"]
+    state: Literal["whole", "torn", "damaged", "unusable", "unfinished", "set aside"]
     place: int | None
     why: str | None
     records_after: int
@@ -91,16 +91,18 @@ class InspectedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
+class InspectedOpening:
     """What a store opened there would begin with.
 
     Attributes:
+        repaired: Something is lost: it opens with `repair=True` alone, and this is what is left.
         checkpoint: The one that it takes; None: there is none.
         changes: That are replayed after it.
         age: Seconds since the store was created.
         tables: In order of their names.
     """
 
+    repaired: bool
     checkpoint: int | None
     changes: int
     age: float
@@ -115,10 +117,11 @@ class Inspection:
         path: The directory.
         in_use: Who has it open, as its `LOCK` says; None: nobody. What is being written now may look torn.
         store: Random number of the store; None: there is none.
-        files: Of ours but for `LOCK`: checkpoints, then logs, then unfinished ones, each in order.
+        files: Of ours but for `LOCK`: checkpoints, then logs, then unfinished ones, then those set aside, each in order.
         others: Names of files that are not ours, in order.
         checkpoints: In order.
-        opening: None: no store can be opened there; `problems` says why.
+        opening: None: not even with `repair=True`.
+        refusal: Why a store would not open without `repair=True`; None: it would.
         problems: What is damaged or lost, in words.
         notes: What a store would say when it opens, in words.
     """
@@ -129,7 +132,8 @@ class Inspection:
     files: tuple[InspectedFile, ...]
     others: tuple[str, ...]
     checkpoints: tuple[InspectedCheckpoint, ...]
-    opening: Opening | None
+    opening: InspectedOpening | None
+    refusal: str | None
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -157,7 +161,7 @@ def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
         path=os.fspath(path),
         files=tuple(InspectedFile(**each) for each in found.pop("files")),
         checkpoints=tuple(InspectedCheckpoint(**each) for each in checkpoints),
-        opening=None if opening is None else Opening(**opening | {"tables": _tables(opening)}),
+        opening=None if opening is None else InspectedOpening(**opening | {"tables": _tables(opening)}),
         **{name: tuple(each) if isinstance(each, list) else each for name, each in found.items()},
     )
 

@@ -70,7 +70,7 @@ def work(path, seed, first, durability):
         for value in itertools.count(store.info()[STREAM].size):
             writer.append({"x": value})
             writer.create_item(STREAM, num_steps=1)
-            if value % 20 == 0:  # noqa: PLR2004
+            if value % 20 == 0:
                 writer.flush()
                 tell("stream", value + 1)
 
@@ -139,7 +139,9 @@ class Killing:
             size = store.info()[STREAM].size
             assert size >= self.streamed, f"{self.streamed} were acknowledged, {size} are there"
             if size:
-                values = store.sample(STREAM, 4 * size + 100, timeout=30).data["x"] if size < 10_000 else np.arange(size)
+                values = (
+                    store.sample(STREAM, 4 * size + 100, timeout=30).data["x"] if size < 10_000 else np.arange(size)
+                )
                 assert values.max() < size
             self.streamed = size
 

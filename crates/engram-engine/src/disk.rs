@@ -3,27 +3,39 @@
 mod bytes;
 mod changes;
 mod checkpoint;
+mod chunk_log;
 mod file;
 mod files;
 mod inspect;
 mod journal;
+mod lock;
+mod log;
 mod log_writer;
 mod names;
+mod pending;
 mod ranges;
+mod records;
 mod recover;
+mod replay;
 mod saved;
 mod scan;
 mod storage;
 mod things;
 
 pub use inspect::{
-    FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Inspection, Opening, Tear,
-    inspect,
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear, inspect,
 };
 pub use journal::Durability;
-pub(crate) use storage::{Moment, Storage};
+pub use recover::Progress;
+pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};
+pub(crate) use storage::{Look, Storage};
 
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod life;
 #[cfg(test)]
 mod power;
 #[cfg(test)]

@@ -17,15 +17,15 @@ mod wait;
 
 pub use clock::{Clock, SystemClock};
 pub use disk::{
-    Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedTable,
-    Inspection, Opening, StorageOptions, Tear, inspect,
+    Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
+    InspectedTable, Inspection, Progress, StorageOptions, Tear, inspect,
 };
-pub use engine::{Engine, spread, unsent_text};
+pub use engine::{Engine, Opening, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;
 pub use session::Session;
 pub use stream::{Batch, Stream, StreamOptions};
 pub use table::Table;
-pub use ticket::{InsertTicket, Safe, SampleTicket};
+pub use ticket::{InsertTicket, Room, Safe, SampleTicket};
 pub use wait::{Patience, Waited, wait};

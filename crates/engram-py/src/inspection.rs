@@ -8,7 +8,8 @@
 use std::path::PathBuf;
 
 use engram_engine::{
-    FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Inspection, Opening, Tear,
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -27,6 +28,7 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
         others,
         checkpoints,
         opening,
+        refusal,
         notes,
     } = found;
     let dict = PyDict::new(py);
@@ -35,8 +37,9 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
     dict.set_item("files", each(files, |one| file(py, one))?)?;
     dict.set_item("others", others)?;
     dict.set_item("checkpoints", each(checkpoints, |one| checkpoint(py, one))?)?;
-    let opening = opening.ok().map(|opening| begin(py, opening)).transpose()?;
+    let opening = opening.map(|opening| begin(py, opening)).transpose()?;
     dict.set_item("opening", opening)?;
+    dict.set_item("refusal", refusal)?;
     dict.set_item("problems", problems)?;
     dict.set_item("notes", notes)?;
     Ok(dict)
@@ -62,6 +65,7 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
         FileState::Damaged(tear) => ("damaged", Some(tear), None),
         FileState::Unusable(why) => ("unusable", None, Some(why)),
         FileState::Unfinished => ("unfinished", None, None),
+        FileState::SetAside => ("set aside", None, None),
     };
     dict.set_item("state", state)?;
     dict.set_item("place", tear.as_ref().map(|tear| tear.place))?;
@@ -99,8 +103,9 @@ fn table(py: Python<'_>, table: InspectedTable) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-fn begin(py: Python<'_>, opening: Opening) -> PyResult<Bound<'_, PyDict>> {
+fn begin(py: Python<'_>, opening: InspectedOpening) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
+    dict.set_item("repaired", opening.repaired)?;
     dict.set_item("checkpoint", opening.checkpoint)?;
     dict.set_item("changes", opening.changes)?;
     dict.set_item(

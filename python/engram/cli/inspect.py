@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from engram import Inspection
-    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedTable, Opening
+    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable
 
 Directory = Annotated[Path, typer.Argument(help="The directory that the store lives in.", show_default=False)]
 
-STYLES = {"whole": "", "torn": "yellow", "unfinished": "yellow", "damaged": "red", "unusable": "red"}
+STYLES = {"whole": "", "torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "damaged": "red", "unusable": "red"}
 
 
 def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
@@ -79,10 +79,11 @@ def _head(found: Inspection) -> str:
     return f"{store}, {_counted(len(found.files), 'file')} of {sizes}{user}: {verdict}"
 
 
-def _begins(opening: Opening) -> str:
+def _begins(opening: InspectedOpening) -> str:
     replayed = f"replays {_counted(opening.changes, 'change')}"
     begun = "" if opening.checkpoint is None else f"begins with checkpoint {opening.checkpoint} and "
-    return f"opened now, it {begun}{replayed}; it is {_age(opening.age)} old"
+    how = " with repair" if opening.repaired else ""
+    return f"opened{how}, it {begun}{replayed}; it is {_age(opening.age)} old"
 
 
 def _tables(tables: Iterable[InspectedTable]) -> Table:

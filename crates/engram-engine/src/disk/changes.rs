@@ -99,14 +99,19 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// Reads a change; what it refers to is only looked at if it is `used`.
     pub(crate) fn take(
         take: &mut Take<'_>,
         known: &Known,
+        used: bool,
         chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
     ) -> Result<Self, Damage> {
         Ok(match take.u8()? {
             code::INSERT => {
                 let item = known.item(take, chunk)?;
+                if used {
+                    item.trajectory.check_parts()?;
+                }
                 Self::Insert(item, take.u64()?, take.maybe(session_in)?)
             }
             code::PASS => Self::Pass(session_in(take)?, take.u64()?),
@@ -118,7 +123,9 @@ impl Change {
                     2 => Removal::Expired,
                     3 => Removal::Deleted,
                     other => {
-                        return Damage::new(format!("an item left for reason {other}; 0 to 3 are known"));
+                        return Damage::new(format!(
+                            "an item left for reason {other}; 0 to 3 are known"
+                        ));
                     }
                 };
                 Self::Remove(key, cause)
@@ -210,5 +217,6 @@ pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
 pub(crate) fn rng_in(take: &mut Take<'_>) -> Result<TableRng, Damage> {
     let len = usize::from(take.u8()?);
     let bytes = take.take(len)?;
-    postcard::from_bytes(bytes).map_err(|error| Damage(format!("a generator cannot be read: {error}")))
+    postcard::from_bytes(bytes)
+        .map_err(|error| Damage(format!("a generator cannot be read: {error}")))
 }

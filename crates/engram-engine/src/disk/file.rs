@@ -7,7 +7,7 @@ use super::bytes::{Damage, Put, Take};
 const MAGIC: [u8; 8] = *b"ENGRAM\r\n";
 
 /// The version of the format that is written, and the newest that is read.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// Bytes before a file's first record.
 pub(crate) const FILE_HEAD: usize = 48;
@@ -44,8 +44,6 @@ pub(crate) struct FileHead {
     pub(crate) store: u64,
     /// As in its name.
     pub(crate) number: u64,
-    /// Number of a log's first change.
-    pub(crate) first_change: u64,
 }
 
 impl FileHead {
@@ -59,8 +57,7 @@ impl FileHead {
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
-        bytes.put_u64(self.first_change);
-        bytes.put_u32(0);
+        bytes.put(&[0; 12]);
         let sum = crc32c::crc32c(&bytes);
         bytes.put_u32(sum);
         let mut head = [0; FILE_HEAD];
@@ -93,7 +90,6 @@ impl FileHead {
             kind,
             store: take.u64()?,
             number: take.u64()?,
-            first_change: take.u64()?,
         })
     }
 }
@@ -101,7 +97,9 @@ impl FileHead {
 /// The head of a record whose body lies in several pieces.
 pub(crate) fn record_head(file: u64, place: u64, kind: u32, body: &[&[u8]]) -> [u8; RECORD_HEAD] {
     let len: usize = body.iter().map(|piece| piece.len()).sum();
-    let sum = body.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
+    let sum = body
+        .iter()
+        .fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
     let mut head = [0; RECORD_HEAD];
     head[4..8].copy_from_slice(&kind.to_le_bytes());
     head[8..16].copy_from_slice(&(len as u64).to_le_bytes());
@@ -151,8 +149,13 @@ impl RecordHead {
         if take.u32()? != low(file) {
             return Damage::new("it was written to another file");
         }
-        if len.checked_next_multiple_of(8).is_none_or(|bytes| bytes > left) {
-            return Damage::new(format!("it says it has {len} bytes; the file has {left} more"));
+        if len
+            .checked_next_multiple_of(8)
+            .is_none_or(|bytes| bytes > left)
+        {
+            return Damage::new(format!(
+                "it says it has {len} bytes; the file has {left} more"
+            ));
         }
         Ok(Self {
             kind,
@@ -196,7 +199,6 @@ mod tests {
         kind: Kind::Log,
         store: 7,
         number: 3,
-        first_change: 9,
     };
 
     #[test]

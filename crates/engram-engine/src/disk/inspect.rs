@@ -15,16 +15,16 @@ use engram_core::{Error, Result};
 use super::bytes::Take;
 use super::file::{FileHead, Kind, record_bytes};
 use super::files::Files;
-use super::names::{LOCK, Name, checkpoint_name};
+use super::lock::holder;
+use super::names::{LOCK, LOST, Name, checkpoint_name};
 use super::recover::{NOT_USED, recover};
 use super::scan::Scan;
-use super::storage::{holder, resumed};
 use super::things::kind;
-use records::Looked;
 use still::Still;
 
 pub use report::{
-    FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Inspection, Opening, Tear,
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear,
 };
 
 /// Of each log, if it can be used: serial and bytes of its chunks.
@@ -77,26 +77,32 @@ fn user(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Looks at the files of these names.
-fn look(files: &dyn Files, names: &[String]) -> Inspection {
+pub(super) fn look(files: &dyn Files, names: &[String]) -> Inspection {
     let mut ours: Vec<(Name, &str)> = Vec::new();
-    let mut others = Vec::new();
+    let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
+        let lost = name.strip_suffix(LOST).and_then(Name::of);
         match Name::of(name) {
             Some(known) => ours.push((known, name)),
+            None if lost.is_some() => set_aside.push(name),
             None if name == LOCK => {}
             None => others.push(name.clone()),
         }
     }
     ours.sort_unstable();
-    let (opening, mut store, notes) = opening(files);
-    if store.is_none() {
-        store = most(ours.iter().filter_map(|(_, name)| store_of(files, name)));
-    }
+    let mut notes = Vec::new();
+    let (opening, refusal) = match opening(files, false, &mut notes) {
+        Ok(opening) => (Some(opening), None),
+        Err(why) => (opening(files, true, &mut notes).ok(), Some(why)),
+    };
+    let (opening, store) = opening.unzip();
+    let store = store
+        .flatten()
+        .or_else(|| most(ours.iter().filter_map(|(_, name)| store_of(files, name))));
     let head = |kind, number| FileHead {
         kind,
         store: store.unwrap_or_default(),
         number,
-        first_change: 0,
     };
     let mut chunks = Chunks::new();
     let mut tables = Vec::new();
@@ -114,10 +120,12 @@ fn look(files: &dyn Files, names: &[String]) -> Inspection {
                 chunks.insert(number, found);
                 report
             }
-            Name::Unfinished => records::unfinished(files, name),
+            Name::Unfinished => records::unread(files, name, FileState::Unfinished),
         };
         reports.push(report);
     }
+    let set_aside = set_aside.into_iter();
+    reports.extend(set_aside.map(|name| records::unread(files, name, FileState::SetAside)));
     tell_torn(&mut reports);
     let checkpoints = tables
         .into_iter()
@@ -130,6 +138,7 @@ fn look(files: &dyn Files, names: &[String]) -> Inspection {
         others,
         checkpoints,
         opening,
+        refusal,
         notes,
     };
     tell_from_notes(&mut found);
@@ -137,12 +146,15 @@ fn look(files: &dyn Files, names: &[String]) -> Inspection {
     found
 }
 
-/// What a store would begin with, its number, and what it would say.
-fn opening(files: &dyn Files) -> (Result<Opening, String>, Option<u64>, Vec<String>) {
-    let found = match recover(files) {
-        Ok(found) => found,
-        Err(error) => return (Err(error.to_string()), None, Vec::new()),
-    };
+/// What a store would begin with, and its number.
+fn opening(
+    files: &dyn Files,
+    repair: bool,
+    notes: &mut Vec<String>,
+) -> Result<(InspectedOpening, Option<u64>), String> {
+    let found = recover(files, repair, &mut |_, _| {}).map_err(|error| error.to_string())?;
+    // A repair begins with why it is one.
+    notes.extend_from_slice(&found.notes[usize::from(found.repaired)..]);
     let tables = found.tables.values().map(|table| {
         let stats = table.stats();
         InspectedTable {
@@ -154,38 +166,35 @@ fn opening(files: &dyn Files) -> (Result<Opening, String>, Option<u64>, Vec<Stri
     });
     let mut tables: Vec<InspectedTable> = tables.collect();
     tables.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-    let opening = Opening {
+    let opening = InspectedOpening {
+        repaired: found.repaired,
         checkpoint: found.from,
         changes: found.next_change.saturating_sub(1),
-        age: resumed(&found),
+        age: found.resumed(),
         tables,
     };
-    (Ok(opening), found.store, found.notes)
+    Ok((opening, found.store))
 }
 
-/// What is wrong with a checkpoint that a store found no use for, and that looks whole.
+/// What is wrong with a checkpoint that looks whole, where a store takes an older one.
 fn tell_from_notes(found: &mut Inspection) {
-    let taken = found
-        .opening
-        .as_ref()
-        .map_or(u64::MAX, |opening| opening.checkpoint.unwrap_or(0));
-    let newer = found
-        .checkpoints
-        .iter_mut()
-        .filter(|checkpoint| checkpoint.number > taken);
-    for checkpoint in newer.filter(|checkpoint| checkpoint.problem.is_none()) {
-        let name = checkpoint_name(checkpoint.number);
-        let why = found
-            .notes
-            .iter()
-            .find_map(|note| note.strip_prefix(&name)?.strip_prefix(NOT_USED));
-        checkpoint.problem = Some(why.unwrap_or("a store does not take it").into());
+    let Some(opening) = found.opening.as_ref().filter(|opening| !opening.repaired) else {
+        return;
+    };
+    let taken = opening.checkpoint.unwrap_or_default();
+    for checkpoint in &mut found.checkpoints {
+        if checkpoint.number > taken && checkpoint.problem.is_none() {
+            let name = checkpoint_name(checkpoint.number);
+            let mut notes = found.notes.iter();
+            let why = notes.find_map(|note| note.strip_prefix(&name)?.strip_prefix(NOT_USED));
+            checkpoint.problem = Some(why.unwrap_or("a store does not take it").into());
+        }
     }
 }
 
 /// Takes off the changes that came before the checkpoint.
 fn count_replayed(found: &mut Inspection) {
-    if let Ok(opening) = &mut found.opening {
+    if let Some(opening) = &mut found.opening {
         let mut checkpoints = found.checkpoints.iter();
         let from = checkpoints.find(|checkpoint| Some(checkpoint.number) == opening.checkpoint);
         let first = from.and_then(|from| from.first_change).unwrap_or(1);
@@ -214,37 +223,34 @@ fn read_log(
     head: FileHead,
 ) -> (InspectedFile, Option<Vec<(u64, u64)>>) {
     let mut chunks = Vec::new();
-    let Looked { report, head } = records::read(files, name, head, |kind, body| {
-        if kind == kind::CHUNK
-            && let Ok(serial) = Take(body).u64()
-        {
-            chunks.push((serial, record_bytes(body.len()) as u64));
+    let mut first_change = None;
+    let looked = records::read(files, name, head, |kind, body| {
+        match (kind, Take(body).u64()) {
+            (kind::CHUNK, Ok(serial)) => chunks.push((serial, record_bytes(body.len()) as u64)),
+            (kind::BEGIN, Ok(first)) => first_change = Some(first),
+            _ => {}
         }
     });
-    let first_change = head.map(|head| head.first_change);
     let report = InspectedFile {
         first_change,
-        ..report
+        ..looked.report
     };
-    (report, first_change.map(|_| chunks))
+    (report, looked.is_usable.then_some(chunks))
 }
 
-/// What ends early is torn if it is the newest log, or if the next one goes on with the next change; else it is damaged.
+/// What ends early is torn if it is a log, and if the next one that has changes goes on with the next; else it is damaged.
 fn tell_torn(reports: &mut [InspectedFile]) {
-    // Of the log after: its first change.
-    let mut after: Option<Option<u64>> = None;
+    // Of the log after that has changes: the first of them.
+    let mut after = None;
     for report in reports.iter_mut().rev() {
         let is_log = matches!(Name::of(&report.name), Some(Name::Log(_)));
-        let next = report
-            .first_change
-            .map(|first| first.saturating_add(report.changes));
+        let first = report.first_change;
+        let next = first.map(|first| first.saturating_add(report.changes));
         if let FileState::Torn(tear) = &report.state
-            && !(is_log && after.is_none_or(|first| first.is_some() && first == next))
+            && !(is_log && (after.is_none() || next.is_none() || next == after))
         {
             report.state = FileState::Damaged(tear.clone());
         }
-        if is_log {
-            after = Some(report.first_change);
-        }
+        after = first.or(after);
     }
 }

@@ -40,6 +40,30 @@ impl PowerFiles {
         *self.left.lock()
     }
 
+    /// A directory with these files, all of them safe.
+    pub(super) fn of(files: &[(String, Vec<u8>)]) -> Self {
+        let contents = files.iter().map(|(name, bytes)| {
+            let content = Content {
+                bytes: bytes.clone(),
+                safe: bytes.len(),
+            };
+            (name.clone(), Arc::new(Mutex::new(content)))
+        });
+        let files = Self::default();
+        *files.names.lock() = contents.collect();
+        files.power(u64::MAX);
+        files
+    }
+
+    /// What there is.
+    pub(super) fn all(&self) -> Vec<(String, Vec<u8>)> {
+        let names = self.names.lock();
+        let contents = names
+            .iter()
+            .map(|(name, content)| (name.clone(), content.lock().bytes.clone()));
+        contents.collect()
+    }
+
     /// The same directory after the machine has started again.
     pub(super) fn after_power_cut(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
         let (names, safe) = (self.names.lock(), self.safe.lock());
@@ -49,7 +73,10 @@ impl PowerFiles {
             let Some(content) = either[usize::from(rng.next_u64() % 2 == 0)] else {
                 continue;
             };
-            left.insert(name.clone(), Arc::new(Mutex::new(half(&content.lock(), rng))));
+            left.insert(
+                name.clone(),
+                Arc::new(Mutex::new(half(&content.lock(), rng))),
+            );
         }
         Self {
             safe: Arc::new(Mutex::new(left.clone())),
@@ -172,7 +199,9 @@ impl Written for PowerFile {
         let mut content = self.content.lock();
         if spent.is_err() {
             // Some of it may have gone out.
-            content.bytes.extend(pieces.iter().take(1).flat_map(|piece| *piece));
+            content
+                .bytes
+                .extend(pieces.iter().take(1).flat_map(|piece| *piece));
             return spent;
         }
         content.bytes.extend(pieces.concat());

@@ -38,7 +38,6 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: u32,
-    pub(crate) place: u64,
     pub(crate) body: &'a [u8],
 }
 
@@ -91,12 +90,14 @@ impl Scan {
         let at = self.have(bytes)? + RECORD_HEAD;
         let body = &self.buffer[at..at + head.len];
         if !head.fits(body) {
-            return torn(format!("the checksum of its {} bytes does not fit", head.len));
+            return torn(format!(
+                "the checksum of its {} bytes does not fit",
+                head.len
+            ));
         }
         self.place += bytes as u64;
         Ok(Ok(Record {
             kind: head.kind,
-            place,
             body,
         }))
     }

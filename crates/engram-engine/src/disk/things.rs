@@ -22,6 +22,7 @@ pub(crate) mod kind {
     pub(crate) const CHANGES: u32 = 5;
     pub(crate) const TABLE_CREATED: u32 = 6;
     pub(crate) const TABLE_DROPPED: u32 = 7;
+    pub(crate) const BEGIN: u32 = 8;
     pub(crate) const LOGS: u32 = 16;
     pub(crate) const TABLE: u32 = 17;
     pub(crate) const ITEMS: u32 = 18;
@@ -110,7 +111,12 @@ pub(crate) trait Forms {
     }
 
     /// Puts an item; `serial` names its chunks, which are written before it.
-    fn item(&mut self, body: &mut Vec<u8>, item: ItemRef<'_>, serial: &impl Fn(&Arc<Chunk>) -> u64) {
+    fn item(
+        &mut self,
+        body: &mut Vec<u8>,
+        item: ItemRef<'_>,
+        serial: &impl Fn(&Arc<Chunk>) -> u64,
+    ) {
         body.put_u64(item.key);
         body.put_f64(item.priority);
         match item.trajectory {
@@ -209,7 +215,9 @@ fn next(take: &mut Take<'_>, known: usize, what: &str) -> Result<(), Damage> {
     if number as usize == known {
         return Ok(());
     }
-    Damage::new(format!("{what} {number} follows {known} others; {known} should"))
+    Damage::new(format!(
+        "{what} {number} follows {known} others; {known} should"
+    ))
 }
 
 fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, Damage> {
@@ -290,6 +298,7 @@ impl Known {
         Ok((serial, Some(chunk)))
     }
 
+    /// An item whose trajectory's parts are to be checked.
     pub(crate) fn item(
         &self,
         take: &mut Take<'_>,
@@ -318,9 +327,10 @@ impl Known {
                     slices: slices_in(take)?,
                 }))
             }
-            other => return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known")),
+            other => {
+                return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known"));
+            }
         };
-        trajectory.check_parts()?;
         Ok(NewItem {
             key,
             trajectory,
@@ -331,7 +341,9 @@ impl Known {
 
 fn cell_in(take: &mut Take<'_>) -> Result<CellSpec, Damage> {
     let dtype = dtype_in(take.u8()?)?;
-    let axes = take.list(8, |take| Ok(usize::try_from(take.u64()?).unwrap_or(usize::MAX)))?;
+    let axes = take.list(8, |take| {
+        Ok(usize::try_from(take.u64()?).unwrap_or(usize::MAX))
+    })?;
     let cell = CellSpec {
         dtype,
         shape: axes.into(),

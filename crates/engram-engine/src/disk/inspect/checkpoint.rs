@@ -9,7 +9,7 @@ use crate::disk::saved::{check, first_logs, table_in};
 use crate::disk::things::kind;
 
 use super::Chunks;
-use super::records::{self, Looked};
+use super::records;
 use super::report::{FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Tear};
 
 /// Reads its file, and the tables in it.
@@ -19,7 +19,7 @@ pub(super) fn read(
     head: FileHead,
 ) -> (InspectedFile, Vec<InspectedTable>) {
     let mut tables: Vec<InspectedTable> = Vec::new();
-    let Looked { report, .. } = records::read(files, name, head, |kind, body| {
+    let looked = records::read(files, name, head, |kind, body| {
         let mut take = Take(body);
         match (kind, tables.last_mut()) {
             (kind::TABLE, _) => tables.extend(table(&mut take)),
@@ -28,7 +28,7 @@ pub(super) fn read(
         }
     });
     tables.sort_by(|one, other| one.name.cmp(&other.name));
-    (report, tables)
+    (looked.report, tables)
 }
 
 fn table(take: &mut Take<'_>) -> Option<InspectedTable> {
@@ -71,7 +71,7 @@ pub(super) fn verify(
         }
     };
     if let Ok(said) = said {
-        found.made = Some(said.made);
+        found.made = Some(said.moment.system);
         found.first_change = Some(said.first_change);
     }
     found

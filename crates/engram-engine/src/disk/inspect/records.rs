@@ -14,11 +14,11 @@ const SEARCHED: u64 = 256 << 20;
 /// A file that was read.
 pub(super) struct Looked {
     pub(super) report: InspectedFile,
-    /// If it is right.
-    pub(super) head: Option<FileHead>,
+    /// Its head is right: a store reads it up to where it stops to pass.
+    pub(super) is_usable: bool,
 }
 
-/// A file whose head should be this one (its first change aside), or what is wrong with it.
+/// A file whose head should be this one, or what is wrong with it.
 pub(super) fn open(files: &dyn Files, name: &str, head: FileHead) -> Result<Scan, FileState> {
     let unusable = |why: String| Err(FileState::Unusable(why));
     let scan = match files.open(name).and_then(Scan::new) {
@@ -52,7 +52,7 @@ pub(super) fn read(
     head: FileHead,
     mut tell: impl FnMut(u32, &[u8]),
 ) -> Looked {
-    let mut report = nothing(files, name, FileState::Whole);
+    let mut report = unread(files, name, FileState::Whole);
     let mut scan = match open(files, name, head) {
         Ok(scan) => scan,
         Err(mut state) => {
@@ -64,7 +64,10 @@ pub(super) fn read(
                 count(&mut Scan::after(file, head, report.bytes), tear);
             }
             report.state = state;
-            return Looked { report, head: None };
+            return Looked {
+                report,
+                is_usable: false,
+            };
         }
     };
     report.state = loop {
@@ -96,17 +99,12 @@ pub(super) fn read(
     };
     Looked {
         report,
-        head: Some(scan.head),
+        is_usable: true,
     }
 }
 
-/// A file that was never finished.
-pub(super) fn unfinished(files: &dyn Files, name: &str) -> InspectedFile {
-    nothing(files, name, FileState::Unfinished)
-}
-
 /// A file of which nothing was read.
-fn nothing(files: &dyn Files, name: &str, state: FileState) -> InspectedFile {
+pub(super) fn unread(files: &dyn Files, name: &str, state: FileState) -> InspectedFile {
     let bytes = files.open(name).and_then(|file| file.len());
     InspectedFile {
         name: name.into(),

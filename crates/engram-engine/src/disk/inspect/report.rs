@@ -9,14 +9,17 @@ pub struct Inspection {
     pub in_use: Option<String>,
     /// Random number of the store; `None` where there is none.
     pub store: Option<u64>,
-    /// Files of ours but for `LOCK`: checkpoints, then logs, then those not finished, each in order.
+    /// Files of ours but for `LOCK`: checkpoints, then logs, then those not finished, then those that a repair set
+    /// aside, each in order.
     pub files: Vec<InspectedFile>,
     /// Names of files that are not ours, in order.
     pub others: Vec<String>,
     /// In order.
     pub checkpoints: Vec<InspectedCheckpoint>,
-    /// What a store would begin with, or why it would not open.
-    pub opening: Result<Opening, String>,
+    /// What a store would begin with; `None` where not even a repair would find any.
+    pub opening: Option<InspectedOpening>,
+    /// Why a store would not open without a repair.
+    pub refusal: Option<String>,
     /// What a store would say when it opens, and what could not be looked at.
     pub notes: Vec<String>,
 }
@@ -30,7 +33,7 @@ pub struct InspectedFile {
     pub bytes: u64,
     /// Records that pass, up to the first that does not.
     pub records: u64,
-    /// Of a log: the number of its first change, as far as it can be read.
+    /// Of a log: the number of its first change; `None` where it holds chunks alone, or it cannot be read.
     pub first_change: Option<u64>,
     /// Of a log: changes in those records.
     pub changes: u64,
@@ -51,6 +54,8 @@ pub enum FileState {
     Unusable(String),
     /// It was never finished: the next to open the directory removes it.
     Unfinished,
+    /// A repair had no use for it.
+    SetAside,
 }
 
 /// Where a file stops to pass.
@@ -102,7 +107,9 @@ pub struct InspectedTable {
 
 /// What a store begins with.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Opening {
+pub struct InspectedOpening {
+    /// Something is lost: it opens if it is told to repair.
+    pub repaired: bool,
     /// The checkpoint that it takes.
     pub checkpoint: Option<u64>,
     /// Changes that are replayed after it.
@@ -117,10 +124,14 @@ impl Inspection {
     /// What is damaged or lost, in words; nothing where a store opens with all that was acknowledged.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let refused = self.opening.as_ref().err();
-        let refused = refused.map(|why| format!("no store can be opened here: {why}"));
+        let repair = match self.opening {
+            Some(_) => " without repair",
+            None => "",
+        };
+        let refused = self.refusal.iter();
+        let refused = refused.map(|why| format!("no store can be opened here{repair}: {why}"));
         let files = self.files.iter().filter_map(InspectedFile::problem);
-        let mut problems: Vec<String> = refused.into_iter().chain(files).collect();
+        let mut problems: Vec<String> = refused.chain(files).collect();
         for InspectedCheckpoint {
             number, problem, ..
         } in &self.checkpoints
@@ -143,13 +154,13 @@ impl InspectedFile {
     fn problem(&self) -> Option<String> {
         let name = &self.name;
         match &self.state {
-            FileState::Whole | FileState::Torn(_) | FileState::Unfinished => None,
             FileState::Unusable(why) => Some(format!("{name} cannot be used: {why}")),
             FileState::Damaged(tear) => {
                 let Tear { place, why, .. } = tear;
                 let after = tear.after();
                 Some(format!("{name} is damaged at byte {place}: {why}{after}"))
             }
+            _ => None,
         }
     }
 }
