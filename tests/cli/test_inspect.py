@@ -5,6 +5,7 @@ import json
 import os
 import re
 
+import numpy as np
 import pytest
 from damage import (
     CHANGES,
@@ -27,14 +28,14 @@ from engram.cli.inspect import _age
 from engram.errors import StorageError
 
 FIRST, SECOND = "checkpoint-0000000001", "checkpoint-0000000002"
-LOG_1, LOG_2, LOG_3 = (f"log-{number:010}" for number in (1, 2, 3))
+LOG_1, LOG_2, LOG_4 = (f"log-{number:010}" for number in (1, 2, 4))
 
 UNREAD = "which a store does not read"
 
 
-def fill(store, table, count):
-    for value in range(count):
-        store.insert({"x": value}, {table: 1.0})
+def fill(store, table, count, noise=1_000):
+    for _ in range(count):
+        store.insert({"x": np.frombuffer(os.urandom(noise), np.uint8)}, {table: 1.0})
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def path(tmp_path):
     """Two checkpoints, and what came before, between and after them.
 
     log-1: tables `a` and `b` (changes 1 and 2), 6 items of `a` (3 to 8); checkpoint-1; log-2: 4 of `b` (9 to 12);
-    checkpoint-2; log-3: 3 of `a` (13 to 15).
+    checkpoint-2; log-4: 3 of `a` (13 to 15).
     """
     path = tmp_path / "store"
     with Store.open(path, [Table("a", max_size=100), Table("b", max_size=100)]) as store:
@@ -110,12 +111,12 @@ def test_a_whole_directory(inspect, path):
     assert re.fullmatch(r"1 +\d+ seconds? +6 +912 B +verified +a 6, b 0 *", text.splitlines()[6])
     assert re.fullmatch(r"2 +\d+ seconds? +10 +1\.5 KiB +verified +a 6, b 4 *", text.splitlines()[7])
     assert lines[8] == ["file", "bytes", "records", "changes", "state"]
-    changes = {LOG_1: ["8"], LOG_2: ["4"], LOG_3: ["3"]}
-    for line, name in zip(lines[9:], (FIRST, SECOND, LOG_1, LOG_2, LOG_3), strict=True):
+    changes = {LOG_1: ["8"], LOG_2: ["4"], LOG_4: ["3"]}
+    for line, name in zip(lines[9:], (FIRST, SECOND, LOG_1, LOG_2, LOG_4), strict=True):
         assert (line[0], line[4:]) == (name, [*changes.get(name, []), "whole"])
         told, records_there = file(found, name), records(path / name)
         assert (told["bytes"], told["records"]) == ((path / name).stat().st_size, len(records_there))
-    assert [file(found, name)["first_change"] for name in (LOG_1, LOG_2, LOG_3)] == [1, 9, 13]
+    assert [file(found, name)["first_change"] for name in (LOG_1, LOG_2, LOG_4)] == [1, 9, 13]
     assert [each["first_change"] for each in found["checkpoints"]] == [9, 13]
     assert found["opening"]["tables"][0] == {"name": "a", "items": 9, "bytes": 4104, "last_change": 15}
     assert sizes(found) == opened(path)
@@ -180,46 +181,46 @@ def test_no_store(inspect, run, tmp_path):
 
 
 def test_damage_within_the_newest_log(inspect, path):
-    place = places(path / LOG_3, CHANGES)[0]
-    flip(path / LOG_3, place + RECORD_HEAD)
+    place = places(path / LOG_4, CHANGES)[0]
+    flip(path / LOG_4, place + RECORD_HEAD)
     status, text, found = inspect(path)
-    why = f"the checksum of its {body_length(path / LOG_3, place)} bytes does not fit"
+    why = f"the checksum of its {body_length(path / LOG_4, place)} bytes does not fit"
     assert found["problems"] == [
-        f"{LOG_3} is damaged at byte {place}: {why}; 4 whole records with 2 changes follow, {UNREAD}"
+        f"{LOG_4} is damaged at byte {place}: {why}; 4 whole records with 2 changes follow, {UNREAD}"
     ]
     assert status == 1
     assert re.search(r"^store \w+, 5 files of 6.6 KiB: 1 problem$", text, re.MULTILINE)
-    assert re.search(rf"^{LOG_3} .* 3 +0 +damaged at byte {place}$", text, re.MULTILINE)
-    told = file(found, LOG_3)
+    assert re.search(rf"^{LOG_4} .* 3 +0 +damaged at byte {place}$", text, re.MULTILINE)
+    told = file(found, LOG_4)
     assert (told["state"], told["place"], told["why"]) == ("damaged", place, why)
     assert (told["records"], told["records_after"], told["changes_after"]) == (3, 4, 2)
     assert sizes(found) == {"a": 6, "b": 4} == opened(path)
 
 
 def test_damage_in_several_places_and_in_heads(inspect, path):
-    first, second, third = places(path / LOG_3, CHANGES)
+    first, second, third = places(path / LOG_4, CHANGES)
     for place in (first, second):
-        flip(path / LOG_3, place + 8)  # its length
+        flip(path / LOG_4, place + 8)  # its length
     why = "the checksum of a record's head does not fit"
     _, _, found = inspect(path)
     assert found["problems"] == [
-        f"{LOG_3} is damaged at byte {first}: {why}; 3 whole records with 1 change follow, {UNREAD}"
+        f"{LOG_4} is damaged at byte {first}: {why}; 3 whole records with 1 change follow, {UNREAD}"
     ]
-    flip(path / LOG_3, third)
-    flip(path / LOG_3, places(path / LOG_2, CHUNK)[1] + RECORD_HEAD)
+    flip(path / LOG_4, third)
+    flip(path / LOG_4, places(path / LOG_2, CHUNK)[1] + RECORD_HEAD)
     _, _, found = inspect(path)
     assert found["problems"][0].endswith("; 1 whole record follows, " + UNREAD)
 
 
 def test_the_newest_log_ends_within_a_record(inspect, path):
-    place = places(path / LOG_3, CHANGES)[-1]
-    os.truncate(path / LOG_3, place + RECORD_HEAD + 9)
+    place = places(path / LOG_4, CHANGES)[-1]
+    os.truncate(path / LOG_4, place + RECORD_HEAD + 9)
     status, text, found = inspect(path)
     assert (status, found["problems"]) == (0, [])
-    length = body_length(path / LOG_3, place)
+    length = body_length(path / LOG_4, place)
     why = f"it says it has {length} bytes; the file has 9 more"
-    assert found["notes"] == [f"{LOG_3} ends at byte {place}: {why}; 33 bytes follow, which nobody was told of"]
-    assert re.search(rf"^{LOG_3} .* 2 +torn at byte {place}$", text, re.MULTILINE)
+    assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 bytes follow, which nobody was told of"]
+    assert re.search(rf"^{LOG_4} .* 2 +torn at byte {place}$", text, re.MULTILINE)
     assert sizes(found) == {"a": 8, "b": 4} == opened(path)
 
 
@@ -246,7 +247,7 @@ def test_damage_to_chunks_of_the_newest_checkpoint(inspect, path):
     place = places(path / LOG_2, CHUNK)[1]
     flip(path / LOG_2, place + RECORD_HEAD)
     status, text, found = inspect(path)
-    refused = f"{path}: changes 10 to 12 are missing before {LOG_3}"
+    refused = f"{path}: changes 10 to 12 are missing before {LOG_4}"
     torn = f"{LOG_2} ends at byte {place}: the checksum of its 125 bytes does not fit"
     assert status == 1
     assert found["opening"] is None
@@ -307,11 +308,11 @@ def test_a_log_that_is_gone(inspect, path):
 
 
 def test_the_log_that_replay_begins_with_is_gone(inspect, path):
-    (path / LOG_3).unlink()
+    (path / LOG_4).unlink()
     _, _, found = inspect(path)
     assert found["problems"] == [
-        f"no store can be opened here: {path}: {LOG_3} is missing",
-        f"{SECOND} cannot be used: {LOG_3}, which it needs, is missing",
+        f"no store can be opened here: {path}: {LOG_4} is missing",
+        f"{SECOND} cannot be used: {LOG_4}, which it needs, is missing",
     ]
 
 
@@ -332,18 +333,18 @@ def test_changes_that_are_missing_in_between(inspect, tmp_path, checkpoints):
 
 
 def test_a_head_that_is_damaged(inspect, path):
-    flip(path / LOG_3, 33)
+    flip(path / LOG_4, 33)
     why = "its first 48 bytes are damaged"
     status, _, found = inspect(path)
     assert found["problems"][1:] == [
-        f"{LOG_3} is damaged at byte 0: {why}; 8 whole records with 3 changes follow, {UNREAD}",
-        f"{FIRST} cannot be used: {LOG_3}, which it needs, cannot be used",
-        f"{SECOND} cannot be used: {LOG_3}, which it needs, cannot be used",
+        f"{LOG_4} is damaged at byte 0: {why}; 8 whole records with 3 changes follow, {UNREAD}",
+        f"{FIRST} cannot be used: {LOG_4}, which it needs, cannot be used",
+        f"{SECOND} cannot be used: {LOG_4}, which it needs, cannot be used",
     ]
     assert status == 1
-    os.truncate(path / LOG_3, 0)
+    os.truncate(path / LOG_4, 0)
     _, _, found = inspect(path)
-    assert found["problems"][1] == f"{LOG_3} is damaged at byte 0: it has 0 bytes; its head alone takes {FILE_HEAD}"
+    assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes; its head alone takes {FILE_HEAD}"
 
 
 def test_another_version(inspect, path):
@@ -374,19 +375,19 @@ def test_files_of_other_stores_under_our_names(inspect, path, tmp_path):
 
 
 def test_what_was_never_finished(inspect, path):
-    (path / f"{LOG_3}.tmp").write_bytes(b"ENGRAM")
+    (path / f"{LOG_4}.tmp").write_bytes(b"ENGRAM")
     status, text, found = inspect(path)
     assert status == 0
-    assert re.search(rf"^{LOG_3}\.tmp +6 B +0 +unfinished$", text, re.MULTILINE)
+    assert re.search(rf"^{LOG_4}\.tmp +6 B +0 +unfinished$", text, re.MULTILINE)
     assert opened(path) == sizes(found)
-    assert not (path / f"{LOG_3}.tmp").exists()
+    assert not (path / f"{LOG_4}.tmp").exists()
 
 
 def test_a_file_that_cannot_be_read(inspect, path):
-    (path / LOG_3).unlink()
-    (path / LOG_3).mkdir()
+    (path / LOG_4).unlink()
+    (path / LOG_4).mkdir()
     _, _, found = inspect(path)
-    assert found["problems"][1] == f"{LOG_3} cannot be used: it cannot be read: Is a directory (os error 21)"
+    assert found["problems"][1] == f"{LOG_4} cannot be used: it cannot be read: Is a directory (os error 21)"
 
 
 def test_a_lock_that_cannot_be_read(inspect, path):

@@ -80,10 +80,10 @@ def _head(found: Inspection) -> str:
 
 
 def _begins(opening: InspectedOpening) -> str:
-    replayed = f"replays {_counted(opening.changes, 'change')}"
-    begun = "" if opening.checkpoint is None else f"begins with checkpoint {opening.checkpoint} and "
-    how = " with repair" if opening.repaired else ""
-    return f"opened{how}, it {begun}{replayed}; it is {_age(opening.age)} old"
+    repair = " with repair" if opening.repaired else ""
+    checkpoint = "" if opening.checkpoint is None else f"begins with checkpoint {opening.checkpoint} and "
+    changes = _counted(opening.changes, "change")
+    return f"a store opened here{repair} {checkpoint}replays {changes}; it is {_age(opening.age)} old"
 
 
 def _tables(tables: Iterable[InspectedTable]) -> Table:
