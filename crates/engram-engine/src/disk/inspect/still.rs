@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -118,6 +117,10 @@ impl Read for StillFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
-        self.file.read_exact_at(buffer, place)
+        Read::read_at(&*self.file, buffer, place)
+    }
+
+    fn expect(&self, place: u64, len: u64) {
+        self.file.expect(place, len);
     }
 }
