@@ -44,8 +44,11 @@ impl Moment {
     }
 
     /// Where the store's clock goes on: what passed while nobody had it open counts, unless the system's clock
-    /// went back.
+    /// went back. That of a new store begins with 0.
     fn resumed(self) -> u64 {
+        if self == Self::default() {
+            return 0;
+        }
         let passed = Self::new(0).system.saturating_sub(self.system);
         let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
         self.clock.saturating_add(passed)
