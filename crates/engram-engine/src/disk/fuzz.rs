@@ -181,7 +181,7 @@ fn no_directory_does_harm() {
             };
             // A file of another store may be the only one.
             if !is_forged && found.store == Some(*store) {
-                past.recognise(&mut found.tables, &what);
+                past.recognise(&mut found.tables, repair, &what);
             }
             taken += u64::from(!repair);
             repaired += u64::from(repair);
