@@ -8,6 +8,7 @@ mod chunk_log;
 mod direct;
 mod file;
 mod files;
+mod inspect;
 mod journal;
 mod lock;
 mod log;
@@ -23,6 +24,10 @@ mod scan;
 mod storage;
 mod things;
 
+pub use inspect::{
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear, inspect,
+};
 pub use journal::Durability;
 pub use recover::Progress;
 pub(crate) use recover::read_directory;

@@ -8,6 +8,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::file::{FILE_HEAD, RECORD_HEAD, padding, record_head};
+use super::files::Files;
+use super::inspect::look;
 use super::life::{Past, begin};
 use super::power::PowerFiles;
 use super::recover::{Recovered, recover};
@@ -157,6 +159,11 @@ fn no_directory_does_harm() {
         let is_forged = spoil(&mut files, &bases[chance.below(bases.len())].0, &mut chance);
         let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
         let files = PowerFiles::of(&files);
+        let (looked, peak) = peak_of(|| look(&files, &files.list().unwrap()));
+        assert!(
+            peak <= ANYWAY + PER_BYTE * bytes,
+            "{what}: {bytes} bytes took {peak} to inspect"
+        );
         for repair in [false, true] {
             let (found, peak) = peak_of(|| read(&files, repair));
             largest = largest.max(peak);
@@ -164,12 +171,17 @@ fn no_directory_does_harm() {
                 peak <= ANYWAY + PER_BYTE * bytes,
                 "{what}: {bytes} bytes took {peak}"
             );
+            let opened = looked
+                .opening
+                .as_ref()
+                .filter(|opened| opened.repaired == repair);
+            assert_eq!(opened.is_some(), found.is_some(), "{what}: {looked:?}");
             let Some(mut found) = found else {
                 continue;
             };
             // A file of another store may be the only one.
             if !is_forged && found.store == Some(*store) {
-                past.recognise(&mut found.tables, &what);
+                past.recognise(&mut found.tables, repair, &what);
             }
             taken += u64::from(!repair);
             repaired += u64::from(repair);

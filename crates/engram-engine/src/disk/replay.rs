@@ -217,7 +217,7 @@ pub(super) fn nobodys() -> Result<Arc<Chunk>, Damage> {
     };
     let origin = Origin {
         key: 0,
-        episodes: Default::default(),
+        episodes: std::iter::once(0).collect(),
         first_step: 0,
         steps: 0,
     };

@@ -8,6 +8,9 @@ use super::bytes::Damage;
 use super::file::{FILE_HEAD, FileHead, NoHead, RECORD_HEAD, RecordHead, record_bytes};
 use super::files::Read;
 
+/// Records begin at multiples of it.
+const STEP: u64 = 8;
+
 /// A file's records, in order, up to the first that does not pass.
 #[derive(Debug)]
 pub(crate) struct Scan {
@@ -48,7 +51,12 @@ impl Scan {
         }
         let mut head = [0; FILE_HEAD];
         file.read_at(&mut head, 0)?;
-        Ok(FileHead::read(&head).map(|head| Self {
+        Ok(FileHead::read(&head).map(|head| Self::after(file, head, len)))
+    }
+
+    /// Goes on after a head that was read, or that is damaged and known from elsewhere.
+    pub(crate) fn after(file: Box<dyn Read>, head: FileHead, len: u64) -> Self {
+        Self {
             file: file.into(),
             head,
             place: FILE_HEAD as u64,
@@ -56,7 +64,7 @@ impl Scan {
             block: Block::default(),
             from: 0,
             ahead: None,
-        }))
+        }
     }
 
     /// Where the next record begins, or what is torn.
@@ -89,17 +97,7 @@ impl Scan {
             return Ok(Err(End::Whole));
         }
         let torn = |why: String| Ok(Err(End::Torn { place, why }));
-        let left = self.len - place;
-        if left < RECORD_HEAD as u64 {
-            return torn(format!(
-                "{left} bytes are left; a record's head alone takes {RECORD_HEAD}"
-            ));
-        }
-        let at = self.have(RECORD_HEAD)?;
-        let mut head = [0; RECORD_HEAD];
-        head.copy_from_slice(&self.block.filled()[at..at + RECORD_HEAD]);
-        let head = RecordHead::read(&head, self.head.number, place, left - RECORD_HEAD as u64);
-        let head = match head {
+        let head = match self.record_head()? {
             Ok(head) => head,
             Err(Damage(why)) => return torn(why),
         };
@@ -111,6 +109,35 @@ impl Scan {
             ));
         }
         Ok(Ok((head.kind, at, head.len)))
+    }
+
+    /// What the head at `place` says, if it passes.
+    fn record_head(&mut self) -> io::Result<Result<RecordHead, Damage>> {
+        let left = self.len.saturating_sub(self.place);
+        let Some(after) = left.checked_sub(RECORD_HEAD as u64) else {
+            let why = format!("{left} bytes are left; a record's head alone takes {RECORD_HEAD}");
+            return Ok(Err(Damage(why)));
+        };
+        let at = self.have(RECORD_HEAD)?;
+        let mut head = [0; RECORD_HEAD];
+        head.copy_from_slice(&self.block.filled()[at..at + RECORD_HEAD]);
+        Ok(RecordHead::read(&head, self.head.number, self.place, after))
+    }
+
+    /// Goes from a record that does not pass to the next place where a head does; false where there is none within
+    /// `most` bytes, from which what was looked at is taken.
+    pub(crate) fn search(&mut self, most: &mut u64) -> io::Result<bool> {
+        // A head that passes says where its body ends, whatever became of that.
+        let head = self.record_head()?;
+        self.place += head.map_or(STEP, |head| record_bytes(head.len) as u64);
+        while self.place < self.len && *most >= STEP {
+            if self.record_head()?.is_ok() {
+                return Ok(true);
+            }
+            self.place += STEP;
+            *most -= STEP;
+        }
+        Ok(false)
     }
 
     /// The body of a record that passed before, as it is now.
@@ -136,6 +163,10 @@ impl Scan {
         let at = at.map_or(usize::MAX, |at| usize::try_from(at).unwrap_or(usize::MAX));
         if at.saturating_add(bytes) <= self.block.filled().len() {
             return Ok(at);
+        }
+        if at > self.block.filled().len() {
+            // It goes on elsewhere.
+            self.end();
         }
         let mut rest = self.block.filled().get(at..).unwrap_or_default().to_vec();
         self.from = self.place;
