@@ -3,12 +3,16 @@
 mod bytes;
 mod changes;
 mod checkpoint;
+mod chunk_log;
 mod file;
 mod files;
 mod journal;
+mod log;
 mod log_writer;
 mod names;
+mod pending;
 mod ranges;
+mod records;
 mod recover;
 mod saved;
 mod scan;

@@ -24,5 +24,5 @@ pub use outbox::Outbox;
 pub use session::Session;
 pub use stream::{Batch, Stream, StreamOptions};
 pub use table::Table;
-pub use ticket::{InsertTicket, Safe, SampleTicket};
+pub use ticket::{InsertTicket, Room, Safe, SampleTicket};
 pub use wait::{Patience, Waited, wait};

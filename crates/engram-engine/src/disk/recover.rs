@@ -15,7 +15,7 @@ use super::changes::Change;
 use super::checkpoint::Logs;
 use super::file::{FileHead, Kind, NoHead, VERSION, record_bytes};
 use super::files::Files;
-use super::journal::Log;
+use super::log::Log;
 use super::names::{Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
 use super::saved::{check, first_logs, tables};
@@ -283,7 +283,7 @@ impl<'a> Reader<'a> {
             let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
-                log.hold(&chunk, serial, bytes);
+                drop(log.hold(&chunk, serial, bytes));
                 self.chunks.insert(serial, Arc::new(chunk));
             } else {
                 let other = Other {
@@ -313,7 +313,7 @@ impl<'a> Reader<'a> {
         let body = scan.body_at(other.place, other.bytes)?;
         let (_, chunk) = known.chunk(&body, |_| true)?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);
-        log.hold(&chunk, serial, other.bytes as u64);
+        drop(log.hold(&chunk, serial, other.bytes as u64));
         other.used = Arc::downgrade(&chunk);
         Ok(chunk)
     }
@@ -327,22 +327,30 @@ impl<'a> Reader<'a> {
         for (place, number) in logs.iter().enumerate() {
             let name = log_name(*number);
             let mut scan = self.open(&name, Kind::Log, *number)?;
-            if scan.head.first_change != next {
-                let last = scan.head.first_change.saturating_sub(1);
-                let torn = self.out.notes.last().map_or_else(String::new, |torn| format!(" ({torn})"));
-                return Err(self.lost(&format!("changes {next} to {last} are missing before {name}{torn}")));
-            }
             let mut known = Known::default();
+            let mut begun = false;
             let end = loop {
                 let record = match scan.next() {
                     Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
                     Ok(Err(end)) => break end,
                     Ok(Ok(record)) => record,
                 };
-                if record.kind != kind::CHUNK && !known.take(record.kind, record.body)? {
-                    let (kind, body) = (record.kind, record.body.to_vec());
-                    self.change(kind, &body, &known, &mut next)?;
+                if record.kind == kind::CHUNK || known.take(record.kind, record.body)? {
+                    continue;
                 }
+                if record.kind == kind::BEGIN {
+                    let found = Take(record.body).u64()?;
+                    if found != next {
+                        return Err(self.gap(&name, next, found));
+                    }
+                    begun = true;
+                    continue;
+                }
+                if !begun {
+                    return Err(Damage(format!("{name} does not say where it begins")).into());
+                }
+                let (kind, body) = (record.kind, record.body.to_vec());
+                self.change(kind, &body, &known, &mut next)?;
             };
             if let End::Torn { place: torn, why } = end {
                 let left = scan.len() - torn;
@@ -357,6 +365,17 @@ impl<'a> Reader<'a> {
         self.out.replayed = logs.to_vec();
         self.out.next_change = next;
         Ok(())
+    }
+
+    fn gap(&self, name: &str, next: u64, found: u64) -> Trouble {
+        let torn = self.out.notes.last();
+        let torn = torn.map_or_else(String::new, |torn| format!(" ({torn})"));
+        if found < next {
+            let what = format!("{name} begins with change {found}; {next} should follow{torn}");
+            return Trouble::Damaged(Damage(what));
+        }
+        let last = found.saturating_sub(1);
+        self.lost(&format!("changes {next} to {last} are missing before {name}{torn}"))
     }
 
     fn lost(&self, what: &str) -> Trouble {

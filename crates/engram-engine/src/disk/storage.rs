@@ -12,15 +12,14 @@ use engram_core::{Error, OpSink, Result, Snapshot, TableOptions, TableState, Tra
 use parking_lot::Mutex;
 
 use super::checkpoint::{self, Logs, Saved};
+use super::chunk_log::ChunkLog;
 use super::files::{Files, SystemFiles};
-use super::journal::{Durability, Journal, Mark, Start, Usage};
+use super::journal::{Durability, Journal, Mark, Start};
+use super::log;
 use super::log_writer::LogWriter;
 use super::names::{LOCK, Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
 use super::recover::{Recovered, recover};
-
-/// Of a log's bytes, so many per 100 are in use, or a checkpoint moves them elsewhere.
-const WORTH_KEEPING: u64 = 50;
 
 /// How a store lives on disk.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +49,10 @@ pub(crate) struct Storage {
 struct Books {
     /// The newest checkpoint's number.
     checkpoint: u64,
+    /// The newest log's.
+    log: u64,
+    /// Logs before this one are synced.
+    unsynced: u64,
     /// Checkpoints that are good, and what they need.
     good: BTreeMap<u64, Needs>,
     /// Checkpoints that are there and were not read whole: they stay, with what they need.
@@ -99,7 +102,7 @@ pub(crate) struct Moment {
 pub struct Checkpoint {
     /// Its number.
     pub number: u64,
-    /// Bytes of its file.
+    /// Bytes that were written: its own file, and chunks that were in no log, or were moved.
     pub bytes: u64,
     /// Items that it has.
     pub items: u64,
@@ -151,8 +154,9 @@ impl Storage {
                 logs: std::mem::take(&mut found.logs),
             },
         );
-        let writer = LogWriter::new(&journal, log, next_change)
+        let file = log::begin(&*files, store, log)
             .map_err(|error| failed(&*files, "a log cannot be begun", &error))?;
+        let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
         let thread = thread.spawn(|| writer.run());
         let thread = thread.map_err(|error| failed(&*files, "a thread cannot be begun", &error))?;
@@ -165,6 +169,8 @@ impl Storage {
         let storage = Self {
             books: Mutex::new(Books {
                 checkpoint: found.checkpoint,
+                log,
+                unsynced: log,
                 good: needs(good),
                 unread: needs(unread),
             }),
@@ -227,28 +233,38 @@ impl Storage {
     /// [`Error::Storage`] where it cannot be written: the ones before are still good. What `look` fails with.
     pub(crate) fn checkpoint(
         &self,
-        look: impl FnOnce(&dyn Fn() -> Mark) -> Result<(Mark, Moment)>,
+        look: impl FnOnce(Box<dyn FnOnce() -> Mark + '_>) -> Result<(Mark, Moment)>,
     ) -> Result<Checkpoint> {
+        let files = &*self.files;
         let mut books = self.books.lock();
-        let (mark, moment) = look(&|| self.journal.next_log())?;
+        // Made before anybody is held up.
+        books.log += 1;
+        let log = books.log;
+        let file = log::begin(files, self.store, log)
+            .map_err(|error| failed(files, "a log cannot be begun", &error))?;
+        let (mark, moment) = look(Box::new(|| self.journal.next_log(log, file)))?;
         let Moment {
             tables,
             clock,
             next_table,
         } = moment;
-        let sparse = mark.needed.iter().filter(|usage| is_sparse(usage));
+        let sparse = mark.needed.iter().filter(|usage| usage.is_sparse());
         let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
+        books.log += 1;
+        let mut chunks = ChunkLog::new(files, &self.journal, books.log, sparse);
+        let no_chunks = |error: io::Error| failed(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
         let mut items = 0;
         for (_, _, snapshot) in &tables {
             for item in snapshot.items() {
                 items += 1;
                 for chunk in item.trajectory.chunks() {
-                    serials.push(self.journal.keep(chunk, &sparse)?);
+                    serials.push(chunks.keep(chunk).map_err(no_chunks)?);
                 }
             }
         }
-        self.journal.sync()?;
+        let chunk_bytes = chunks.finish().map_err(no_chunks)?;
+        self.sync_logs(&mut books, mark.log)?;
         let number = books.checkpoint + 1;
         let logs = Logs {
             first: mark.log,
@@ -265,16 +281,32 @@ impl Storage {
             options,
             snapshot,
         });
-        let bytes = checkpoint::write(&*self.files, (self.store, number), &logs, saved)
-            .map_err(|error| failed(&*self.files, "a checkpoint cannot be written", &error))?;
+        let bytes = checkpoint::write(files, (self.store, number), &logs, saved)
+            .map_err(|error| failed(files, "a checkpoint cannot be written", &error))?;
         books.checkpoint = number;
         books.good.insert(number, Needs::of(&logs));
         self.retire(&mut books);
         Ok(Checkpoint {
             number,
-            bytes,
+            bytes: bytes + chunk_bytes,
             items,
         })
+    }
+
+    /// Makes safe what logs have so far, whatever the durability, while changes go on.
+    fn sync_logs(&self, books: &mut Books, current: u64) -> Result<()> {
+        self.journal.write_all()?;
+        for log in books.unsynced..=current {
+            match self.files.sync(&log_name(log)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    self.journal.give_up(&error);
+                    return Err(failed(&*self.files, "changes cannot be synced", &error));
+                }
+                _ => {}
+            }
+        }
+        books.unsynced = current;
+        Ok(())
     }
 
     /// Removes what no checkpoint that is kept needs. Where that fails, the next does it.
@@ -352,11 +384,6 @@ impl Opened {
             Ok((mark(), moment))
         })
     }
-}
-
-/// Whether it is worth moving what a log holds.
-fn is_sparse(usage: &Usage) -> bool {
-    usage.used * 100 < usage.bytes * WORTH_KEEPING
 }
 
 /// Cuts off what is torn, makes safe what was replayed, and removes what was not finished.
