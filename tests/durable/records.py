@@ -4,7 +4,6 @@ import struct
 from typing import NamedTuple
 
 FILE_HEAD, RECORD_HEAD = 48, 24
-LOG, CHECKPOINT = 2, 1
 KINDS = {
     1: "layout",
     2: "schema",
@@ -13,6 +12,7 @@ KINDS = {
     5: "changes",
     6: "table created",
     7: "dropped",
+    8: "begin",
     16: "logs",
     17: "table",
     18: "items",
@@ -50,18 +50,17 @@ class Head(NamedTuple):
     kind: int
     store: int
     number: int
-    first_change: int
 
     @classmethod
     def of(cls, path):
         data = path.read_bytes()[:FILE_HEAD]
-        magic, *rest, zero, crc = struct.unpack("<8sIIQQQII", data)
-        assert (magic, zero, crc) == (b"ENGRAM\r\n", 0, crc32c(data[:-4]))
+        magic, *rest, zeros, crc = struct.unpack("<8sIIQQ12sI", data)
+        assert (magic, zeros, crc) == (b"ENGRAM\r\n", bytes(12), crc32c(data[:-4]))
         return cls(*rest)
 
     def put(self, path):
         """Makes it the head of that file, with the checksum that fits."""
-        data = struct.pack("<8sIIQQQI", b"ENGRAM\r\n", *self, 0)
+        data = struct.pack("<8sIIQQ12x", b"ENGRAM\r\n", *self)
         content = path.read_bytes()
         path.write_bytes(data + struct.pack("<I", crc32c(data)) + content[FILE_HEAD:])
 

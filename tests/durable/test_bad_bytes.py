@@ -3,14 +3,14 @@
 import pytest
 import records
 from kinds import checkpointed, copied, logged, logged_twice, open_kinds, state
-from records import FILE_HEAD, RECORD_HEAD, Head, cut, files, flip
+from records import FILE_HEAD, RECORD_HEAD, cut, files, flip
 from support import raises
 
 from engram.errors import StorageError
 
 FIRST, SECOND = "log-0000000001", "log-0000000002"
 OLD, NEW = "checkpoint-0000000001", "checkpoint-0000000002"
-IN_LOGS = ("layout", "schema", "shape", "chunk", "changes", "table created", "dropped")
+IN_LOGS = ("begin", "layout", "schema", "shape", "chunk", "changes", "table created", "dropped")
 IN_CHECKPOINTS = ("logs", "serials", "layout", "shape", "table", "items", "order", "sessions", "end")
 
 
@@ -102,7 +102,7 @@ def changes(path):
 @store_is(logged_twice)
 def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
     path, expected = made
-    last = Head.of(path / SECOND).first_change - 1
+    last = records.records(path / SECOND)[0].u64(0) - 1
     assert [number for number, _ in changes(path / FIRST)] == list(range(1, last + 1))
     damaged = copied(path, tmp_path / "damaged")
     for record in some(path / FIRST, kind):
@@ -123,15 +123,12 @@ def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
 def test_a_log_without_chunks_that_items_refer_to_is_refused(made, tmp_path):
     path, expected = made
     damaged = copied(path, tmp_path / "damaged")
-    chunks = {}
-    for log in path.glob("log-*"):
-        chunks |= {record.u64(0): (log, record) for record in records.records(log) if record.kind == "chunk"}
     needed = {name: serials(path / name) for name in (OLD, NEW)}
-    log, record = chunks[min(needed[OLD] & needed[NEW])]
+    log, record = next(each for each in chunks(path) if each[1].u64(0) in needed[OLD] & needed[NEW])
     flip(damaged / log.name, record.body_place)
-    gone = {serial for serial, (each, other) in chunks.items() if each == log and other.place >= record.place}
+    left = {other.u64(0) for each, other in chunks(path) if each != log or other.place < record.place}
     why = [
-        f"{name} is not used: {len(needed[name] & gone)} of {len(needed[name])} chunks that its items refer to are missing"
+        f"{name} is not used: {len(needed[name] - left)} of {len(needed[name])} chunks that its items refer to are missing"
         for name in (NEW, OLD)
     ]
     there = files(damaged)
@@ -140,6 +137,12 @@ def test_a_log_without_chunks_that_items_refer_to_is_refused(made, tmp_path):
     assert files(damaged) == there
     (damaged / log.name).write_bytes(log.read_bytes())
     assert state(damaged) == expected
+
+
+def chunks(path):
+    """Every chunk's record, and the log that has it."""
+    logs = sorted(path.glob("log-*"))
+    return [(log, record) for log in logs for record in records.records(log) if record.kind == "chunk"]
 
 
 def serials(checkpoint):
