@@ -16,8 +16,8 @@ pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
-pub use disk::{Checkpoint, Durability, StorageOptions};
-pub use engine::{Engine, spread, unsent_text};
+pub use disk::{Checkpoint, Durability, Progress, StorageOptions};
+pub use engine::{Engine, Opening, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;

@@ -12,6 +12,7 @@ use super::file::{FileHead, Kind};
 use super::files::Files;
 use super::names::{UNFINISHED, checkpoint_name};
 use super::ranges::Ranges;
+use super::recover::Moment;
 use super::records::{AT_ONCE, Records};
 use super::things::{Forms, ItemRef, Told, kind, put_limits, put_options, put_session};
 
@@ -32,10 +33,7 @@ pub(crate) struct Logs {
     /// Where replay begins: a log, and its first change.
     pub(crate) first: u64,
     pub(crate) first_change: u64,
-    /// Nanoseconds since the store was created.
-    pub(crate) clock: u64,
-    /// The system's clock, seconds since 1970.
-    pub(crate) made: u64,
+    pub(crate) moment: Moment,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
     /// Number and bytes of each earlier log that is still needed.
@@ -186,8 +184,8 @@ fn write_unfinished<'a>(
     for count in [
         logs.first,
         logs.first_change,
-        logs.clock,
-        logs.made,
+        logs.moment.clock,
+        logs.moment.system,
         logs.next_serial,
         logs.next_table,
     ] {

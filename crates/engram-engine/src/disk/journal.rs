@@ -13,6 +13,7 @@ use super::bytes::Put;
 use super::files::{Files, Written};
 use super::log::{Log, Usage};
 use super::pending::Pending;
+use super::recover::Moment;
 use super::things::{Forms as _, kind, put_options};
 
 /// How safe a change is once it is acknowledged.
@@ -77,6 +78,7 @@ pub(crate) struct Start {
     pub(crate) next_serial: u64,
     /// Those that hold chunks in use.
     pub(crate) logs: Vec<Arc<Log>>,
+    pub(crate) moment: Moment,
 }
 
 /// The beginning of a log at which replay may begin.
@@ -84,6 +86,7 @@ pub(crate) struct Start {
 pub(crate) struct Mark {
     pub(crate) log: u64,
     pub(crate) first_change: u64,
+    pub(crate) moment: Moment,
     /// Earlier logs that hold what somebody used then.
     pub(crate) needed: Vec<Usage>,
 }
@@ -155,8 +158,13 @@ impl Journal {
     }
 
     /// Lets what follows go to another log, whose file is begun.
-    pub(crate) fn next_log(&self, number: u64, file: Box<dyn Written>) -> Mark {
-        self.tell(|pending| pending.next_log(number, file))
+    pub(crate) fn next_log(&self, number: u64, file: Box<dyn Written>, moment: Moment) -> Mark {
+        self.tell(|pending| pending.next_log(number, file, moment))
+    }
+
+    /// Bytes of the log that is being written.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.pending.lock().log.usage().bytes
     }
 
     /// Minds a log that somebody else has written, before the one that is being written.

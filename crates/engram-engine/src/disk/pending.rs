@@ -11,6 +11,7 @@ use super::file::record_bytes;
 use super::files::Written;
 use super::journal::{Mark, Start};
 use super::log::Log;
+use super::recover::Moment;
 use super::things::{Forms, Told, kind, put_chunk};
 
 /// Bytes of one record of changes, about.
@@ -32,7 +33,7 @@ pub(super) struct Pending {
     open: Option<Open>,
     pub(super) next_change: u64,
     pub(super) next_serial: u64,
-    log: Arc<Log>,
+    pub(super) log: Arc<Log>,
     /// The earlier ones.
     pub(super) logs: Vec<Arc<Log>>,
     /// Somebody waits.
@@ -88,13 +89,16 @@ impl Pending {
             at_once: false,
             stopped: false,
         };
-        pending.begin();
+        pending.begin(start.moment);
         pending
     }
 
-    fn begin(&mut self) {
-        let first = self.next_change;
-        self.record(kind::BEGIN, &first.to_le_bytes());
+    fn begin(&mut self, moment: Moment) {
+        let mut body = Vec::new();
+        body.put_u64(self.next_change);
+        body.put_u64(moment.clock);
+        body.put_u64(moment.system);
+        self.record(kind::BEGIN, &body);
     }
 
     fn push(&mut self, piece: Piece, bytes: usize) {
@@ -189,7 +193,12 @@ impl Pending {
     }
 
     /// Lets what follows go to another log, whose file is begun.
-    pub(super) fn next_log(&mut self, number: u64, file: Box<dyn Written>) -> Mark {
+    pub(super) fn next_log(
+        &mut self,
+        number: u64,
+        file: Box<dyn Written>,
+        moment: Moment,
+    ) -> Mark {
         self.close();
         self.told = Told::default();
         let before = std::mem::replace(&mut self.log, Log::new(self.store, number));
@@ -197,10 +206,11 @@ impl Pending {
         self.logs.retain(|log| log.usage().used > 0);
         self.logs.push(before);
         self.push(Piece::NextLog { number, file }, 0);
-        self.begin();
+        self.begin(moment);
         Mark {
             log: number,
             first_change: self.next_change,
+            moment,
             needed: self.logs.iter().map(|log| log.usage()).collect(),
         }
     }

@@ -291,6 +291,7 @@ impl Known {
         Ok((serial, Some(chunk)))
     }
 
+    /// An item whose trajectory's parts are to be checked.
     pub(crate) fn item(
         &self,
         take: &mut Take<'_>,
@@ -321,7 +322,6 @@ impl Known {
             }
             other => return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known")),
         };
-        trajectory.check_parts()?;
         Ok(NewItem {
             key,
             trajectory,
