@@ -54,17 +54,19 @@ class Contents:
         """How this differs from what it should be."""
         mine, theirs = self.by_seq(), expected.by_seq()
         both = mine.keys() & theirs.keys()
-        return +Counter({
-            "lost": len(theirs.keys() - mine.keys()),
-            "phantom": len(mine.keys() - theirs.keys()),
-            "duplicated": len(self.items) - len(mine),
-            "priorities": sum(mine[seq][0] != theirs[seq][0] for seq in both),
-            "sample counts": sum(mine[seq][2:4] != theirs[seq][2:4] for seq in both),
-            "content": sum(mine[seq][4] != theirs[seq][4] for seq in both),
-            "order": self.orders != expected.orders or any(mine[seq][1] != theirs[seq][1] for seq in both),
-            "limiter": self.limiter != expected.limiter,
-            "generator": self.counters != expected.counters,
-        })
+        return +Counter(
+            {
+                "lost": len(theirs.keys() - mine.keys()),
+                "phantom": len(mine.keys() - theirs.keys()),
+                "duplicated": len(self.items) - len(mine),
+                "priorities": sum(mine[seq][0] != theirs[seq][0] for seq in both),
+                "sample counts": sum(mine[seq][2:4] != theirs[seq][2:4] for seq in both),
+                "content": sum(mine[seq][4] != theirs[seq][4] for seq in both),
+                "order": self.orders != expected.orders or any(mine[seq][1] != theirs[seq][1] for seq in both),
+                "limiter": self.limiter != expected.limiter,
+                "generator": self.counters != expected.counters,
+            }
+        )
 
     def is_between(self, before, after):
         """Whether this is what a call that makes several changes may be in the midst of."""
@@ -295,10 +297,12 @@ class Killing:
 
 def compare_values(values, expected):
     there = set(values) - {-1}
-    return Counter({
-        "content": values.count(-1),
-        "lost": len(set(expected) - there),
-        "phantom": len(there - set(expected)),
-        "duplicated": len(values) - values.count(-1) - len(there),
-        "order": values != sorted(values) and -1 not in values,
-    })
+    return Counter(
+        {
+            "content": values.count(-1),
+            "lost": len(set(expected) - there),
+            "phantom": len(there - set(expected)),
+            "duplicated": len(values) - values.count(-1) - len(there),
+            "order": values != sorted(values) and -1 not in values,
+        }
+    )

@@ -50,7 +50,8 @@ def open_store(path, seed, durability):
 def steps(tags):
     """Steps whose content follows from their numbers; one where there is but one number."""
     tags = np.asarray(tags, np.uint64)
-    return {"n": tags, "x": (tags[..., None] * np.uint64(2654435761) >> np.arange(0, 48, 2, np.uint64)).astype(np.uint8)}
+    mixed = tags[..., None] * np.uint64(2654435761)
+    return {"n": tags, "x": (mixed >> np.arange(0, 48, 2, np.uint64)).astype(np.uint8)}
 
 
 def words(store):

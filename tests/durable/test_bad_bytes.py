@@ -26,7 +26,7 @@ def store_is(how):
     return pytest.mark.parametrize("made", [how], indirect=True, ids=[how.__name__])
 
 
-def each_damage(path, record):
+def each_damage(record):
     """Ways to damage a record of a file: what to do to a copy of the file, and why the record does not pass then."""
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
@@ -76,7 +76,7 @@ def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
         cut(before / FIRST, record.place)
         words, first_values, notes = state(before)
         assert (first_values, notes) == (values[: len(first_values)], ())
-        for damage, why in each_damage(path / FIRST, record):
+        for damage, why in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
             damage(damaged / FIRST)
             note = torn(damaged / FIRST, record, why)
@@ -107,7 +107,7 @@ def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
     damaged = copied(path, tmp_path / "damaged")
     for record in some(path / FIRST, kind):
         missing = next(number for number, place in changes(path / FIRST) if place >= record.place)
-        for damage, why in each_damage(path / FIRST, record):
+        for damage, why in each_damage(record):
             (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
             damage(damaged / FIRST)
             there = files(damaged)
@@ -127,12 +127,10 @@ def test_a_log_without_chunks_that_items_refer_to_is_refused(made, tmp_path):
     log, record = next(each for each in chunks(path) if each[1].u64(0) in needed[OLD] & needed[NEW])
     flip(damaged / log.name, record.body_place)
     left = {other.u64(0) for each, other in chunks(path) if each != log or other.place < record.place}
-    why = [
-        f"{name} is not used: {len(needed[name] - left)} of {len(needed[name])} chunks that its items refer to are missing"
-        for name in (NEW, OLD)
-    ]
+    gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
+    why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (NEW, OLD))
     there = files(damaged)
-    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {'; '.join(why)}"):
+    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}"):
         open_kinds(damaged)
     assert files(damaged) == there
     (damaged / log.name).write_bytes(log.read_bytes())
@@ -161,7 +159,7 @@ def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
     path, (words, values, _) = made
     damaged = copied(path, tmp_path / "damaged")
     for record in some(path / NEW, kind):
-        for damage, why in each_damage(path / NEW, record):
+        for damage, why in each_damage(record):
             (damaged / NEW).write_bytes((path / NEW).read_bytes())
             damage(damaged / NEW)
             note = f"{NEW} is not used: it is damaged at byte {record.place}: {why}"
