@@ -175,7 +175,6 @@ class Killing:
                 case "taken":
                     told.taken = max(told.taken, int(number))
                 case "used":
-                    told.taken = max(told.taken, int(number))
                     told.used = max(told.used, int(number))
         self.report.items += told.streamed + told.queued - sum(before)
         return [tuple(map(int, line[1:])) for line in lines if line[0] == "call"]
@@ -248,13 +247,12 @@ class Killing:
                 if difference:
                     self.describe(f"items of table {name}: {difference}")
                     faults += Counter(difference)
-        for name, difference in (
-            (STREAM, self.compare_stream(values[STREAM], info[STREAM])),
-            (QUEUE, self.compare_queue(values[QUEUE], info[QUEUE])),
-        ):
+        told = str(self.told)
+        for name, compare in ((STREAM, self.compare_stream), (QUEUE, self.compare_queue)):
+            difference = compare(values[name], info[name])
             if difference:
-                self.describe(f"table {name}: {difference}; {self.told}; {info[name]}; holds {values[name]}")
-                faults += Counter(difference)
+                self.describe(f"table {name}: {difference}\n  {told}\n  {info[name]}\n  holds {values[name]}")
+                faults += difference
         shutil.rmtree(copy)
         return faults
 

@@ -238,19 +238,22 @@ class Life:
         self.count(QUEUE)
 
     def use_queue(self):
+        """Takes items in order, each once; says how many it may have had, and how many do not come again."""
         rng = np.random.default_rng()
+        used = self.store.info()[QUEUE].deletes
         while True:
             if rng.random() < 0.3:
-                last = self.store.sample(QUEUE, 5).data["n"].max()
+                self.tell("taken", used + 5)
+                used = self.store.sample(QUEUE, 5).data["n"].max() + 1
             else:
                 # What it has fetched beyond the last one goes back.
                 wanted = rng.integers(1, 5)
                 with Dataset(self.store, QUEUE, 4, prefetch=3, max_batches=int(rng.integers(wanted, 6))) as batches:
                     for batch in itertools.islice(batches, wanted):
-                        last = batch.data["n"].max()
-                        self.tell("taken", last + 1)
+                        used = batch.data["n"].max() + 1
+                        self.tell("taken", used)
                 self.store.update_priorities(QUEUE, [], [])
-            self.tell("used", last + 1)
+            self.tell("used", used)
 
     def checkpoints(self):
         rng = np.random.default_rng()
@@ -265,8 +268,19 @@ def die(error):
     os._exit(3)
 
 
+def warm_up():
+    """Loads what would be loaded during a life, which is short."""
+    with Store([*modelled(), Table.queue(QUEUE, max_size=9)]) as store:
+        for number in range(30):
+            list(Calls(store, 0, number))
+        store.insert(steps([1, 2]), {QUEUE: 1.0}, time_axis=True)
+        with Dataset(store, QUEUE, 1, max_batches=1) as batches:
+            list(batches)
+
+
 if __name__ == "__main__":
-    sys.setswitchinterval(0.0005)  # they all should get on in their short life
+    sys.setswitchinterval(0.0005)  # they all should get on
     threading.excepthook = die
     path, seed, first, durability = sys.argv[1:]
+    warm_up()
     Life(path, int(seed), int(first), durability)

@@ -30,6 +30,11 @@ def item(value):
     return {"n": np.int64(value), "x": content}
 
 
+def insert(store, value, *names):
+    data = {name: leaf[None] for name, leaf in item(value).items()}
+    store.insert(data, dict.fromkeys(names, 1.0), time_axis=True)
+
+
 def newest(path):
     return max(path.glob("log-*"))
 
@@ -63,7 +68,7 @@ def open_some(path, durability):
     """A store with ten items in the queue, and a log that has room for two and a half more."""
     store = Store.open(path, tables(), durability=durability)
     for value in range(10):
-        store.insert(item(value), {"queue": 1.0, "drawn": 1.0})
+        insert(store, value, "queue", "drawn")
     allow(newest(path).stat().st_size + 5 * LARGE // 2)
     return store
 
@@ -72,7 +77,7 @@ def until_full(store, path):
     """Inserts until it is not acknowledged any more; returns how many were."""
     for value in range(10, 20):
         try:
-            store.insert(item(value), {"queue": 1.0, "drawn": 1.0})
+            insert(store, value, "queue", "drawn")
         except StorageError as error:
             assert str(error) == why(path)  # noqa: PT017, other errors pass
             return value
@@ -89,10 +94,10 @@ def goes_on(path, durability):
     # Everything goes on in memory, and nothing is acknowledged.
     for value in range(acknowledged + 1, 30):
         with raises(StorageError, why(path)):
-            store.insert(item(value), {"queue": 1.0, "drawn": 1.0})
+            insert(store, value, "queue", "drawn")
     writer = store.writer()
     for value in range(30, 40):
-        writer.append({name: np.asarray(leaf) for name, leaf in item(value).items()})
+        writer.append(item(value))
         writer.create_item("queue", num_steps=1)
     for _ in range(2):
         with raises(StorageError, why(path)):
@@ -115,7 +120,7 @@ def goes_on(path, durability):
     allow(None)
     until(lambda: is_safe(store))
     writer.flush()
-    store.insert(item(40), {"queue": 1.0})
+    insert(store, 40, "queue")
     die()
 
 
@@ -139,7 +144,7 @@ def has_no_room_for_a_checkpoint(path, durability):
     allow(None)
     assert store.checkpoint().number == 1
     for value in range(10, 3_000):
-        store.insert({"n": np.int64(value), "x": np.zeros(LARGE, np.uint8)}, {"queue": 1.0})
+        insert(store, value, "queue")
     # The next log is short, the checkpoint is not.
     allow(100_000)
     there = set(path.iterdir())
@@ -148,10 +153,10 @@ def has_no_room_for_a_checkpoint(path, durability):
             store.checkpoint()
     assert there <= set(path.iterdir())
     assert not list(path.glob("checkpoint-*.tmp"))
-    store.insert(item(3_000), {"queue": 1.0})
+    insert(store, 3_000, "queue")
     allow(None)
     assert store.checkpoint().number == 2
-    store.insert(item(3_001), {"queue": 1.0})
+    insert(store, 3_001, "queue")
     die()
 
 
@@ -170,7 +175,7 @@ def queued(path):
         data = store.sample("queue", store.info()["queue"].size).data
         numbers = data["n"].ravel().tolist()
         content = data["x"].reshape(len(numbers), -1)
-        assert all((content[at] == item(value)["x"]).all() or not content[at].any() for at, value in enumerate(numbers))
+        assert all((content[at] == item(value)["x"]).all() for at, value in enumerate(numbers))
         return numbers, store.notes
 
 
@@ -210,7 +215,7 @@ except StorageError as error:
 def test_a_store_that_has_no_room_to_begin_with(tmp_path, size, what):
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:
-        store.insert(item(0), {"queue": 1.0})
+        insert(store, 0, "queue")
     done = subprocess.run([sys.executable, "-c", OPEN, path, str(size)], capture_output=True, text=True, check=True)
     assert done.stdout == f"{path}{what}: File too large (os error 27)\n"
     assert queued(path) == ([0], ())
