@@ -22,10 +22,10 @@ mod storage;
 mod things;
 
 pub use journal::Durability;
-pub(crate) use recover::read_directory;
-pub(crate) use storage::{Look, Storage};
 pub use recover::Progress;
+pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};
+pub(crate) use storage::{Look, Storage};
 
 #[cfg(test)]
 mod fuzz;

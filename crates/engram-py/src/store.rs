@@ -144,7 +144,9 @@ impl Store {
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let engine = self.engine(py)?;
         let opening = opening_of(opening);
-        told(py, progress, |progress| engine.restore(&path, &opening, progress))
+        told(py, progress, |progress| {
+            engine.restore(&path, &opening, progress)
+        })
     }
 
     /// Bytes of the log since the last checkpoint, where there is one.

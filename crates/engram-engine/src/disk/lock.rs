@@ -20,9 +20,15 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 pub(super) fn lock(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(path.join(LOCK)).map_err(|error| unusable(path, &error))?;
+    let file = options
+        .open(path.join(LOCK))
+        .map_err(|error| unusable(path, &error))?;
     check(path, &file, file.try_lock())?;
-    let text = format!("process {}, since {} s after 1970\n", std::process::id(), Moment::new(0).system);
+    let text = format!(
+        "process {}, since {} s after 1970\n",
+        std::process::id(),
+        Moment::new(0).system
+    );
     let written = file
         .set_len(0)
         .and_then(|()| (&file).rewind())
@@ -56,7 +62,11 @@ fn check(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<(
             Err(Error::Storage(format!(
                 "{} is in use by {}; one process at a time may have a store open",
                 path.display(),
-                if holder.is_empty() { "another process" } else { holder.trim_end() }
+                if holder.is_empty() {
+                    "another process"
+                } else {
+                    holder.trim_end()
+                }
             )))
         }
         Err(TryLockError::Error(error)) => Err(unusable(path, &error)),

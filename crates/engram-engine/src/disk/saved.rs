@@ -155,7 +155,9 @@ fn step(scan: &mut Scan) -> Result<Option<(u32, &[u8])>, Damage> {
     match scan.next() {
         Err(error) => Damage::new(format!("it cannot be read: {error}")),
         Ok(Err(End::Whole)) => Ok(None),
-        Ok(Err(End::Torn { place, why })) => Damage::new(format!("it is damaged at byte {place}: {why}")),
+        Ok(Err(End::Torn { place, why })) => {
+            Damage::new(format!("it is damaged at byte {place}: {why}"))
+        }
         Ok(Ok(record)) => Ok(Some((record.kind, record.body))),
     }
 }

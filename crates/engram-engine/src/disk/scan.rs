@@ -76,7 +76,9 @@ impl Scan {
         let torn = |why: String| Ok(Err(End::Torn { place, why }));
         let left = self.len - place;
         if left < RECORD_HEAD as u64 {
-            return torn(format!("{left} bytes are left; a record's head alone takes {RECORD_HEAD}"));
+            return torn(format!(
+                "{left} bytes are left; a record's head alone takes {RECORD_HEAD}"
+            ));
         }
         let at = self.have(RECORD_HEAD)?;
         let mut head = [0; RECORD_HEAD];
@@ -90,7 +92,10 @@ impl Scan {
         let at = self.have(bytes)? + RECORD_HEAD;
         let body = &self.buffer[at..at + head.len];
         if !head.fits(body) {
-            return torn(format!("the checksum of its {} bytes does not fit", head.len));
+            return torn(format!(
+                "the checksum of its {} bytes does not fit",
+                head.len
+            ));
         }
         self.place += bytes as u64;
         Ok(Ok(Record {
