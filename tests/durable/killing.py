@@ -140,10 +140,13 @@ class Killing:
         """Lets it live a while, kills it, and compares."""
         self.report.rounds += 1
         under_way = iter(())
-        for number, parts in itertools.groupby(self.live(), key=lambda call: call[0]):
+        for number, said in itertools.groupby(self.live(), key=lambda call: call[0]):
             under_way = iter(Calls(self.model, self.seed, number))
-            for _, _, key in parts:
-                self.note(next(under_way), key)
+            made = -1
+            for _, part, key in said:
+                while made < part:
+                    self.note(next(under_way), key)
+                    made += 1
                 self.report.calls += 1
             self.next = number + 1
         self.compare(under_way)
@@ -190,35 +193,38 @@ class Killing:
             if key:
                 self.keys[items[0][-1]] = key
 
-    def go_on(self, under_way, changed):
-        """The call that was killed before it said that it was made."""
-        made = next(under_way, None)
-        while made is None:
-            under_way = iter(Calls(self.model, self.seed, self.next, changed))
+    def go_on(self, under_way, found):
+        """What came after the last call that was said, as far as was found; what all tables were after each."""
+        states = [words(self.model)]
+        while found != states[-1]:
             made = next(under_way, None)
-            self.next += 1
-        self.note(made)
+            while made is None:
+                changed = [name for name in {**found, **states[-1]} if found.get(name) != states[-1].get(name)]
+                under_way = iter(Calls(self.model, self.seed, self.next, changed))
+                made = next(under_way, None)
+                self.next += 1
+            self.note(made)
+            states.append(words(self.model))
+            if made.is_safe:  # the next cannot have been made
+                break
+        return states
 
     def compare(self, under_way):
         with open_store(self.path, self.seed, self.durability) as store:
             found, info = words(store), store.info()
-        before = after = words(self.model)
-        if found != before:
-            changed = [name for name in {**found, **before} if found.get(name) != before.get(name)]
-            self.go_on(under_way, changed)
-            self.report.unsaid += 1
-            after = words(self.model)
+        states = self.go_on(under_way, found)
+        self.report.unsaid += len(states) > 1
         faults, half = Counter(), False
-        for name in sorted({*found, *before, *after}):
-            if found.get(name) in (before.get(name), after.get(name)):
+        for name in sorted({*found, *states[0], *states[-1]}):
+            if found.get(name) == states[-1].get(name):
                 continue
-            now, first, last = (Contents.of(each[name]) if name in each else None for each in (found, before, after))
-            if now and first and last and now.is_between(first, last):
+            now, *then = (Contents.of(each[name]) if name in each else None for each in (found, *states))
+            if now and then[0] and then[-1] and now.is_between(then[0], then[-1]):
                 half = True
                 continue
-            differences = [now.faults(each) for each in (first, last) if each] if now else []
+            differences = [now.faults(each) for each in then if each] if now else []
             differences = min(differences, key=Counter.total, default=Counter(lost=1))
-            self.describe(f"table {name}: {dict(differences)}\n  found {now}\n  before {first}\n  after {last}")
+            self.describe(f"table {name}: {dict(differences)}", now, *then)
             faults += differences
         self.report.halves += half
         # What is to be there is not known exactly then.
@@ -229,9 +235,9 @@ class Killing:
         if half or faults:
             self.begin()
 
-    def describe(self, what):
+    def describe(self, what, *details):
         text = f"seed {self.seed}, call {self.next}, {self.path}: {what}"
-        self.report.descriptions.append(text)
+        self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
 
     def look_inside(self, found, info, is_known):
         """Takes a copy apart, item by item."""
@@ -251,7 +257,7 @@ class Killing:
         for name, compare in ((STREAM, self.compare_stream), (QUEUE, self.compare_queue)):
             difference = compare(values[name], info[name])
             if difference:
-                self.describe(f"table {name}: {difference}\n  {told}\n  {info[name]}\n  holds {values[name]}")
+                self.describe(f"table {name}: {dict(difference)}", told, info[name], values[name])
                 faults += difference
         shutil.rmtree(copy)
         return faults

@@ -83,6 +83,9 @@ class Made:
     table: str | None = None
     """The table that was created."""
 
+    is_safe: bool = True
+    """Whether the call has waited for that."""
+
 
 class Calls:
     """Calls that one number stands for. Each method makes some, and yields what each has made."""
@@ -162,17 +165,21 @@ class Calls:
         except DeadlineExceededError:  # the limiter wants more items
             return None
 
+    def uses_up(self):
+        """Whether samples do: nobody waits for the others."""
+        return self.name == "twice"
+
     def sample_and_update(self):
         keys = self.sample()
         if keys is not None:
-            yield Made()
+            yield Made(is_safe=self.uses_up())
             self.store.update_priorities(self.name, keys, self.rng.random(len(keys)) * 9)
             yield Made()
 
     def sample_and_delete(self):
         keys = self.sample()
         if keys is not None:
-            yield Made()
+            yield Made(is_safe=self.uses_up())
             self.store.delete(self.name, keys)
             yield Made()
 
@@ -215,7 +222,8 @@ class Life:
             threading.Thread(target=beside, daemon=True).start()
         for number in itertools.count(first):
             for part, made in enumerate(Calls(self.store, seed, number)):
-                self.tell("call", number, part, made.key or 0)
+                if made.is_safe:
+                    self.tell("call", number, part, made.key or 0)
 
     def tell(self, *what):
         with self.say:
