@@ -46,6 +46,9 @@ class Contents:
     def by_seq(self):
         return {item[0]: item[1:] for item in self.items}
 
+    def limits(self):
+        return re.search(r"limits: .*?\}", self.limiter).group()
+
     def counts(self):
         """Items inserted, samples taken, and items deleted."""
         return [int(number) for number in re.findall(r"(?:inserts|samples|deletes): (\d+)", self.limiter)]
@@ -75,6 +78,7 @@ class Contents:
         counts = self.counts()
         return (
             len(now) == len(self.items) == counts[0] - counts[2]
+            and self.limits() in (before.limits(), after.limits())
             and first.keys() & last.keys() <= now.keys() <= first.keys() | last.keys()
             and all(min(pair) <= count <= max(pair) for count, pair in zip(counts, either, strict=True))
             and all(item in ways(first.get(seq), last.get(seq)) for seq, item in now.items())
