@@ -4,6 +4,7 @@ mod bytes;
 mod changes;
 mod checkpoint;
 mod chunk_log;
+mod direct;
 mod file;
 mod files;
 mod journal;

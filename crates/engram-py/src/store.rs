@@ -430,6 +430,8 @@ fn changed_here(
 ) -> PyResult<Option<usize>> {
     if wait {
         wait_for(py, &mut engine.safe(), None)?;
+    } else {
+        wait_for(py, &mut engine.room(), None)?;
     }
     Ok(wait.then_some(matched))
 }

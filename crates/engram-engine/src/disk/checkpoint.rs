@@ -180,7 +180,7 @@ fn write_unfinished<'a>(
         number,
     };
     let mut out = Unfinished {
-        records: Records::new(files.create(name)?, number, head.bytes().to_vec()),
+        records: Records::new(files.create_large(name)?, number, head.bytes().to_vec()),
         store,
         told: Told::default(),
     };

@@ -3,9 +3,13 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Advice;
+
+use super::direct::DirectFile;
 use super::file::write_all;
 
 /// A directory's files, by name.
@@ -17,6 +21,11 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
 
     /// A new file to be written from its beginning; one of that name is emptied.
     fn create(&self, name: &str) -> io::Result<Box<dyn Written>>;
+
+    /// The same for a file that is written and synced once, and may be large; after a failure it is of no use.
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn Written>> {
+        self.create(name)
+    }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read>>;
 
@@ -50,6 +59,9 @@ pub(crate) trait Read: fmt::Debug + Send + Sync {
 
     /// Fills the buffer from `place` on.
     fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()>;
+
+    /// Bytes that will be read soon.
+    fn expect(&self, _place: u64, _len: u64) {}
 }
 
 /// A directory of the system's.
@@ -81,6 +93,15 @@ impl Files for SystemFiles {
     fn create(&self, name: &str) -> io::Result<Box<dyn Written>> {
         let file = File::create(self.at(name))?;
         Ok(Box::new(SystemFile { file, len: 0 }))
+    }
+
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn Written>> {
+        let path = self.at(name);
+        let file = File::create(&path)?;
+        Ok(match DirectFile::create(&path, file) {
+            Ok(direct) => Box::new(direct),
+            Err(file) => Box::new(SystemFile { file, len: 0 }),
+        })
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read>> {
@@ -141,5 +162,9 @@ impl Read for File {
 
     fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
         self.read_exact_at(buffer, place)
+    }
+
+    fn expect(&self, place: u64, len: u64) {
+        let _ = rustix::fs::fadvise(self, place, NonZeroU64::new(len), Advice::WillNeed);
     }
 }

@@ -9,6 +9,9 @@ use super::files::Read;
 /// Bytes read at once: records are mostly smaller.
 const AHEAD: usize = 1 << 20;
 
+/// Bytes that the system is told of at once.
+const EXPECTED: u64 = 8 << 20;
+
 /// A file's records, in order, up to the first that does not pass.
 #[derive(Debug)]
 pub(crate) struct Scan {
@@ -20,6 +23,8 @@ pub(crate) struct Scan {
     /// Bytes of the file from `from` on.
     buffer: Vec<u8>,
     from: u64,
+    /// Up to where the system was told that we read.
+    expected: u64,
 }
 
 /// Why a file has no more records.
@@ -55,6 +60,7 @@ impl Scan {
             len,
             buffer: Vec::new(),
             from: 0,
+            expected: 0,
         }))
     }
 
@@ -137,6 +143,12 @@ impl Scan {
         // What one large record took is given back.
         self.buffer.shrink_to(2 * AHEAD);
         self.buffer.resize(wanted.max(kept), 0);
+        let read = self.place + kept as u64;
+        if read + AHEAD as u64 >= self.expected {
+            let from = self.expected.max(read);
+            self.file.expect(from, EXPECTED);
+            self.expected = from + EXPECTED;
+        }
         self.file
             .read_at(&mut self.buffer[kept..], self.place + kept as u64)?;
         self.from = self.place;
