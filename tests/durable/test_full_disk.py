@@ -160,6 +160,22 @@ def has_no_room_for_a_checkpoint(path, durability):
     die()
 
 
+def has_no_room_for_chunks(path, durability):
+    store = Store.open(path, tables(), durability=durability)
+    insert(store, 0, "queue")
+    assert store.checkpoint().number == 1
+    for value in range(1, 200):
+        insert(store, value, "queue")
+    allow(100_000)
+    for _ in range(2):
+        with raises(StorageError, f"{path}: chunks cannot be written: File too large (os error 27)"):
+            store.checkpoint()
+    assert len(list(path.glob("checkpoint-*"))) == 1
+    allow(None)
+    assert store.checkpoint().number == 2
+    die()
+
+
 def alone(call, path, durability):
     """Lets one of those run until it is killed; returns what it printed."""
     arguments = [sys.executable, __file__, call.__name__, str(path), durability]
@@ -197,6 +213,11 @@ def test_what_was_acknowledged_before_is_there(tmp_path, call, durability):
 def test_a_checkpoint_that_has_no_room_leaves_the_one_before(tmp_path):
     alone(has_no_room_for_a_checkpoint, tmp_path / "store", "process")
     assert queued(tmp_path / "store") == (list(range(3_002)), ())
+
+
+def test_chunks_that_have_no_room_are_written_later(tmp_path):
+    alone(has_no_room_for_chunks, tmp_path / "store", "none")
+    assert queued(tmp_path / "store") == (list(range(200)), ())
 
 
 OPEN = """
