@@ -30,7 +30,9 @@ impl Block {
 
     /// Reads a block, or what is left of the file, into the room of another.
     pub(super) fn read(file: &dyn Read, place: u64, len: u64, mut done: Self) -> io::Result<Self> {
-        let left = usize::try_from(len - place).unwrap_or(usize::MAX).min(BLOCK);
+        let left = usize::try_from(len - place)
+            .unwrap_or(usize::MAX)
+            .min(BLOCK);
         // What one large record took is given back.
         done.bytes.truncate(ROOM + left);
         done.bytes.shrink_to(2 * BLOCK);
@@ -82,7 +84,9 @@ impl Ahead {
                 }
             }
         };
-        thread::Builder::new().name("engram-ahead".into()).spawn(reads)?;
+        thread::Builder::new()
+            .name("engram-ahead".into())
+            .spawn(reads)?;
         Ok(Self { blocks, done })
     }
 

@@ -208,7 +208,9 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            let piece: Vec<u8> = (0..len).map(|at| (at * 7 + number) as u8).collect();
+            let piece: Vec<u8> = (0..len)
+                .map(|at| (at * 7 + number).to_le_bytes()[0])
+                .collect();
             direct
                 .append(&[&piece[..len / 3], &piece[len / 3..]])
                 .unwrap();

@@ -219,8 +219,8 @@ fn attempt(
             Ok(mut recovered) => {
                 notes.append(&mut recovered.notes);
                 return Ok(Recovered {
-                    notes,
                     needs,
+                    notes,
                     ..recovered
                 });
             }
