@@ -117,7 +117,7 @@ class Inspection:
         path: The directory.
         in_use: Who has it open, as its `LOCK` says; None: nobody. What is being written now may look torn.
         store: Random number of the store; None: there is none.
-        files: Of ours but for `LOCK`: checkpoints, then logs, then unfinished ones, then those set aside, each in order.
+        files: Of ours but for `LOCK`: checkpoints, logs, unfinished ones, those set aside, each kind in order.
         others: Names of files that are not ours, in order.
         checkpoints: In order.
         opening: None: not even with `repair=True`.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Directory = Annotated[Path, typer.Argument(help="The directory that the store lives in.", show_default=False)]
 
-STYLES = {"whole": "", "torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "damaged": "red", "unusable": "red"}
+STYLES = {"torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "damaged": "red", "unusable": "red"}
 
 
 def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
@@ -112,7 +112,7 @@ def _files(files: Iterable[InspectedFile]) -> Table:
     for each in files:
         place = "" if each.place is None else f" at byte {each.place:,}"
         changes = "" if each.first_change is None else f"{each.changes:,}"
-        state = Text(f"{each.state}{place}", STYLES[each.state])
+        state = Text(f"{each.state}{place}", STYLES.get(each.state, ""))
         shown.add_row(each.name, quantity(each.bytes), f"{each.records:,}", changes, state)
     return shown
 
