@@ -16,8 +16,20 @@ import numpy as np
 from living import FLUSHED, NAMES, QUEUE, STREAM, STREAMED, Calls, all_values, modelled, open_store, steps, words
 
 from engram import Store, Table, selectors
+from engram.errors import EngramError
 
-FAULTS = ("lost", "phantom", "duplicated", "content", "order", "priorities", "sample counts", "limiter", "generator")
+FAULTS = (
+    "refused",
+    "lost",
+    "phantom",
+    "duplicated",
+    "content",
+    "order",
+    "priorities",
+    "sample counts",
+    "limiter",
+    "generator",
+)
 OLDEST = selectors.Fifo()
 
 
@@ -214,8 +226,14 @@ class Killing:
         return states
 
     def compare(self, under_way):
-        with open_store(self.path, self.seed, self.durability) as store:
-            found, info = words(store), store.info()
+        try:
+            with open_store(self.path, self.seed, self.durability) as store:
+                found, info = words(store), store.info()
+        except EngramError as error:
+            self.report.faults["refused"] += 1
+            self.describe(repr(error))
+            self.begin()
+            return
         states = self.go_on(under_way, found)
         self.report.unsaid += len(states) > 1
         faults, half = Counter(), False
