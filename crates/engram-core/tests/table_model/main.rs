@@ -394,8 +394,7 @@ impl Pair {
     fn check_replay(&mut self) {
         let sink = Arc::new(Recorder::default());
         let copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
-        self.check_copy(copy, 0);
-        assert_eq!(sink.len(), 0, "a replay records nothing");
+        self.check_copy(copy, &sink, 0);
     }
 
     /// So does replaying onto a table restored from a snapshot what was recorded since.
@@ -414,15 +413,15 @@ impl Pair {
         for (number, used) in saved.sessions {
             restore.session(number, used);
         }
-        self.check_copy(restore.finish().unwrap(), since);
-        assert_eq!(sink.len(), 0, "a restored table records nothing");
+        self.check_copy(restore.finish().unwrap(), &sink, since);
     }
 
-    fn check_copy(&mut self, mut copy: TableState, since: usize) {
+    fn check_copy(&mut self, mut copy: TableState, sink: &Recorder, since: usize) {
         self.recorder
             .since(since)
             .iter()
             .for_each(|op| op.replay(&mut copy));
+        assert_eq!(sink.len(), 0, "neither restoring nor replaying is recorded");
         assert_eq!(items(&mut copy), items(&mut self.table));
         let (found, expected) = (copy.stats(), self.table.stats());
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
