@@ -4,11 +4,12 @@ import dataclasses
 import json
 import os
 import re
+import threading
 
 import pytest
 from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
 from records import records
-from support import raises
+from support import Caller, raises
 
 import engram
 from engram import Store, Table, selectors
@@ -75,6 +76,24 @@ def test_a_store_that_is_open(inspect, directory):
         # Nobody takes it from its process.
         fill(store, "b", 1)
     assert opened(directory) == {"a": 9, "b": 6}
+
+
+def test_a_store_that_writes_meanwhile(directory):
+    """Logs grow, checkpoints come, and files go, while others are read."""
+    with Store.open(directory) as store:
+        done = threading.Event()
+
+        def write():
+            while not done.is_set():
+                fill(store, "a", 50)
+                store.checkpoint()
+
+        writer = Caller(write)
+        for _ in range(50):
+            found = engram.inspect_directory(directory)
+            assert found.ok, found
+        done.set()
+        writer.result()
 
 
 def test_a_directory_without_checkpoints(inspect, tmp_path):
