@@ -155,14 +155,19 @@ def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
         StorageError: There is no such directory, or it cannot be listed.
     """
     found = _engram.inspect(os.fspath(path))
-    opening = found.pop("opening")
-    checkpoints = [each | {"tables": _tables(each)} for each in found.pop("checkpoints")]
+    opening = found["opening"]
+    checkpoints = [each | {"tables": _tables(each)} for each in found["checkpoints"]]
     return Inspection(
         path=os.fspath(path),
-        files=tuple(InspectedFile(**each) for each in found.pop("files")),
+        in_use=found["in_use"],
+        store=found["store"],
+        files=tuple(InspectedFile(**each) for each in found["files"]),
+        others=tuple(found["others"]),
         checkpoints=tuple(InspectedCheckpoint(**each) for each in checkpoints),
         opening=None if opening is None else InspectedOpening(**opening | {"tables": _tables(opening)}),
-        **{name: tuple(each) if isinstance(each, list) else each for name, each in found.items()},
+        refusal=found["refusal"],
+        problems=tuple(found["problems"]),
+        notes=tuple(found["notes"]),
     )
 
 

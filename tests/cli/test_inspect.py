@@ -4,11 +4,12 @@ import dataclasses
 import json
 import os
 import re
+import threading
 
 import pytest
-from damage import CHUNK, places, records
 from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
-from support import raises
+from records import records
+from support import Caller, raises
 
 import engram
 from engram import Store, Table, selectors
@@ -77,6 +78,24 @@ def test_a_store_that_is_open(inspect, directory):
     assert opened(directory) == {"a": 9, "b": 6}
 
 
+def test_a_store_that_writes_meanwhile(directory):
+    """Logs grow, checkpoints come, and files go, while others are read."""
+    with Store.open(directory) as store:
+        done = threading.Event()
+
+        def write():
+            while not done.is_set():
+                fill(store, "a", 50)
+                store.checkpoint()
+
+        writer = Caller(write)
+        for _ in range(50):
+            found = engram.inspect_directory(directory)
+            assert found.ok, found
+        done.set()
+        writer.result()
+
+
 def test_a_directory_without_checkpoints(inspect, tmp_path):
     with Store.open(tmp_path, [Table("only", max_size=5, sampler=selectors.Prioritized(1.0))]) as store:
         fill(store, "only", 7)
@@ -113,7 +132,7 @@ def test_a_log_of_chunks_alone(inspect, tmp_path):
         store.checkpoint()
     status, text, found = inspect(tmp_path)
     logs = (each for each in found["files"] if each["name"].startswith("log-"))
-    (log,) = (each for each in logs if places(tmp_path / each["name"], CHUNK))
+    (log,) = (each for each in logs if len(records(tmp_path / each["name"])) > 1)
     assert (status, log["first_change"], log["changes"]) == (0, None, 0)
     assert re.search(rf"^{log['name']} .* KiB +7 +whole *$", text, re.MULTILINE)
     with (tmp_path / log["name"]).open("r+b") as file:

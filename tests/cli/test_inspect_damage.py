@@ -1,23 +1,10 @@
 """`engram inspect`: what is damaged, where, and what of it is lost."""
 
-import os
 import re
 
 import pytest
-from damage import (
-    CHANGES,
-    CHUNK,
-    FILE_HEAD,
-    RECORD_HEAD,
-    TABLE,
-    body_length,
-    flip,
-    places,
-    records,
-    set_byte,
-    set_version,
-)
 from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
+from records import FILE_HEAD, Head, cut, flip, put, records
 
 from engram import Store, Table
 from engram.errors import StorageError
@@ -25,11 +12,16 @@ from engram.errors import StorageError
 UNREAD = "which a store does not read"
 
 
+def of(path, kind):
+    """The records of a kind."""
+    return [record for record in records(path) if record.kind == kind]
+
+
 def test_damage_within_the_newest_log(inspect, directory):
-    place = places(directory / LOG_4, CHANGES)[0]
-    flip(directory / LOG_4, place + RECORD_HEAD)
+    record = of(directory / LOG_4, "changes")[0]
+    place, why = record.place, f"the checksum of its {len(record.body)} bytes does not fit"
+    flip(directory / LOG_4, record.body_place)
     status, text, found = inspect(directory)
-    why = f"the checksum of its {body_length(directory / LOG_4, place)} bytes does not fit"
     assert found["problems"] == [
         f"{LOG_4} is damaged at byte {place}: {why}; 4 whole records with 2 changes follow, {UNREAD}"
     ]
@@ -43,7 +35,8 @@ def test_damage_within_the_newest_log(inspect, directory):
 
 
 def test_damage_in_several_places_and_in_heads(inspect, directory):
-    first, second, third = places(directory / LOG_4, CHANGES)
+    first, second, third = (record.place for record in of(directory / LOG_4, "changes"))
+    chunk = of(directory / LOG_4, "chunk")[1]
     for place in (first, second):
         flip(directory / LOG_4, place + 8)  # its length
     why = "the checksum of a record's head does not fit"
@@ -52,18 +45,17 @@ def test_damage_in_several_places_and_in_heads(inspect, directory):
         f"{LOG_4} is damaged at byte {first}: {why}; 3 whole records with 1 change follow, {UNREAD}"
     ]
     flip(directory / LOG_4, third)
-    flip(directory / LOG_4, places(directory / LOG_2, CHUNK)[1] + RECORD_HEAD)
+    flip(directory / LOG_4, chunk.body_place)
     _, _, found = inspect(directory)
     assert found["problems"][0].endswith("; 1 whole record follows, " + UNREAD)
 
 
 def test_the_newest_log_ends_within_a_record(inspect, directory):
-    place = places(directory / LOG_4, CHANGES)[-1]
-    os.truncate(directory / LOG_4, place + RECORD_HEAD + 9)
+    record = of(directory / LOG_4, "changes")[-1]
+    place, why = record.place, f"it says it has {len(record.body)} bytes; the file has 9 more"
+    cut(directory / LOG_4, record.body_place + 9)
     status, text, found = inspect(directory)
     assert (status, found["problems"]) == (0, [])
-    length = body_length(directory / LOG_4, place)
-    why = f"it says it has {length} bytes; the file has 9 more"
     assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 bytes follow, which nobody was told of"]
     assert re.search(rf"^{LOG_4} .* 2 +torn at byte {place:,}$", text, re.MULTILINE)
     assert sizes(found) == {"a": 8, "b": 4} == opened(directory)
@@ -71,8 +63,8 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
 
 def test_an_older_log_ends_within_a_record(inspect, directory):
     """Its changes are in a checkpoint, but other logs do not go on where it ends."""
-    place = places(directory / LOG_2, CHANGES)[-1]
-    os.truncate(directory / LOG_2, place + 1)
+    place = of(directory / LOG_2, "changes")[-1].place
+    cut(directory / LOG_2, place + 1)
     status, _, found = inspect(directory)
     why = "1 bytes are left; a record's head alone takes 24"
     assert found["problems"] == [f"{LOG_2} is damaged at byte {place}: {why}"]
@@ -90,21 +82,20 @@ def test_a_log_that_was_torn_before_the_next_began(inspect, directory):
 
 def test_damage_to_chunks_of_the_newest_checkpoint(inspect, directory):
     """The one before needs no chunk of log-2, but all of its changes."""
-    place = places(directory / LOG_2, CHUNK)[1]
-    size = body_length(directory / LOG_2, place)
-    flip(directory / LOG_2, place + RECORD_HEAD)
+    chunk = of(directory / LOG_2, "chunk")[1]
+    flip(directory / LOG_2, chunk.body_place)
     status, text, found = inspect(directory)
     refused = f"{directory}: changes 10 to 12 are missing before {LOG_4}"
-    torn = f"the checksum of its {size} bytes does not fit"
+    torn = f"the checksum of its {len(chunk.body)} bytes does not fit"
     assert status == 1
     assert found["problems"][0].startswith(f"no store can be opened here without repair: {refused} ({LOG_2} ends at ")
     assert found["problems"][1].startswith(
-        f"{LOG_2} is damaged at byte {place}: {torn}; 5 whole records with 3 changes "
+        f"{LOG_2} is damaged at byte {chunk.place}: {torn}; 5 whole records with 3 changes "
     )
     assert found["problems"][2:] == [f"{SECOND} cannot be used: 3 of 10 chunks that its items refer to are missing"]
     assert [each["missing_chunks"] for each in found["checkpoints"]] == [0, 3]
-    chunk = size + RECORD_HEAD + -size % 8
-    assert [each["chunk_bytes"] for each in found["checkpoints"]] == [6 * chunk, 7 * chunk]
+    size = chunk.end - chunk.place
+    assert [each["chunk_bytes"] for each in found["checkpoints"]] == [6 * size, 7 * size]
     assert re.search(r"^2 .* cannot be used +a 6, b 4 *$", text, re.MULTILINE)
     with pytest.raises(StorageError, match=re.escape(refused)):
         opened(directory)
@@ -131,10 +122,10 @@ def test_what_a_repair_would_leave(inspect, directory):
 
 
 def test_damage_to_the_newest_checkpoint(inspect, directory):
-    place = records(directory / SECOND)[3][0]
-    flip(directory / SECOND, place + RECORD_HEAD)
+    record = of(directory / SECOND, "items")[0]
+    place, why = record.place, f"the checksum of its {len(record.body)} bytes does not fit"
+    flip(directory / SECOND, record.body_place)
     status, text, found = inspect(directory)
-    why = f"the checksum of its {body_length(directory / SECOND, place)} bytes does not fit"
     assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 whole records follow, {UNREAD}"]
     assert found["notes"] == [f"{SECOND} is not used: it is damaged at byte {place}: {why}"]
     assert status == 1
@@ -144,14 +135,16 @@ def test_damage_to_the_newest_checkpoint(inspect, directory):
 
 
 def test_a_checkpoint_without_its_end(inspect, directory):
-    os.truncate(directory / SECOND, records(directory / SECOND)[-1][0])
+    cut(directory / SECOND, records(directory / SECOND)[-1].place)
     status, _, found = inspect(directory)
     assert (status, file(found, SECOND)["state"]) == (1, "whole")
     assert found["problems"] == [f"{SECOND} cannot be used: it was not finished"]
 
 
 def test_a_checkpoint_that_passes_and_makes_no_sense(inspect, directory):
-    set_byte(directory / SECOND, places(directory / SECOND, TABLE)[0], 27, 9)  # the first table's sampler
+    table = of(directory / SECOND, "table")[0]
+    sampler = 27
+    put(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
     status, _, found = inspect(directory)
     why = "a selector is of kind 9; 0 to 5 are known"
     assert found["notes"] == [f"{SECOND} is not used: {why}"]
@@ -194,19 +187,19 @@ def test_a_head_that_is_damaged(inspect, directory):
         f"{SECOND} cannot be used: {LOG_4}, which it needs, cannot be used",
     ]
     assert status == 1
-    os.truncate(directory / LOG_4, 0)
+    cut(directory / LOG_4, 0)
     _, _, found = inspect(directory)
     assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes; its head alone takes {FILE_HEAD}"
 
 
 def test_another_version(inspect, directory):
-    set_version(directory / FIRST, 2)
+    Head.of(directory / FIRST)._replace(version=2).put(directory / FIRST)
     status, text, found = inspect(directory)
     other = "it is of format version 2; this release reads version 1"
     assert found["problems"] == [f"{FIRST} cannot be used: {other}"]
     assert (status, file(found, FIRST)["why"], found["checkpoints"][0]["problem"]) == (1, other, other)
     assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
-    set_version(directory / SECOND, 7)
+    Head.of(directory / SECOND)._replace(version=7).put(directory / SECOND)
     _, _, found = inspect(directory)
     refused = f"{directory}: {SECOND} is of format version 7; this release reads version 1"
     assert found["problems"][0] == f"no store can be opened here: {refused}"
