@@ -1,12 +1,15 @@
 """Commands in this process, and in processes of their own."""
 
+import json
 import re
 import subprocess
 import sys
 
 import pytest
+from directories import contents, fill
 from typer.testing import CliRunner
 
+from engram import Store, Table
 from engram.cli import app
 
 # A child of a background job is born with SIGINT ignored: give it Python's own handling first.
@@ -70,3 +73,38 @@ def serve(spawn):
         return served, line, found[1]
 
     return start
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Two checkpoints, and what came before, between and after them.
+
+    log-1: tables `a` and `b` (changes 1 and 2), 6 items of `a` (3 to 8); checkpoint-1; log-2: 4 of `b` (9 to 12);
+    checkpoint-2; log-4: 3 of `a` (13 to 15).
+    """
+    path = tmp_path / "store"
+    with Store.open(path, [Table("a", max_size=100), Table("b", max_size=100)]) as store:
+        fill(store, "a", 6)
+        store.checkpoint()
+        fill(store, "b", 4)
+        store.checkpoint()
+        fill(store, "a", 3)
+    return path
+
+
+@pytest.fixture
+def inspect(run):
+    """Inspects a directory for people and for programs: status, text, JSON. The directory stays as it is."""
+
+    def inspect(path):
+        before = contents(path)
+        shown, told = run("inspect", path), run("inspect", path, "--json")
+        assert contents(path) == before
+        assert (shown.stderr, told.stderr, shown.exit_code) == ("", "", told.exit_code), shown.output
+        found = json.loads(told.stdout, parse_constant=pytest.fail)
+        assert found["ok"] == (told.exit_code == 0) == (not found["problems"])
+        assert all(f"damaged or lost: {problem}\n" in shown.stdout for problem in found["problems"])
+        assert all(f"note: {note}\n" in shown.stdout for note in found["notes"])
+        return told.exit_code, shown.stdout, found
+
+    return inspect

@@ -1,5 +1,6 @@
 //! Durable stores: what lies on disk is described in `docs/format.md`.
 
+mod ahead;
 mod bytes;
 mod changes;
 mod checkpoint;
@@ -7,6 +8,7 @@ mod chunk_log;
 mod direct;
 mod file;
 mod files;
+mod inspect;
 mod journal;
 mod lock;
 mod log;
@@ -22,6 +24,10 @@ mod scan;
 mod storage;
 mod things;
 
+pub use inspect::{
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear, inspect,
+};
 pub use journal::Durability;
 pub use recover::Progress;
 pub(crate) use recover::read_directory;

@@ -34,12 +34,12 @@ pub(crate) fn opening_of(
 /// once the work is done.
 pub(crate) fn told<T: Send>(
     py: Python<'_>,
-    progress: Option<Py<PyAny>>,
+    progress: Option<&Py<PyAny>>,
     work: impl FnOnce(Progress<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
     let mut tell = |done: u64, total: u64| {
-        if let (Some(progress), None) = (&progress, &raised) {
+        if let (Some(progress), None) = (progress, &raised) {
             raised = Python::attach(|py| progress.call1(py, (done, total))).err();
         }
     };

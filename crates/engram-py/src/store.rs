@@ -128,7 +128,7 @@ impl Store {
         let made = options.len();
         let storage = storage_of(storage);
         let opening = opening_of(opening);
-        let (engine, notes) = told(py, progress, |progress| {
+        let (engine, notes) = told(py, progress.as_ref(), |progress| {
             Engine::open(&path, storage, &opening, options, entropy(), progress)
         })?;
         Ok((Self::here(engine, seed, made), notes))
@@ -144,7 +144,7 @@ impl Store {
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let engine = self.engine(py)?;
         let opening = opening_of(opening);
-        told(py, progress, |progress| {
+        told(py, progress.as_ref(), |progress| {
             engine.restore(&path, &opening, progress)
         })
     }

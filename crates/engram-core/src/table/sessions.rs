@@ -246,7 +246,7 @@ impl TableState {
             let entries = 0..sessions.reached as usize;
             entries.map(|at| sessions.entries[at])
         });
-        entries.filter_map(|entry| entry.number())
+        entries.filter_map(Entry::number)
     }
 }
 

@@ -176,7 +176,7 @@ impl Snapshot {
     /// The last number applied of each session, and when it was used last, in no particular order.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
         let entries = self.sessions.iter().flat_map(Copied::iter);
-        entries.filter_map(|entry| entry.number())
+        entries.filter_map(super::sessions::Entry::number)
     }
 }
 

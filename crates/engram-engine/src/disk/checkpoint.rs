@@ -99,7 +99,9 @@ impl Unfinished {
                 body.put_u8(which);
                 body.put_u64((part * ITEMS) as u64);
                 body.put_len(places.len());
-                places.iter().for_each(|place| body.put_u32(*place));
+                for place in places {
+                    body.put_u32(*place);
+                }
                 self.record(kind::ORDER, &body);
             }
         }

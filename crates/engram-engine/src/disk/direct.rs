@@ -77,7 +77,11 @@ impl DirectFile {
     /// A new file, where the file system offers that.
     pub(super) fn create(path: &Path, file: File) -> Result<Self, File> {
         let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
-        match OpenOptions::new().write(true).custom_flags(flags).open(path) {
+        match OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+        {
             Ok(direct) => Ok(Self {
                 file,
                 direct: Arc::new(direct),
@@ -97,7 +101,11 @@ impl DirectFile {
         let Some(worker) = &mut self.worker else {
             return Ok(());
         };
-        let next = if worker.under_way < 2 { Block::new() } else { worker.wait()? };
+        let next = if worker.under_way < 2 {
+            Block::new()
+        } else {
+            worker.wait()?
+        };
         let full = std::mem::replace(&mut self.block, next);
         let len = full.len as u64;
         worker.give(full, self.place)?;
@@ -170,7 +178,10 @@ impl Written for DirectFile {
 
 impl Drop for DirectFile {
     fn drop(&mut self) {
-        if let Some(Worker { full, done, thread, .. }) = self.worker.take() {
+        if let Some(Worker {
+            full, done, thread, ..
+        }) = self.worker.take()
+        {
             drop((full, done));
             let _ = thread.join();
         }
@@ -193,9 +204,16 @@ mod tests {
             return;
         };
         let mut expected = Vec::new();
-        for (number, len) in [1, 4095, 4096, 3 * BLOCK + 5, 0, BLOCK - 7, 100_000].into_iter().enumerate() {
-            let piece: Vec<u8> = (0..len).map(|at| (at * 7 + number) as u8).collect();
-            direct.append(&[&piece[..len / 3], &piece[len / 3..]]).unwrap();
+        for (number, len) in [1, 4095, 4096, 3 * BLOCK + 5, 0, BLOCK - 7, 100_000]
+            .into_iter()
+            .enumerate()
+        {
+            let piece: Vec<u8> = (0..len)
+                .map(|at| (at * 7 + number).to_le_bytes()[0])
+                .collect();
+            direct
+                .append(&[&piece[..len / 3], &piece[len / 3..]])
+                .unwrap();
             expected.extend(piece);
             direct.sync().unwrap();
             assert_eq!(fs::read(&path).unwrap(), expected, "after piece {number}");

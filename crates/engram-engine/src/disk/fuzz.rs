@@ -8,6 +8,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::file::{FILE_HEAD, RECORD_HEAD, padding, record_head};
+use super::files::Files;
+use super::inspect::look;
 use super::life::{Past, begin};
 use super::power::PowerFiles;
 use super::recover::{Recovered, recover};
@@ -74,8 +76,7 @@ fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
         if which == spoiled {
             match chance.below(8) {
                 0 => kind = u32::try_from(chance.below(24)).unwrap(),
-                1 => wide(&mut body, chance),
-                2 => wide(&mut body, chance),
+                1 | 2 => wide(&mut body, chance),
                 3 => continue,
                 _ => mutate(&mut body, other, chance),
             }
@@ -127,7 +128,7 @@ fn spoil(files: &mut Directory, other: &Directory, chance: &mut Chance) -> bool 
             _ => files[at].1 = noise(chance),
         },
         _ => {
-            for _ in 0..1 + chance.below(3) {
+            for _ in 0..=chance.below(3) {
                 let at = chance.below(files.len());
                 mutate(&mut files[at].1, &other[from].1, chance);
             }
@@ -157,6 +158,11 @@ fn no_directory_does_harm() {
         let is_forged = spoil(&mut files, &bases[chance.below(bases.len())].0, &mut chance);
         let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
         let files = PowerFiles::of(&files);
+        let (looked, peak) = peak_of(|| look(&files, &files.list().unwrap()));
+        assert!(
+            peak <= ANYWAY + PER_BYTE * bytes,
+            "{what}: {bytes} bytes took {peak} to inspect"
+        );
         for repair in [false, true] {
             let (found, peak) = peak_of(|| read(&files, repair));
             largest = largest.max(peak);
@@ -164,21 +170,27 @@ fn no_directory_does_harm() {
                 peak <= ANYWAY + PER_BYTE * bytes,
                 "{what}: {bytes} bytes took {peak}"
             );
+            let opened = looked
+                .opening
+                .as_ref()
+                .filter(|opened| opened.repaired == repair);
+            assert_eq!(opened.is_some(), found.is_some(), "{what}: {looked:?}");
             let Some(mut found) = found else {
                 continue;
             };
             // A file of another store may be the only one.
             if !is_forged && found.store == Some(*store) {
-                past.recognise(&mut found.tables, &what);
+                past.recognise(&mut found.tables, repair, &what);
             }
             taken += u64::from(!repair);
             repaired += u64::from(repair);
             break;
         }
     }
-    println!(
-        "{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held"
+    let out = format!(
+        "{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held\n"
     );
+    std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
     // Enough must pass for the deeper readers, and enough must not.
     assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
 }

@@ -70,7 +70,7 @@ impl PowerFiles {
         let mut left = Names::new();
         for name in names.keys().chain(safe.keys()) {
             let either = [names.get(name), safe.get(name)];
-            let Some(content) = either[usize::from(rng.next_u64() % 2 == 0)] else {
+            let Some(content) = either[usize::from(rng.next_u64().is_multiple_of(2))] else {
                 continue;
             };
             left.insert(

@@ -44,13 +44,19 @@ impl Moment {
     }
 
     /// Where the store's clock goes on: what passed while nobody had it open counts, unless the system's clock
-    /// went back.
+    /// went back. That of a new store begins with 0.
     fn resumed(self) -> u64 {
+        if self == Self::default() {
+            return 0;
+        }
         let passed = Self::new(0).system.saturating_sub(self.system);
         let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
         self.clock.saturating_add(passed)
     }
 }
+
+/// Stands between the name of a checkpoint and what is wrong with it.
+pub(super) const NOT_USED: &str = " is not used: ";
 
 /// What a directory held.
 #[derive(Debug)]
@@ -213,13 +219,13 @@ fn attempt(
             Ok(mut recovered) => {
                 notes.append(&mut recovered.notes);
                 return Ok(Recovered {
-                    notes,
                     needs,
+                    notes,
                     ..recovered
                 });
             }
             Err(Trouble::Damaged(Damage(why))) => {
-                notes.push(format!("{} is not used: {why}", checkpoint_name(*number)));
+                notes.push(format!("{}{NOT_USED}{why}", checkpoint_name(*number)));
             }
             Err(trouble) => return Err(trouble),
         }

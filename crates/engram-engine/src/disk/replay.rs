@@ -1,5 +1,6 @@
 //! Making the changes of logs again.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, Origin};
@@ -141,10 +142,10 @@ impl Reader<'_> {
                 let options = options_in(&mut take)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
                 // A checkpoint may have been begun before, and have the table.
-                if !self.out.tables.contains_key(&id) {
+                if let Entry::Vacant(place) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
                     state.reach(Lsn(number));
-                    self.out.tables.insert(id, state);
+                    place.insert(state);
                 }
             }
             kind::TABLE_DROPPED => {
@@ -217,7 +218,7 @@ pub(super) fn nobodys() -> Result<Arc<Chunk>, Damage> {
     };
     let origin = Origin {
         key: 0,
-        episodes: Default::default(),
+        episodes: std::iter::once(0).collect(),
         first_step: 0,
         steps: 0,
     };

@@ -130,10 +130,10 @@ struct Returning {
 
 impl Returning {
     fn take(take: &mut Take<'_>) -> Result<Self, Damage> {
-        let (id, restore) = table_in(take)?;
+        let (id, options, counters) = table_in(take)?;
         Ok(Self {
             id,
-            restore,
+            restore: Restore::new(Arc::new(options), Arc::new(Volatile), counters)?,
             left_out: 0,
             orders: Default::default(),
         })
@@ -177,9 +177,10 @@ fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
     })
 }
 
-fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
+/// A table's number, its options, and its counters.
+pub(super) fn table_in(take: &mut Take<'_>) -> Result<(u64, TableOptions, Counters), Damage> {
     let id = take.u64()?;
-    let options: TableOptions = options_in(take)?;
+    let options = options_in(take)?;
     let limits = limits_in(take)?;
     let counters = Counters {
         limiter: RateLimiter {
@@ -197,8 +198,7 @@ fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
         last_lsn: Lsn(take.u64()?),
         rng: rng_in(take)?,
     };
-    let restore = Restore::new(Arc::new(options), Arc::new(Volatile), counters)?;
-    Ok((id, restore))
+    Ok((id, options, counters))
 }
 
 /// None where a chunk of it is missing and that is expected.

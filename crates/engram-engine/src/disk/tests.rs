@@ -41,6 +41,7 @@ fn what_was_safe_outlives_the_power() {
     let outcomes: Vec<(usize, u64)> = (0..seeds).map(live_with_power_cuts).collect();
     let compared: usize = outcomes.iter().map(|outcome| outcome.0).sum();
     let cuts: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
-    println!("{compared} tables compared after {cuts} power cuts");
+    let out = format!("{compared} tables compared after {cuts} power cuts\n");
+    std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
     assert!(compared > 1_000 && cuts > 1_000, "{compared} {cuts}");
 }

@@ -39,9 +39,9 @@ impl Opening {
             )));
         }
         let kept = there.iter().filter(|name| !self.drop.contains(**name));
-        let mut names = BTreeSet::new();
+        let mut given = BTreeSet::new();
         for name in kept.map(|name| self.name(name)) {
-            if !names.insert(name) {
+            if !given.insert(name) {
                 return Err(taken(name));
             }
         }
@@ -196,9 +196,9 @@ impl Engine {
             .collect();
         if let Some(name) = names.iter().find(|name| here.contains_key(*name)) {
             if let Home::Disk { storage, .. } = &self.home {
-                tables
-                    .iter()
-                    .for_each(|table| storage.dropped(table.number()));
+                for table in &tables {
+                    storage.dropped(table.number());
+                }
             }
             return Err(taken(name));
         }

@@ -56,12 +56,13 @@ pub(super) fn serve(
                                 Err(error) => outcome.and(Err(error)),
                             })
                         });
-                        match (&mut reply).now_or_never().filter(|_| made.is_empty()) {
-                            Some(reply) => Ok(reply),
-                            None => {
-                                made.push_back(reply);
-                                continue;
-                            }
+                        // Most are safe at once.
+                        let ready = if made.is_empty() { (&mut reply).now_or_never() } else { None };
+                        if let Some(reply) = ready {
+                            Ok(reply)
+                        } else {
+                            made.push_back(reply);
+                            continue;
                         }
                     }
                     Ok(None) => {

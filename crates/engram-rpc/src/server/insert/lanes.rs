@@ -95,7 +95,9 @@ impl Lanes {
             // Some of them may be in.
             let standing = wait.next().now_or_never().flatten();
             self.waits.push(wait);
-            standing.into_iter().for_each(|done| self.note(done));
+            if let Some(done) = standing {
+                self.note(done);
+            }
         }
     }
 

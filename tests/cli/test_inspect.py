@@ -1,0 +1,150 @@
+"""`engram inspect`: directories that are whole, and such that are no store's."""
+
+import dataclasses
+import json
+import os
+import re
+
+import pytest
+from damage import CHUNK, places, records
+from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
+from support import raises
+
+import engram
+from engram import Store, Table, selectors
+from engram.cli.inspect import _age
+from engram.errors import StorageError
+
+
+def test_a_whole_directory(inspect, directory):
+    status, text, found = inspect(directory)
+    assert status == 0
+    lines = [line.split() for line in text.splitlines()]
+    assert re.fullmatch(r"store [0-9a-f]{16}, 5 files of \d+\.\d KiB: nothing is damaged or lost", text.splitlines()[0])
+    assert re.match(
+        r"a store opened here begins with checkpoint 2 and replays 3 changes; it is \d", text.splitlines()[1]
+    )
+    assert lines[2:5] == [
+        ["table", "items", "bytes", "last", "change"],
+        ["a", "9", "12.4", "KiB", "15"],
+        ["b", "4", "5.5", "KiB", "12"],
+    ]
+    assert lines[5] == ["checkpoint", "age", "chunks", "bytes", "of", "chunks", "state", "items"]
+    assert re.fullmatch(r"1 +\d+ seconds? +6 +6\.5 KiB +verified +a 6, b 0 *", text.splitlines()[6])
+    assert re.fullmatch(r"2 +\d+ seconds? +10 +10\.9 KiB +verified +a 6, b 4 *", text.splitlines()[7])
+    assert lines[8] == ["file", "bytes", "records", "changes", "state"]
+    changes = {LOG_1: ["8"], LOG_2: ["4"], LOG_4: ["3"]}
+    for line, name in zip(lines[9:], (FIRST, SECOND, LOG_1, LOG_2, LOG_4), strict=True):
+        assert (line[0], line[4:]) == (name, [*changes.get(name, []), "whole"])
+        told, records_there = file(found, name), records(directory / name)
+        assert (told["bytes"], told["records"]) == ((directory / name).stat().st_size, len(records_there))
+    assert [file(found, name)["first_change"] for name in (LOG_1, LOG_2, LOG_4)] == [1, 9, 13]
+    assert [each["first_change"] for each in found["checkpoints"]] == [9, 13]
+    with Store.open(directory) as store:
+        infos = store.info()
+    assert found["opening"]["tables"] == [
+        {"name": name, "items": infos[name].size, "bytes": infos[name].bytes, "last_change": last}
+        for name, last in (("a", 15), ("b", 12))
+    ]
+
+
+def test_json_is_what_the_library_says(inspect, directory):
+    (directory / "notes.txt").touch()
+    _, _, found = inspect(directory)
+    said = engram.inspect_directory(directory)
+    assert isinstance(said, engram.Inspection)
+    assert (said.ok, said.path, f"{said.store:016x}") == (found.pop("ok"), str(directory), found.pop("store"))
+    expected = json.loads(json.dumps(dataclasses.asdict(said)))
+    del expected["store"]
+    for ages in (expected["opening"], found["opening"]):
+        assert 0 < ages.pop("age") < 60
+    assert found == expected
+    assert (said.others, said.in_use) == (("notes.txt",), None)
+
+
+def test_a_store_that_is_open(inspect, directory):
+    with Store.open(directory) as store:
+        fill(store, "b", 1)
+        status, text, found = inspect(directory)
+        who = rf"process {os.getpid()}, since \d+ s after 1970"
+        assert re.fullmatch(who, found["in_use"])
+        assert re.search(
+            rf"^store \w+, 6 files of .*, in use by {who}: nothing is damaged or lost$", text, re.MULTILINE
+        )
+        assert (status, sizes(found)) == (0, {"a": 9, "b": 5})
+        # Nobody takes it from its process.
+        fill(store, "b", 1)
+    assert opened(directory) == {"a": 9, "b": 6}
+
+
+def test_a_directory_without_checkpoints(inspect, tmp_path):
+    with Store.open(tmp_path, [Table("only", max_size=5, sampler=selectors.Prioritized(1.0))]) as store:
+        fill(store, "only", 7)
+    status, text, found = inspect(tmp_path)
+    assert status == 0
+    assert f"\na store opened here replays {file(found, LOG_1)['changes']} changes; it is " in text
+    assert "verified" not in text
+    assert (found["opening"]["checkpoint"], found["opening"]["changes"]) == (None, file(found, LOG_1)["changes"])
+    assert sizes(found) == {"only": 5} == opened(tmp_path)
+
+
+def test_no_store(inspect, run, tmp_path):
+    status, text, found = inspect(tmp_path)
+    assert (status, text) == (0, "no store here\n")
+    assert (found["store"], found["files"], found["opening"]["tables"]) == (None, [], [])
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "log-7").mkdir()
+    assert inspect(tmp_path)[:2] == (0, "no store here\nnot ours: log-7, notes.txt\n")
+    for missing, text in (
+        (tmp_path / "none", f"there is no directory {tmp_path / 'none'}"),
+        (tmp_path / "notes.txt", f"{tmp_path / 'notes.txt'} is a file; a store lives in a directory"),
+    ):
+        result = run("inspect", missing, "--json")
+        assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
+        with raises(StorageError, text):
+            engram.inspect_directory(missing)
+    assert {each.name for each in tmp_path.iterdir()} == {"log-7", "notes.txt"}
+
+
+def test_a_log_of_chunks_alone(inspect, tmp_path):
+    """Chunks of a store that writes no changes are written with its checkpoint."""
+    with Store.open(tmp_path, [Table("t", max_size=100)], durability="none") as store:
+        fill(store, "t", 5)
+        store.checkpoint()
+    status, text, found = inspect(tmp_path)
+    logs = (each for each in found["files"] if each["name"].startswith("log-"))
+    (log,) = (each for each in logs if places(tmp_path / each["name"], CHUNK))
+    assert (status, log["first_change"], log["changes"]) == (0, None, 0)
+    assert re.search(rf"^{log['name']} .* KiB +7 +whole *$", text, re.MULTILINE)
+    with (tmp_path / log["name"]).open("r+b") as file:
+        file.truncate(log["bytes"] - 1)
+    status, _, found = inspect(tmp_path)
+    missing = "1 of 5 chunks that its items refer to are missing"
+    assert (status, found["problems"][1:]) == (1, [f"{FIRST} cannot be used: {missing}"])
+
+
+def test_what_was_never_finished(inspect, directory):
+    (directory / f"{LOG_4}.tmp").write_bytes(b"ENGRAM")
+    status, text, found = inspect(directory)
+    assert status == 0
+    assert re.search(rf"^{LOG_4}\.tmp +6 B +0 +unfinished$", text, re.MULTILINE)
+    assert opened(directory) == sizes(found)
+    assert not (directory / f"{LOG_4}.tmp").exists()
+
+
+def test_a_lock_that_cannot_be_read(inspect, directory):
+    (directory / "LOCK").unlink()
+    (directory / "LOCK").symlink_to("LOCK")
+    status, _, found = inspect(directory)
+    assert (status, found["in_use"]) == (0, None)
+    why = "Too many levels of symbolic links (os error 40)"
+    unknown = "whether somebody has the directory open is not known"
+    assert found["notes"] == [f"LOCK cannot be looked at: {why}; {unknown}"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 seconds"), (1, "1 second"), (119, "119 seconds"), (120, "2 minutes"), (7200, "2 hours"), (1e6, "11 days")],
+)
+def test_ages(seconds, text):
+    assert _age(seconds) == text

@@ -1,0 +1,239 @@
+"""`engram inspect`: what is damaged, where, and what of it is lost."""
+
+import os
+import re
+
+import pytest
+from damage import (
+    CHANGES,
+    CHUNK,
+    FILE_HEAD,
+    RECORD_HEAD,
+    TABLE,
+    body_length,
+    flip,
+    places,
+    records,
+    set_byte,
+    set_version,
+)
+from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
+
+from engram import Store, Table
+from engram.errors import StorageError
+
+UNREAD = "which a store does not read"
+
+
+def test_damage_within_the_newest_log(inspect, directory):
+    place = places(directory / LOG_4, CHANGES)[0]
+    flip(directory / LOG_4, place + RECORD_HEAD)
+    status, text, found = inspect(directory)
+    why = f"the checksum of its {body_length(directory / LOG_4, place)} bytes does not fit"
+    assert found["problems"] == [
+        f"{LOG_4} is damaged at byte {place}: {why}; 4 whole records with 2 changes follow, {UNREAD}"
+    ]
+    assert status == 1
+    assert re.search(r"^store \w+, 5 files of [0-9.]+ KiB: 1 problem$", text, re.MULTILINE)
+    assert re.search(rf"^{LOG_4} .* 4 +0 +damaged at byte {place:,}$", text, re.MULTILINE)
+    told = file(found, LOG_4)
+    assert (told["state"], told["place"], told["why"]) == ("damaged", place, why)
+    assert (told["records"], told["records_after"], told["changes_after"]) == (4, 4, 2)
+    assert sizes(found) == {"a": 6, "b": 4} == opened(directory)
+
+
+def test_damage_in_several_places_and_in_heads(inspect, directory):
+    first, second, third = places(directory / LOG_4, CHANGES)
+    for place in (first, second):
+        flip(directory / LOG_4, place + 8)  # its length
+    why = "the checksum of a record's head does not fit"
+    _, _, found = inspect(directory)
+    assert found["problems"] == [
+        f"{LOG_4} is damaged at byte {first}: {why}; 3 whole records with 1 change follow, {UNREAD}"
+    ]
+    flip(directory / LOG_4, third)
+    flip(directory / LOG_4, places(directory / LOG_2, CHUNK)[1] + RECORD_HEAD)
+    _, _, found = inspect(directory)
+    assert found["problems"][0].endswith("; 1 whole record follows, " + UNREAD)
+
+
+def test_the_newest_log_ends_within_a_record(inspect, directory):
+    place = places(directory / LOG_4, CHANGES)[-1]
+    os.truncate(directory / LOG_4, place + RECORD_HEAD + 9)
+    status, text, found = inspect(directory)
+    assert (status, found["problems"]) == (0, [])
+    length = body_length(directory / LOG_4, place)
+    why = f"it says it has {length} bytes; the file has 9 more"
+    assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 bytes follow, which nobody was told of"]
+    assert re.search(rf"^{LOG_4} .* 2 +torn at byte {place:,}$", text, re.MULTILINE)
+    assert sizes(found) == {"a": 8, "b": 4} == opened(directory)
+
+
+def test_an_older_log_ends_within_a_record(inspect, directory):
+    """Its changes are in a checkpoint, but other logs do not go on where it ends."""
+    place = places(directory / LOG_2, CHANGES)[-1]
+    os.truncate(directory / LOG_2, place + 1)
+    status, _, found = inspect(directory)
+    why = "1 bytes are left; a record's head alone takes 24"
+    assert found["problems"] == [f"{LOG_2} is damaged at byte {place}: {why}"]
+    assert (status, sizes(found)) == (1, {"a": 9, "b": 4})
+
+
+def test_a_log_that_was_torn_before_the_next_began(inspect, directory):
+    size = (directory / LOG_2).stat().st_size
+    with (directory / LOG_2).open("ab") as log:
+        log.write(bytes(100))
+    status, text, found = inspect(directory)
+    assert (status, file(found, LOG_2)["state"]) == (0, "torn")
+    assert re.search(rf"^{LOG_2} .* 4 +torn at byte {size:,}$", text, re.MULTILINE)
+
+
+def test_damage_to_chunks_of_the_newest_checkpoint(inspect, directory):
+    """The one before needs no chunk of log-2, but all of its changes."""
+    place = places(directory / LOG_2, CHUNK)[1]
+    size = body_length(directory / LOG_2, place)
+    flip(directory / LOG_2, place + RECORD_HEAD)
+    status, text, found = inspect(directory)
+    refused = f"{directory}: changes 10 to 12 are missing before {LOG_4}"
+    torn = f"the checksum of its {size} bytes does not fit"
+    assert status == 1
+    assert found["problems"][0].startswith(f"no store can be opened here without repair: {refused} ({LOG_2} ends at ")
+    assert found["problems"][1].startswith(
+        f"{LOG_2} is damaged at byte {place}: {torn}; 5 whole records with 3 changes "
+    )
+    assert found["problems"][2:] == [f"{SECOND} cannot be used: 3 of 10 chunks that its items refer to are missing"]
+    assert [each["missing_chunks"] for each in found["checkpoints"]] == [0, 3]
+    chunk = size + RECORD_HEAD + -size % 8
+    assert [each["chunk_bytes"] for each in found["checkpoints"]] == [6 * chunk, 7 * chunk]
+    assert re.search(r"^2 .* cannot be used +a 6, b 4 *$", text, re.MULTILINE)
+    with pytest.raises(StorageError, match=re.escape(refused)):
+        opened(directory)
+
+
+def test_what_a_repair_would_leave(inspect, directory):
+    (directory / LOG_1).unlink()
+    status, text, found = inspect(directory)
+    assert "\na store opened here with repair begins with checkpoint 2 and replays 3 changes; it is " in text
+    why = f"is not used: {LOG_1} cannot be read: No such file or directory (os error 2)"
+    assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND} {why}; {FIRST} {why}"
+    missing = f"cannot be used: {LOG_1}, which it needs, is missing"
+    assert found["problems"] == [
+        f"no store can be opened here without repair: {found['refusal']}",
+        f"{FIRST} {missing}; 6 of 6 chunks that its items refer to are missing",
+        f"{SECOND} {missing}; 6 of 10 chunks that its items refer to are missing",
+    ]
+    assert found["notes"][-1] == "table `a` has lost 6 items, whose content is missing"
+    assert (status, found["opening"]["repaired"]) == (1, True)
+    assert sizes(found) == {"a": 3, "b": 4} == opened(directory, repair=True)
+    status, text, after = inspect(directory)
+    assert (status, sizes(after), after["store"]) == (0, sizes(found), found["store"])
+    assert re.search(rf"^{FIRST}\.lost .* 0 +set aside$", text, re.MULTILINE)
+
+
+def test_damage_to_the_newest_checkpoint(inspect, directory):
+    place = records(directory / SECOND)[3][0]
+    flip(directory / SECOND, place + RECORD_HEAD)
+    status, text, found = inspect(directory)
+    why = f"the checksum of its {body_length(directory / SECOND, place)} bytes does not fit"
+    assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 whole records follow, {UNREAD}"]
+    assert found["notes"] == [f"{SECOND} is not used: it is damaged at byte {place}: {why}"]
+    assert status == 1
+    assert "\na store opened here begins with checkpoint 1 and replays 7 changes; it is " in text
+    assert found["checkpoints"][1]["made"] is not None
+    assert sizes(found) == {"a": 9, "b": 4} == opened(directory)
+
+
+def test_a_checkpoint_without_its_end(inspect, directory):
+    os.truncate(directory / SECOND, records(directory / SECOND)[-1][0])
+    status, _, found = inspect(directory)
+    assert (status, file(found, SECOND)["state"]) == (1, "whole")
+    assert found["problems"] == [f"{SECOND} cannot be used: it was not finished"]
+
+
+def test_a_checkpoint_that_passes_and_makes_no_sense(inspect, directory):
+    set_byte(directory / SECOND, places(directory / SECOND, TABLE)[0], 27, 9)  # the first table's sampler
+    status, _, found = inspect(directory)
+    why = "a selector is of kind 9; 0 to 5 are known"
+    assert found["notes"] == [f"{SECOND} is not used: {why}"]
+    assert found["problems"] == [f"{SECOND} cannot be used: {why}"]
+    assert (status, found["opening"]["checkpoint"]) == (1, 1)
+
+
+def test_the_log_that_replay_begins_with_is_gone(inspect, directory):
+    (directory / LOG_4).unlink()
+    _, _, found = inspect(directory)
+    assert found["problems"] == [
+        f"no store can be opened here without repair: {directory}: {LOG_4} is missing",
+        f"{SECOND} cannot be used: {LOG_4}, which it needs, is missing",
+    ]
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_changes_that_are_missing_in_between(inspect, tmp_path, checkpoints):
+    for _ in range(3):
+        with Store.open(tmp_path, [Table("t", max_size=100)]) as store:
+            fill(store, "t", 5)
+            if checkpoints and not (tmp_path / FIRST).exists():
+                store.checkpoint()
+    gone = sorted(tmp_path.glob("log-*"))[-2]
+    gone.unlink()
+    _, _, found = inspect(tmp_path)
+    last = max(tmp_path.glob("log-*")).name
+    assert found["problems"] == [
+        f"no store can be opened here without repair: {tmp_path}: changes 7 to 11 are missing before {last}",
+    ]
+
+
+def test_a_head_that_is_damaged(inspect, directory):
+    flip(directory / LOG_4, 33)
+    why = "its first 48 bytes are damaged"
+    status, _, found = inspect(directory)
+    assert found["problems"][1:] == [
+        f"{LOG_4} is damaged at byte 0: {why}; 9 whole records with 3 changes follow, {UNREAD}",
+        f"{FIRST} cannot be used: {LOG_4}, which it needs, cannot be used",
+        f"{SECOND} cannot be used: {LOG_4}, which it needs, cannot be used",
+    ]
+    assert status == 1
+    os.truncate(directory / LOG_4, 0)
+    _, _, found = inspect(directory)
+    assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes; its head alone takes {FILE_HEAD}"
+
+
+def test_another_version(inspect, directory):
+    set_version(directory / FIRST, 2)
+    status, text, found = inspect(directory)
+    other = "it is of format version 2; this release reads version 1"
+    assert found["problems"] == [f"{FIRST} cannot be used: {other}"]
+    assert (status, file(found, FIRST)["why"], found["checkpoints"][0]["problem"]) == (1, other, other)
+    assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
+    set_version(directory / SECOND, 7)
+    _, _, found = inspect(directory)
+    refused = f"{directory}: {SECOND} is of format version 7; this release reads version 1"
+    assert found["problems"][0] == f"no store can be opened here: {refused}"
+
+
+def test_files_of_other_stores_under_our_names(inspect, directory, tmp_path):
+    with Store.open(tmp_path / "other", [Table("t", max_size=1)]) as store:
+        store.checkpoint()
+    (tmp_path / "other" / FIRST).replace(directory / FIRST)
+    status, _, found = inspect(directory)
+    assert (status, sizes(found)) == (1, {"a": 9, "b": 4})
+    assert found["problems"] == [f"{FIRST} cannot be used: it is of another store"]
+
+
+def test_a_file_under_another_name(inspect, directory):
+    (directory / LOG_2).write_bytes((directory / LOG_1).read_bytes())
+    _, _, found = inspect(directory)
+    needs = f"cannot be used: {LOG_2}, which it needs, cannot be used"
+    assert found["problems"][1:] == [
+        f"{LOG_2} cannot be used: it is another file under its name",
+        f"{FIRST} {needs}",
+        f"{SECOND} {needs}; 4 of 10 chunks that its items refer to are missing",
+    ]
+
+
+def test_a_file_that_cannot_be_read(inspect, directory):
+    (directory / LOG_4).unlink()
+    (directory / LOG_4).mkdir()
+    _, _, found = inspect(directory)
+    assert found["problems"][1] == f"{LOG_4} cannot be used: it cannot be read: Is a directory (os error 21)"

@@ -1,0 +1,38 @@
+"""Directories of stores: filled, looked at, opened."""
+
+import numpy as np
+
+from engram import Store
+
+FIRST, SECOND = "checkpoint-0000000001", "checkpoint-0000000002"
+LOG_1, LOG_2, LOG_4 = (f"log-{number:010}" for number in (1, 2, 4))
+
+
+def fill(store, table, count):
+    """Inserts items of 1,000 bytes that no codec makes smaller."""
+    noise = np.random.default_rng(0)
+    for _ in range(count):
+        store.insert({"x": noise.integers(256, size=1_000, dtype=np.uint8)}, {table: 1.0})
+
+
+def contents(path):
+    """All that a directory holds."""
+    return {
+        each.name: (each.lstat().st_mtime_ns, each.read_bytes() if each.is_file() else None) for each in path.iterdir()
+    }
+
+
+def file(found, name):
+    """What is said of a file."""
+    return next(each for each in found["files"] if each["name"] == name)
+
+
+def sizes(found):
+    """Items that each table would begin with."""
+    return {table["name"]: table["items"] for table in found["opening"]["tables"]}
+
+
+def opened(path, **options):
+    """The same, once a store has opened the directory."""
+    with Store.open(path, **options) as store:
+        return {name: info.size for name, info in store.info().items()}
