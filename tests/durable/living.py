@@ -161,9 +161,11 @@ class Calls:
         if size == 0:
             return None
         try:
-            return self.store.sample(self.name, min(3, size), partial=True, timeout=0.0).info.key
+            keys = self.store.sample(self.name, min(3, size), partial=True, timeout=0.0).info.key
         except DeadlineExceededError:  # the limiter wants more items
             return None
+        # Each once: of changes to one item, the first ones would not be seen in the end.
+        return list(dict.fromkeys(keys.tolist()))
 
     def uses_up(self):
         """Whether samples do: nobody waits for the others."""
