@@ -42,6 +42,10 @@ class Child:
             raise RuntimeError(msg)
         return dict(said)
 
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._process.wait()
+
     def go(self) -> None:
         """Let it begin."""
         assert self._process.stdin is not None
