@@ -80,8 +80,20 @@ class Store:
     def __new__(cls, tables: list[Any], seed: int) -> Store: ...
     @staticmethod
     def open(
-        path: str, tables: list[Any], seed: int, durability: str, interval: float, keep: int
+        path: str,
+        tables: list[Any],
+        seed: int,
+        storage: tuple[str, float, int],
+        opening: tuple[dict[str, str], set[str], bool],
+        progress: Callable[[int, int], object] | None,
     ) -> tuple[Store, list[str]]: ...
+    def restore(
+        self,
+        path: str,
+        opening: tuple[dict[str, str], set[str], bool],
+        progress: Callable[[int, int], object] | None,
+    ) -> tuple[list[str], list[str]]: ...
+    def log_bytes(self) -> int | None: ...
     def checkpoint(self) -> tuple[int, int, int]: ...
     @staticmethod
     def connect(

@@ -43,6 +43,7 @@ class Server:
         seed: int | None = None,
         path: str | PathLike[str] | None = None,
         durability: Literal["none", "process", "disk"] = "process",
+        checkpoint_interval: float | None = 600.0,
     ) -> None:
         """Starts to serve.
 
@@ -61,6 +62,7 @@ class Server:
             seed: Of the server's own store.
             path: Directory in which the server's own store lives, see `Store.open`; None: it lives in memory.
             durability: As of `Store.open`.
+            checkpoint_interval: As of `Store.open`.
 
         Raises:
             InvalidArgumentError: A port is taken, a file unreadable, or other machines could do without a token.
@@ -90,7 +92,9 @@ class Server:
         elif path is None:
             self.store = Store(store, seed=seed)
         else:
-            self.store = Store.open(path, store, durability=durability, seed=seed)
+            self.store = Store.open(
+                path, store, durability=durability, checkpoint_interval=checkpoint_interval, seed=seed
+            )
         self._own = own
         try:
             native = self.store._native  # noqa: SLF001, both halves of one door

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._periodic import Periodic
 from engram.batch import Batch
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -286,6 +287,10 @@ class AnyStore:
             self.close()
 
 
+_LONGEST_SYNC = 60.0
+"""Seconds."""
+
+
 class Store(AnyStore):
     """Tables in this process. They live until the store is closed.
 
@@ -304,8 +309,9 @@ class Store(AnyStore):
             InvalidArgumentError: Two tables have the same name.
         """
         self._native = _engram.Store(_tables(tables), _seed(seed))
+        self._periodic: Periodic | None = None
         self.notes: tuple[str, ...] = ()
-        """What `open` found damaged or unfinished, in words."""
+        """What `open` and `restore` found damaged or unfinished, in words."""
 
     @classmethod
     def open(
@@ -315,7 +321,13 @@ class Store(AnyStore):
         *,
         durability: Literal["none", "process", "disk"] = "process",
         sync_interval: float = 0.01,
+        checkpoint_interval: float | None = 600.0,
+        checkpoint_bytes: int | None = 4 << 30,
         keep: int = 2,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+        repair: bool = False,
+        progress: Callable[[int, int], object] | None = None,
         seed: int | None = None,
     ) -> Self:
         """Opens a store that lives in a directory, which is made if it is not there.
@@ -327,26 +339,90 @@ class Store(AnyStore):
             durability: What an acknowledged change outlives. `"none"`: nothing but checkpoints is kept.
                 `"process"`: the process, `kill -9` included. `"disk"`: the machine's power.
             sync_interval: Seconds between two syncs of `"disk"`, at least; acknowledgements wait for them.
+            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. None:
+                only `checkpoint` and `checkpoint_bytes` write them. One that fails is logged, and tried again.
+            checkpoint_bytes: One is written, too, when the log has grown by so many bytes. None: not for that.
             keep: Checkpoints that are kept: the newest.
+            rename: New names of tables that are there, by their old ones.
+            drop: Tables that are there and are to go.
+            repair: Open what is left of a directory that has lost something that was acknowledged: `notes` says what.
+                Files that cannot be used are set aside, as `*.lost`.
+            progress: Called now and then with bytes read, and bytes in all.
             seed: As of `Store`; tables that are there go on with what they would have drawn next.
 
         Raises:
             StorageError: Another process has the directory, it cannot be read or written, or something that was
-                acknowledged is missing; the text says which.
+                acknowledged is missing; the text says which. Nothing there was changed.
             InvalidArgumentError, SignatureError: Tables that do not fit what is there.
         """
         if durability not in ("none", "process", "disk"):
             raise InvalidArgumentError(f'`durability` must be "none", "process" or "disk"; got {durability!r}')
-        interval = _checks.number("`sync_interval`", sync_interval)
-        if not 0 <= interval <= 3600:  # noqa: PLR2004, an hour
-            raise InvalidArgumentError(f"`sync_interval` must be between 0 and 3600 s; got {interval:g}")
+        sync_interval = _checks.number("`sync_interval`", sync_interval)
+        if not 0 <= sync_interval <= _LONGEST_SYNC:
+            raise InvalidArgumentError(f"`sync_interval` must be between 0 and {_LONGEST_SYNC:g} s; got {sync_interval:g}")
+        if checkpoint_interval is not None:
+            checkpoint_interval = _checks.number("`checkpoint_interval`", checkpoint_interval)
+            if not checkpoint_interval > 0:
+                raise InvalidArgumentError(f"`checkpoint_interval` must be above 0 s, or None; got {checkpoint_interval:g}")
+        if checkpoint_bytes is not None:
+            checkpoint_bytes = _checks.integer("`checkpoint_bytes`", checkpoint_bytes, low=1, high=_checks.MAX_U64)
         keep = _checks.integer("`keep`", keep, low=1, high=1_000)
         store = cls.__new__(cls)
+        store._periodic = None
         native, notes = _engram.Store.open(
-            os.fspath(path), _tables(tables), _seed(seed), durability, interval, keep
+            os.fspath(path),
+            _tables(tables),
+            _seed(seed),
+            (durability, sync_interval, keep),
+            (dict(rename or {}), set(drop), bool(repair)),
+            progress,
         )
         store._native, store.notes = native, tuple(notes)
+        if checkpoint_interval is not None or checkpoint_bytes is not None:
+            journaled = durability != "none"
+            store._periodic = Periodic(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
         return store
+
+    def restore(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+        repair: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> tuple[str, ...]:
+        """Adds the tables of a directory that nobody has open, which stays as it is; calls go on meanwhile.
+
+        Where this store has a directory of its own, the tables are in it once this returns.
+
+        Args:
+            path: The directory.
+            rename: New names of its tables, by their old ones.
+            drop: Tables of it that are left out.
+            repair: As of `open`.
+            progress: As of `open`.
+
+        Returns:
+            The names of the tables that were added; `notes` has grown by what was found damaged or unfinished.
+
+        Raises:
+            StorageError: As of `open`; there is no store.
+            InvalidArgumentError: A table of that name is here, or one to be renamed or dropped is not there.
+        """
+        opening = (dict(rename or {}), set(drop), bool(repair))
+        names, notes = self._native.restore(os.fspath(path), opening, progress)
+        self.notes += tuple(notes)
+        return tuple(names)
+
+    def close(self) -> None:
+        """Ends every waiting call with `ClosedError`, and all tables; may be called again.
+
+        What a store with a directory has acknowledged is there when that is opened again.
+        """
+        super().close()
+        if self._periodic is not None:
+            self._periodic.stop()
 
     def __repr__(self) -> str:
         try:

@@ -118,10 +118,10 @@ impl Chunk {
         filed.map(|filed| (filed.serial, filed.shelf.number()))
     }
 
-    /// Says where it was written, instead of where it was before.
-    pub fn file(&self, filed: Filed) {
+    /// Says where it was written, or that it was not; returns where it was before.
+    pub fn file(&self, filed: Option<Filed>) -> Option<Filed> {
         let mut known = self.filed.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some(filed);
+        std::mem::replace(&mut known, filed)
     }
 
     /// Which tables refer to it.

@@ -1,21 +1,23 @@
 //! The engine: named tables that come and go.
 
+mod durable;
+
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::pool::Pool;
-use engram_core::{Error, OpSink, Result, TableOptions, TableState, Trash, Volatile};
+use engram_core::{Error, OpSink, Result, TableOptions, TableState, Volatile};
 use parking_lot::RwLock;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::clock::{Clock, SystemClock};
-use crate::disk::{Checkpoint, Moment, Storage, StorageOptions};
+use crate::disk::Storage;
 use crate::lease::Sample;
 use crate::table::Table;
 use crate::ticket::{Safe, SampleTicket};
+pub use durable::Opening;
 
 /// Named tables. Everything a door offers goes through here.
 #[derive(Debug)]
@@ -72,57 +74,6 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine that lives in a directory, with the tables that are there and those of `tables` that are not.
-    /// A table that is there takes the options given here, be they other than before. Returns what was found
-    /// damaged or unfinished, too. `entropy` is another each time: keys that were given are not given again.
-    ///
-    /// # Errors
-    /// [`Error::Storage`] where the directory cannot be used, as [`Storage::open`] says; as [`Engine::new`]; what
-    /// [`TableOptions::check_item`] finds of an item that is there.
-    pub fn open(
-        path: &Path,
-        options: StorageOptions,
-        tables: Vec<TableOptions>,
-        entropy: u64,
-    ) -> Result<(Self, Vec<String>)> {
-        let opened = Storage::open(path, options, entropy)?;
-        let home = Home::Disk {
-            storage: Box::new(opened.storage),
-            next_table: AtomicU64::new(opened.next_table),
-        };
-        let engine = Self::at(home, Arc::new(SystemClock::from(opened.clock)), entropy);
-        let mut given = BTreeMap::new();
-        for options in tables {
-            let name = options.name.clone();
-            if given.insert(name.clone(), options).is_some() {
-                return Err(taken(&name));
-            }
-        }
-        let mut changed = false;
-        for (number, mut state) in opened.tables {
-            // It goes on with its own seed.
-            let seed = state.options().seed;
-            let options = given.remove(&state.options().name);
-            if let Some(options) = options.map(|options| TableOptions { seed, ..options })
-                && options != **state.options()
-            {
-                state = state.with_options(options, &mut Trash::default())?;
-                changed = true;
-            }
-            let sink = engine.sink(number);
-            let table = Table::with(state, number, Arc::clone(&engine.clock), sink);
-            let name = table.options().name.clone();
-            engine.tables.write().insert(name, Arc::new(table));
-        }
-        for options in given.into_values() {
-            engine.create_table(options)?;
-        }
-        if changed {
-            engine.checkpoint()?;
-        }
-        Ok((engine, opened.notes))
-    }
-
     fn at(home: Home, clock: Arc<dyn Clock>, entropy: u64) -> Self {
         Self {
             tables: RwLock::default(),
@@ -147,49 +98,6 @@ impl Engine {
     #[must_use]
     pub fn safe(&self) -> Safe {
         Safe::new(&self.sink(0))
-    }
-
-    /// Writes all tables to the store's directory, while calls go on.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a store without a directory; [`Error::Storage`] where it cannot be written;
-    /// [`Error::Closed`].
-    pub fn checkpoint(&self) -> Result<Checkpoint> {
-        let Home::Disk {
-            storage,
-            next_table,
-        } = &self.home
-        else {
-            return Err(Error::InvalidArgument(
-                "this store lives in memory; a checkpoint needs a store that was opened with a path".into(),
-            ));
-        };
-        storage.checkpoint(|mark| {
-            self.check_open()?;
-            let (mark, tables) = {
-                // Nobody comes or goes in between.
-                let tables = self.tables.read();
-                (mark(), tables.values().cloned().collect::<Vec<_>>())
-            };
-            let clock = self.clock.now();
-            let mut saved = Vec::with_capacity(tables.len());
-            for table in tables {
-                match table.snapshot() {
-                    Ok(snapshot) => {
-                        saved.push((table.number(), Arc::clone(table.options()), snapshot));
-                    }
-                    // Dropped since: the log says so.
-                    Err(Error::Closed(_)) => self.check_open()?,
-                    Err(error) => return Err(error),
-                }
-            }
-            let moment = Moment {
-                tables: saved,
-                clock,
-                next_table: next_table.load(Ordering::Relaxed),
-            };
-            Ok((mark, moment))
-        })
     }
 
     /// Buffers that batches are gathered into.

@@ -16,13 +16,13 @@ pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
-pub use disk::{Checkpoint, Durability, StorageOptions};
-pub use engine::{Engine, spread, unsent_text};
+pub use disk::{Checkpoint, Durability, Progress, StorageOptions};
+pub use engine::{Engine, Opening, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;
 pub use session::Session;
 pub use stream::{Batch, Stream, StreamOptions};
 pub use table::Table;
-pub use ticket::{InsertTicket, Safe, SampleTicket};
+pub use ticket::{InsertTicket, Room, Safe, SampleTicket};
 pub use wait::{Patience, Waited, wait};

@@ -3,22 +3,24 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
-use engram_core::{NewItem, Result};
+use engram_core::{Lsn, NewItem, Result};
 
 use crate::engine::Engine;
 use crate::table::Table;
-use crate::ticket::InsertTicket;
+use crate::ticket::{InsertTicket, Room, Safe};
 
-/// Items sent and not yet acknowledged, oldest first. As a future: ready when at most
-/// [`Outbox::wait_for`] of them are left.
+/// Items sent that their tables do not have yet, oldest first. As a future: ready when at most
+/// [`Outbox::wait_for`] of them are left; if that is none, when they are as safe as the store promises.
 #[derive(Debug, Default)]
 pub struct Outbox {
     tables: Vec<Arc<Table>>,
     tickets: VecDeque<(usize, InsertTicket)>,
     in_flight: usize,
     allowed: usize,
+    /// Of what the tables have, the last change: all tables are of one store.
+    applied: Option<Safe>,
 }
 
 impl Outbox {
@@ -47,7 +49,7 @@ impl Outbox {
         &self.tables[number as usize]
     }
 
-    /// Items sent and not yet acknowledged, as far as is known.
+    /// Items sent that no table has yet, as far as is known.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -73,27 +75,40 @@ impl Outbox {
                 batch.push(item);
             }
             let count = batch.len();
-            match self.tables[number as usize].insert(batch) {
-                Ok(ticket) => {
-                    self.in_flight += count;
-                    self.tickets.push_back((count, ticket));
-                }
+            let table = &self.tables[number as usize];
+            match table.insert(batch) {
+                Ok(mut ticket) => match ticket.poll_applied(Waker::noop()) {
+                    Poll::Ready(Ok(lsn)) => note(&mut self.applied, &ticket, lsn),
+                    Poll::Ready(Err(error)) => outcome = outcome.and(Err(error)),
+                    Poll::Pending => {
+                        self.in_flight += count;
+                        self.tickets.push_back((count, ticket));
+                    }
+                },
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
         outcome.and(self.settle())
     }
 
-    /// Takes note of what has been acknowledged meanwhile.
+    /// Takes note of what the tables have meanwhile.
     ///
     /// # Errors
     /// What an insert ended with: its items are lost to a table that was dropped or closed.
     pub fn settle(&mut self) -> Result<()> {
         self.allowed = 0;
-        match Pin::new(self).poll(&mut Context::from_waker(Waker::noop())) {
+        match self.poll_tables(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Ok(()),
         }
+    }
+
+    /// Where more can be told, should too much wait to be written.
+    #[must_use]
+    pub fn room(&self) -> Option<Room> {
+        let table = self.tables.first()?;
+        let has_room = table.sink.poll_room(Waker::noop());
+        (!matches!(has_room, Poll::Ready(Ok(())))).then(|| Room::new(&table.sink))
     }
 
     /// Why the oldest item waits, for the error that ends a wait.
@@ -110,12 +125,13 @@ impl Outbox {
     /// what goes to others.
     fn settle_behind(&mut self, context: &mut Context<'_>) -> Result<()> {
         let mut outcome = Ok(());
-        let in_flight = &mut self.in_flight;
+        let (in_flight, applied) = (&mut self.in_flight, &mut self.applied);
         self.tickets
-            .retain_mut(|(count, ticket)| match Pin::new(ticket).poll(context) {
+            .retain_mut(|(count, ticket)| match ticket.poll_applied(context.waker()) {
                 Poll::Pending => true,
                 Poll::Ready(ended) => {
                     *in_flight -= *count;
+                    let ended = ended.map(|lsn| note(applied, ticket, lsn));
                     if outcome.is_ok() {
                         outcome = ended;
                     }
@@ -130,6 +146,36 @@ impl Outbox {
         self.allowed = allowed;
         self
     }
+
+    fn poll_tables(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        while self.in_flight > self.allowed {
+            let Some((count, ticket)) = self.tickets.front_mut() else {
+                break;
+            };
+            match ticket.poll_applied(context.waker()) {
+                Poll::Pending => {
+                    self.settle_behind(context)?;
+                    if self.in_flight > self.allowed {
+                        return Poll::Pending;
+                    }
+                }
+                Poll::Ready(outcome) => {
+                    let outcome = outcome.map(|lsn| note(&mut self.applied, ticket, lsn));
+                    self.in_flight -= *count;
+                    self.tickets.pop_front();
+                    outcome?;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Remembers the last change of all.
+fn note(applied: &mut Option<Safe>, ticket: &InsertTicket, lsn: Lsn) {
+    if applied.as_ref().is_none_or(|applied| applied.lsn() < lsn) {
+        *applied = Some(Safe::of(&ticket.table().sink, lsn));
+    }
 }
 
 impl Future for Outbox {
@@ -137,23 +183,13 @@ impl Future for Outbox {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
-        while this.in_flight > this.allowed {
-            let Some((count, ticket)) = this.tickets.front_mut() else {
-                break;
-            };
-            match Pin::new(ticket).poll(context) {
-                Poll::Pending => {
-                    this.settle_behind(context)?;
-                    if this.in_flight > this.allowed {
-                        return Poll::Pending;
-                    }
-                }
-                Poll::Ready(outcome) => {
-                    this.in_flight -= *count;
-                    this.tickets.pop_front();
-                    outcome?;
-                }
-            }
+        ready!(this.poll_tables(context))?;
+        if this.allowed == 0
+            && let Some(applied) = &mut this.applied
+        {
+            // Where that fails, the next wait looks again.
+            ready!(Pin::new(applied).poll(context))?;
+            this.applied = None;
         }
         Poll::Ready(Ok(()))
     }

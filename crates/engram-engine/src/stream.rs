@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::lease::Lease;
 use crate::table::Table;
+use crate::ticket::Safe;
 use crate::wait::{Patience, Waited, wait};
 
 /// A reader's condition variable wakes this often to look for Ctrl-C.
@@ -51,6 +52,8 @@ pub struct Stream {
     worker: Option<JoinHandle<()>>,
     /// The newest batch that a reader asked for.
     last: Option<Lease>,
+    /// That the one before was used, on its way to where it is safe.
+    used: Option<Safe>,
 }
 
 #[derive(Debug)]
@@ -124,6 +127,7 @@ impl Stream {
             shared,
             worker: Some(worker),
             last: None,
+            used: None,
         })
     }
 
@@ -131,9 +135,21 @@ impl Stream {
     ///
     /// # Errors
     /// What ended the prefetcher: the table was dropped, the store closed, a chunk unreadable.
+    /// [`Error::Storage`] where it cannot be written that items were used up: the next call tries again.
     pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<Next> {
         if let Some(lease) = self.last.take() {
             lease.acknowledge();
+            if self.shared.table.options().max_times_sampled > 0 {
+                // Should the store end now, its items do not come again.
+                self.used = Some(self.shared.table.safe());
+            }
+        }
+        if let Some(used) = &mut self.used {
+            match wait(used, patience) {
+                Waited::Served(outcome) => self.used = outcome.map(|()| None)?,
+                Waited::Late => return Ok(Next::End),
+                Waited::Interrupted => return Ok(Next::Interrupted),
+            }
         }
         let mut ready = self.shared.ready.lock();
         loop {

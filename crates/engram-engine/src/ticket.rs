@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
@@ -65,17 +65,28 @@ impl InsertTicket {
     }
 }
 
+impl InsertTicket {
+    /// Whether the table has them all: with the last change that this took.
+    pub(crate) fn poll_applied(&mut self, waker: &Waker) -> Poll<Result<Lsn>> {
+        if self.state == InsertState::Queued {
+            match self.table.poll_insert(self.id, waker)? {
+                Progress::Waiting => return Poll::Pending,
+                Progress::Done(lsn) => self.state = InsertState::Applied(lsn),
+            }
+        }
+        Poll::Ready(Ok(match self.state {
+            InsertState::Applied(lsn) => lsn,
+            _ => Lsn(0),
+        }))
+    }
+}
+
 impl Future for InsertTicket {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
-        if this.state == InsertState::Queued {
-            match this.table.poll_insert(this.id, context.waker())? {
-                Progress::Waiting => return Poll::Pending,
-                Progress::Done(lsn) => this.state = InsertState::Applied(lsn),
-            }
-        }
+        ready!(this.poll_applied(context.waker()))?;
         if let InsertState::Applied(lsn) = this.state {
             ready!(this.table.sink.poll_durable(lsn, context.waker()))?;
             this.state = InsertState::Acknowledged;
@@ -217,10 +228,19 @@ pub struct Safe {
 
 impl Safe {
     pub(crate) fn new(sink: &Arc<dyn OpSink>) -> Self {
+        Self::of(sink, sink.last())
+    }
+
+    /// Up to a change.
+    pub(crate) fn of(sink: &Arc<dyn OpSink>, lsn: Lsn) -> Self {
         Self {
-            lsn: sink.last(),
             sink: Arc::clone(sink),
+            lsn,
         }
+    }
+
+    pub(crate) fn lsn(&self) -> Lsn {
+        self.lsn
     }
 }
 
@@ -229,5 +249,23 @@ impl Future for Safe {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.sink.poll_durable(self.lsn, context.waker())
+    }
+}
+
+/// Room for changes that are not written yet.
+#[derive(Debug)]
+pub struct Room(Arc<dyn OpSink>);
+
+impl Room {
+    pub(crate) fn new(sink: &Arc<dyn OpSink>) -> Self {
+        Self(Arc::clone(sink))
+    }
+}
+
+impl Future for Room {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.0.poll_room(context.waker())
     }
 }

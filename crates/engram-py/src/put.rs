@@ -32,7 +32,11 @@ pub(crate) fn put_here(
     for mut ticket in tickets {
         let served = wait_for(py, &mut ticket, deadline)?.is_some();
         // It may have gone in between the last look and the withdrawal.
-        taken.push(served || py.detach(|| ticket.withdraw()) == 0);
+        let late = !served && py.detach(|| ticket.withdraw()) == 0;
+        if late {
+            wait_for(py, &mut engine.safe(), None)?;
+        }
+        taken.push(served || late);
     }
     Ok(taken)
 }

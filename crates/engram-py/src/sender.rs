@@ -191,6 +191,16 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
+        if let Way::Here(_, outbox) = &self.way
+            && let Some(mut room) = outbox.room()
+            && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
+        {
+            let text = format!(
+                "changes come faster than they can be written: there was no room for more within {} s",
+                self.timeout.seconds()
+            );
+            return Err(errors::to_py(py, &Error::Backpressure(text)));
+        }
         let in_flight = self.in_flight();
         if in_flight <= self.max_in_flight.min(self.sent.allowed()) {
             return Ok(());
@@ -254,12 +264,13 @@ impl Sender {
         if self.wait_until(py, 0, timeout.deadline())? {
             return Ok(());
         }
-        let text = format!(
-            "{} items wait for their tables after {} s; they stay queued{}",
-            self.items_left(py),
-            timeout.seconds(),
-            self.why_waiting(py)
-        );
+        let (left, seconds) = (self.items_left(py), timeout.seconds());
+        let text = if left == 0 {
+            format!("the tables have all items, but they were not safe within {seconds} s")
+        } else {
+            let why = self.why_waiting(py);
+            format!("{left} items wait for their tables after {seconds} s; they stay queued{why}")
+        };
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
     }
 }

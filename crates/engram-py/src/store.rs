@@ -5,6 +5,7 @@
     reason = "PyO3 hands arguments over by value"
 )]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,9 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::gather::{Uneven, gather};
-use engram_core::table::Counters;
-use engram_core::{Draw, Error, Lsn, RateLimits, TableOptions};
-use engram_engine::{Durability, Engine, StorageOptions, Stream, StreamOptions, TableInfo};
+use engram_core::{Draw, Error, RateLimits, TableOptions};
+use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
 use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
@@ -23,9 +23,11 @@ use pyo3::types::PyDict;
 use crate::batch::Batch;
 use crate::config::{LimiterConfig, TableConfig};
 use crate::door::{Home, Timeout, enter, wait_for};
+use crate::durable::{opening_of, storage_of, told};
 use crate::errors;
 use crate::insert::Inserter;
 use crate::memory;
+use crate::snapshot::Snapshot;
 use crate::stream::{Fetching, PyStream};
 use crate::tables::{Place, Tables, There};
 
@@ -80,45 +82,6 @@ impl Store {
     }
 }
 
-/// A table's items at one moment.
-#[pyclass(frozen, module = "engram._engram")]
-#[derive(Debug)]
-pub(crate) struct Snapshot(Home<engram_core::Snapshot>);
-
-#[pymethods]
-impl Snapshot {
-    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let snapshot = self.0.get(py)?;
-        enter(py, || Ok(snapshot.items().count()))
-    }
-
-    /// All that the table was but for its items' keys and the numbers of its log, in words: for tests.
-    fn words(&self, py: Python<'_>) -> PyResult<String> {
-        let snapshot = self.0.get(py)?;
-        enter(py, || {
-            let items = snapshot.items().map(|item| {
-                let chunk = &item.trajectory.chunks()[0];
-                let content: u64 = chunk.payload().pin()?.iter().copied().map(u64::from).sum();
-                let counts = (item.touched, item.times_sampled, item.leases);
-                Ok((item.seq, item.priority.to_bits(), counts, content))
-            });
-            let mut items: Vec<_> = items.collect::<Result<_, Error>>()?;
-            let seqs: Vec<u64> = items.iter().map(|item| item.0).collect();
-            let orders = snapshot.orders().map(|order| {
-                let order = order.unwrap_or_default();
-                order.iter().map(|place| seqs[*place as usize]).collect::<Vec<_>>()
-            });
-            // In which order they lie in memory is nobody's business.
-            items.sort_unstable();
-            let counters = Counters {
-                last_lsn: Lsn(0),
-                ..snapshot.counters.clone()
-            };
-            Ok(format!("{counters:?} {items:?} {orders:?}"))
-        })
-    }
-}
-
 /// Tables of one store draw from different streams.
 fn table_seed(seed: u64, number: usize) -> u64 {
     seed.wrapping_add((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -149,30 +112,44 @@ impl Store {
         Ok(Self::here(engine, seed, made))
     }
 
-    /// The tables of a directory, and what was found damaged or unfinished there. `interval` is that of
-    /// `durability="disk"`, in seconds.
+    /// The tables of a directory, and what was found damaged or unfinished there. `storage`: durability, the
+    /// interval of "disk" in seconds, checkpoints kept. `opening`: new names, tables to drop, repair.
     #[staticmethod]
     fn open(
         py: Python<'_>,
         path: PathBuf,
         tables: Vec<TableConfig<'_>>,
         seed: u64,
-        durability: &str,
-        interval: f64,
-        keep: usize,
+        storage: (String, f64, usize),
+        opening: (BTreeMap<String, String>, BTreeSet<String>, bool),
+        progress: Option<Py<PyAny>>,
     ) -> PyResult<(Self, Vec<String>)> {
         let options = all_options(py, tables, seed)?;
         let made = options.len();
-        let durability = match durability {
-            "none" => Durability::None,
-            "process" => Durability::Process,
-            _ => Durability::Disk {
-                interval: Duration::try_from_secs_f64(interval).unwrap_or(Duration::MAX),
-            },
-        };
-        let storage = StorageOptions { durability, keep };
-        let (engine, notes) = enter(py, || Engine::open(&path, storage, options, entropy()))?;
+        let storage = storage_of(storage);
+        let opening = opening_of(opening);
+        let (engine, notes) = told(py, progress, |progress| {
+            Engine::open(&path, storage, &opening, options, entropy(), progress)
+        })?;
         Ok((Self::here(engine, seed, made), notes))
+    }
+
+    /// Adds the tables of a directory: their names, and what was found damaged or unfinished there.
+    fn restore(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        opening: (BTreeMap<String, String>, BTreeSet<String>, bool),
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<(Vec<String>, Vec<String>)> {
+        let engine = self.engine(py)?;
+        let opening = opening_of(opening);
+        told(py, progress, |progress| engine.restore(&path, &opening, progress))
+    }
+
+    /// Bytes of the log since the last checkpoint, where there is one.
+    fn log_bytes(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        Ok(self.engine(py)?.log_bytes())
     }
 
     /// Writes a checkpoint: its number, its bytes and its items.
@@ -438,7 +415,7 @@ impl Store {
     fn snapshot(&self, py: Python<'_>, table: &str) -> PyResult<Snapshot> {
         let engine = self.engine(py)?;
         let snapshot = enter(py, || engine.table(table)?.snapshot())?;
-        Ok(Snapshot(Home::new("snapshot", snapshot)))
+        Ok(Snapshot::new(snapshot))
     }
 }
 

@@ -12,6 +12,7 @@ import typer
 
 import engram
 from engram.cli.program import program
+from engram.cli.reading import reading
 from engram.cli.remote import Token, failures
 from engram.cli.tables import read_tables
 
@@ -46,25 +47,40 @@ def serve(
     durability: Annotated[
         Durability, typer.Option(help="What an acknowledged change outlives, with --path.")
     ] = Durability.PROCESS,
+    checkpoint_interval: Annotated[
+        float, typer.Option(help="Seconds between two checkpoints, with --path; 0: only those that are asked for.")
+    ] = 600.0,
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
     with failures(), _signalled() as stop:
         described = [engram.Table("replay")] if tables is None else read_tables(tables)
-        with engram.Server(
-            described,
-            host=host,
-            port=port,
-            token=token,
-            certificate=certificate,
-            key=key,
-            client_ca=client_ca,
-            insecure=insecure,
-            metrics_port=metrics_port,
-            seed=seed,
-            path=path,
-            durability=durability.value,
-        ) as server:
-            for note in server.store.notes:
+        if path is None:
+            opened = engram.Store(described, seed=seed)
+        else:
+            with reading(path) as progress:
+                opened = engram.Store.open(
+                    path,
+                    described,
+                    durability=durability.value,
+                    checkpoint_interval=checkpoint_interval or None,
+                    seed=seed,
+                    progress=progress,
+                )
+        with (
+            opened as store,
+            engram.Server(
+                store,
+                host=host,
+                port=port,
+                token=token,
+                certificate=certificate,
+                key=key,
+                client_ca=client_ca,
+                insecure=insecure,
+                metrics_port=metrics_port,
+            ) as server,
+        ):
+            for note in store.notes:
                 typer.echo(f"note: {note}", err=True)
             names = ", ".join(server.store.tables)
             typer.echo(f"serving {names} at {server.address}; look with `{program()} top {server.address}`")

@@ -21,6 +21,9 @@ pub struct Restore {
 /// Nothing is counted so far: what was saved above it was not ours.
 const MOST: u64 = 1 << 62;
 
+/// Leases of one item that are ended together.
+const AT_ONCE: usize = 4096;
+
 /// An item as it was saved.
 #[derive(Debug)]
 pub struct SavedItem {
@@ -197,12 +200,18 @@ impl Restore {
 }
 
 impl TableState {
-    /// The same table with other options: items that these do not allow have left, oldest first.
+    /// The same table with other options and another clock, of which `clock` gives the reading: items that
+    /// these do not allow have left, oldest first.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the options make no sense; what [`TableOptions::check_item`]
     /// finds of an item that would stay.
-    pub fn with_options(mut self, options: TableOptions, trash: &mut Trash) -> Result<Self> {
+    pub fn with_options(
+        mut self,
+        options: TableOptions,
+        clock: &dyn Fn(u64) -> u64,
+        trash: &mut Trash,
+    ) -> Result<Self> {
         let snapshot = self.snapshot();
         let mut counters = snapshot.counters.clone();
         counters.limiter.limits = options.limits.clone();
@@ -218,7 +227,7 @@ impl TableState {
                 touched: item.touched,
                 times_sampled: item.times_sampled,
                 leases: item.leases,
-                inserted_at: item.inserted_at.unwrap_or_default(),
+                inserted_at: clock(item.inserted_at.unwrap_or_default()),
             })?;
         }
         for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {
@@ -227,7 +236,7 @@ impl TableState {
             }
         }
         for (number, used) in snapshot.sessions() {
-            restore.session(number, used);
+            restore.session(number, clock(used));
         }
         let mut table = restore.finish()?;
         table.end_leases(trash);
@@ -243,10 +252,14 @@ impl TableState {
             if item.trajectory.is_none() {
                 continue;
             }
-            let keys = vec![item.key; item.open_leases() as usize];
-            self.end_samples(&keys, keys.len() as u64);
-            for _ in keys {
-                self.undo_sample(slot);
+            let (key, mut left) = (item.key, item.open_leases() as usize);
+            while left > 0 {
+                let some = left.min(AT_ONCE);
+                self.end_samples(&vec![key; some], some as u64);
+                for _ in 0..some {
+                    self.undo_sample(slot);
+                }
+                left -= some;
             }
             let item = &self.contents.items[slot as usize];
             let most = self.options.max_times_sampled;

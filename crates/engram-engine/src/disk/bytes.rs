@@ -3,7 +3,7 @@
 /// What is wrong with bytes that were read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub struct Damage(pub String);
+pub(crate) struct Damage(pub String);
 
 impl Damage {
     pub(crate) fn new<T>(what: impl Into<String>) -> Result<T, Self> {

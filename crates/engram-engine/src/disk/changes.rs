@@ -99,14 +99,19 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// Reads a change; what it refers to is only looked at if it is `used`.
     pub(crate) fn take(
         take: &mut Take<'_>,
         known: &Known,
+        used: bool,
         chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
     ) -> Result<Self, Damage> {
         Ok(match take.u8()? {
             code::INSERT => {
                 let item = known.item(take, chunk)?;
+                if used {
+                    item.trajectory.check_parts()?;
+                }
                 Self::Insert(item, take.u64()?, take.maybe(session_in)?)
             }
             code::PASS => Self::Pass(session_in(take)?, take.u64()?),

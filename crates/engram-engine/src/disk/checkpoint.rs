@@ -8,17 +8,16 @@ use engram_core::{Snapshot, TableOptions};
 
 use super::bytes::Put;
 use super::changes::put_rng;
-use super::file::{FILE_HEAD, FileHead, Kind, padding, record_bytes, record_head};
-use super::files::{Files, Written};
+use super::file::{FileHead, Kind};
+use super::files::Files;
 use super::names::{UNFINISHED, checkpoint_name};
 use super::ranges::Ranges;
+use super::recover::Moment;
+use super::records::{AT_ONCE, Records};
 use super::things::{Forms, ItemRef, Told, kind, put_limits, put_options, put_session};
 
 /// Items of one record.
 pub(crate) const ITEMS: usize = 4096;
-
-/// Bytes that are written at once.
-const AT_ONCE: usize = 1 << 20;
 
 /// A table and its state at one moment.
 #[derive(Debug)]
@@ -34,10 +33,7 @@ pub(crate) struct Logs {
     /// Where replay begins: a log, and its first change.
     pub(crate) first: u64,
     pub(crate) first_change: u64,
-    /// Nanoseconds since the store was created.
-    pub(crate) clock: u64,
-    /// The system's clock, seconds since 1970.
-    pub(crate) made: u64,
+    pub(crate) moment: Moment,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
     /// Number and bytes of each earlier log that is still needed.
@@ -46,19 +42,12 @@ pub(crate) struct Logs {
     pub(crate) serials: Ranges,
 }
 
-/// A file of records that is not finished.
+/// A checkpoint that is not finished.
 #[derive(Debug)]
 struct Unfinished {
-    file: Box<dyn Written>,
+    records: Records,
     store: u64,
-    number: u64,
     told: Told,
-    buffer: Vec<u8>,
-    /// Of the file, the buffer included.
-    bytes: u64,
-    records: u64,
-    /// What went wrong while forms were told.
-    outcome: io::Result<()>,
 }
 
 impl Forms for Unfinished {
@@ -67,28 +56,11 @@ impl Forms for Unfinished {
     }
 
     fn record(&mut self, kind: u32, body: &[u8]) {
-        if self.outcome.is_err() {
-            return;
-        }
-        let head = record_head(self.number, self.bytes, kind, &[body]);
-        self.buffer.put(&head);
-        self.buffer.put(body);
-        self.buffer.put(&[0; 8][..padding(body.len())]);
-        self.bytes += record_bytes(body.len()) as u64;
-        self.records += 1;
-        if self.buffer.len() >= AT_ONCE {
-            self.outcome = self.flush();
-        }
+        self.records.add(kind, body, &[]);
     }
 }
 
 impl Unfinished {
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.append(&[&self.buffer])?;
-        self.buffer.clear();
-        Ok(())
-    }
-
     fn table(&mut self, saved: &Saved<'_>) {
         let Saved {
             id,
@@ -202,24 +174,18 @@ fn write_unfinished<'a>(
         kind: Kind::Checkpoint,
         store,
         number,
-        first_change: 0,
     };
     let mut out = Unfinished {
-        file: files.create(name)?,
+        records: Records::new(files.create(name)?, number, head.bytes().to_vec()),
         store,
-        number,
         told: Told::default(),
-        buffer: head.bytes().to_vec(),
-        bytes: FILE_HEAD as u64,
-        records: 0,
-        outcome: Ok(()),
     };
     let mut body = Vec::new();
     for count in [
         logs.first,
         logs.first_change,
-        logs.clock,
-        logs.made,
+        logs.moment.clock,
+        logs.moment.system,
         logs.next_serial,
         logs.next_table,
     ] {
@@ -243,14 +209,11 @@ fn write_unfinished<'a>(
     let count = tables.len();
     for saved in tables {
         out.table(&saved);
-        std::mem::replace(&mut out.outcome, Ok(()))?;
+        out.records.check()?;
     }
     let mut body = Vec::new();
     body.put_len(count);
-    body.put_u64(out.records);
+    body.put_u64(out.records.count());
     out.record(kind::END, &body);
-    out.outcome?;
-    out.file.append(&[&out.buffer])?;
-    out.file.sync()?;
-    Ok(out.bytes)
+    out.records.finish()
 }

@@ -7,7 +7,7 @@ use super::bytes::{Damage, Put, Take};
 const MAGIC: [u8; 8] = *b"ENGRAM\r\n";
 
 /// The version of the format that is written, and the newest that is read.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// Bytes before a file's first record.
 pub(crate) const FILE_HEAD: usize = 48;
@@ -44,8 +44,6 @@ pub(crate) struct FileHead {
     pub(crate) store: u64,
     /// As in its name.
     pub(crate) number: u64,
-    /// Number of a log's first change.
-    pub(crate) first_change: u64,
 }
 
 impl FileHead {
@@ -59,8 +57,7 @@ impl FileHead {
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
-        bytes.put_u64(self.first_change);
-        bytes.put_u32(0);
+        bytes.put(&[0; 12]);
         let sum = crc32c::crc32c(&bytes);
         bytes.put_u32(sum);
         let mut head = [0; FILE_HEAD];
@@ -93,7 +90,6 @@ impl FileHead {
             kind,
             store: take.u64()?,
             number: take.u64()?,
-            first_change: take.u64()?,
         })
     }
 }
@@ -196,7 +192,6 @@ mod tests {
         kind: Kind::Log,
         store: 7,
         number: 3,
-        first_change: 9,
     };
 
     #[test]

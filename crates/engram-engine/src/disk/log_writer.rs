@@ -2,15 +2,14 @@
 
 use std::io;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use engram_core::Result;
 
-use super::file::{FILE_HEAD, FileHead, Kind, padding, record_bytes, record_head};
+use super::file::{FILE_HEAD, padding, record_bytes, record_head};
 use super::files::Written;
-use super::journal::{Durability, Journal, PLENTY, Piece, Safe};
-use super::names::{UNFINISHED, log_name};
+use super::journal::{Durability, Journal, PLENTY, lost};
+use super::pending::Piece;
 use super::things::kind;
 
 /// Changes wait this long for others to be written with, unless somebody waits for them.
@@ -34,11 +33,11 @@ pub(crate) struct LogWriter {
 /// What is written together.
 struct Batch {
     pieces: Vec<Piece>,
+    bytes: usize,
     /// Pieces so far, these included.
     count: u64,
     /// Changes below this one are in it, or were before.
     up_to: u64,
-    sync: bool,
     stopped: bool,
 }
 
@@ -57,51 +56,51 @@ impl From<io::Error> for Failure {
 }
 
 impl LogWriter {
-    /// Begins the first log.
-    pub(crate) fn new(journal: &Arc<Journal>, number: u64, first_change: u64) -> io::Result<Self> {
-        Ok(Self {
+    /// Writes to a log that is begun.
+    pub(crate) fn new(journal: &Arc<Journal>, number: u64, file: Box<dyn Written>) -> Self {
+        Self {
             journal: Arc::clone(journal),
-            file: begin(journal, number, first_change)?,
+            file,
             number,
             place: FILE_HEAD as u64,
             synced: Instant::now(),
             unsynced: false,
-        })
+        }
+    }
+
+    fn is_synced(&self) -> bool {
+        matches!(self.journal.durability, Durability::Disk { .. })
     }
 
     /// Writes until the journal is stopped and all that was told is written, or until a sync fails.
     pub(crate) fn run(mut self) {
         loop {
-            let batch = self.gather();
-            let mut rest = batch.pieces.as_slice();
+            let mut batch = self.gather();
             let mut stopped = batch.stopped;
             let outcome = loop {
-                match self.write(&mut rest, batch.sync) {
+                match self.write(&mut batch.pieces) {
                     Err(Failure::Now(error)) if !stopped => {
                         let problem = format!(
                             "{error}; they are in memory, and written as soon as that is possible"
                         );
-                        self.say(|safe| safe.problem = Some(problem));
+                        self.journal.say(0, |safe| safe.problem = Some(problem));
                         stopped = self.pause();
                     }
                     outcome => break outcome,
                 }
             };
             let is_last = batch.stopped || outcome.is_err();
-            self.say(|safe| {
+            let written = if outcome.is_ok() { batch.bytes } else { 0 };
+            self.journal.say(written, |safe| {
                 safe.ended = is_last;
                 safe.problem = match &outcome {
                     Ok(()) => None,
                     Err(Failure::Now(error)) => Some(error.to_string()),
-                    Err(Failure::ForGood(error)) => Some(format!(
-                        "{error}; what was written before may be lost, too: open the store again"
-                    )),
+                    Err(Failure::ForGood(error)) => Some(lost(error)),
                 };
                 if outcome.is_ok() {
                     safe.up_to = batch.up_to;
-                    if !self.unsynced {
-                        safe.synced = batch.count;
-                    }
+                    safe.written = batch.count;
                 }
             });
             if is_last {
@@ -122,19 +121,10 @@ impl LogWriter {
         pending.stopped
     }
 
-    fn say(&self, change: impl FnOnce(&mut Safe)) {
-        let mut safe = self.journal.safe.lock();
-        change(&mut safe);
-        let wakers = std::mem::take(&mut safe.wakers);
-        drop(safe);
-        self.journal.written.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
     /// Waits for something to write, and somewhat longer for more.
     fn gather(&self) -> Batch {
         let mut pending = self.journal.pending.lock();
-        while pending.bytes == 0 && !pending.stopped && !pending.sync {
+        while pending.bytes == 0 && !pending.stopped && !pending.at_once {
             pending.urgent = false;
             self.journal.work.wait(&mut pending);
         }
@@ -142,11 +132,10 @@ impl LogWriter {
             Durability::Disk { interval } => self.synced + interval,
             _ => Instant::now() + GATHER,
         };
-        let group = matches!(self.journal.durability, Durability::Disk { .. });
         while !pending.stopped
-            && !pending.sync
+            && !pending.at_once
             && pending.bytes < PLENTY
-            && (group || !pending.urgent)
+            && (self.is_synced() || !pending.urgent)
         {
             let wait = self.journal.work.wait_until(&mut pending, until);
             if wait.timed_out() {
@@ -154,47 +143,43 @@ impl LogWriter {
             }
         }
         pending.close();
-        pending.bytes = 0;
         pending.urgent = false;
+        pending.at_once = false;
         Batch {
             pieces: std::mem::take(&mut pending.pieces),
+            bytes: std::mem::take(&mut pending.bytes),
             count: pending.count,
             up_to: pending.next_change,
-            sync: std::mem::take(&mut pending.sync),
             stopped: pending.stopped,
         }
     }
 
-    /// Writes pieces, file after file; `rest` is what is not written yet.
-    fn write(&mut self, rest: &mut &[Piece], sync: bool) -> Result<(), Failure> {
-        while let Some(first) = rest.first() {
-            if let Piece::NextLog {
-                number,
-                first_change,
-            } = *first
-            {
-                self.sync()?;
-                self.file = begin(&self.journal, number, first_change)?;
-                self.number = number;
-                self.place = FILE_HEAD as u64;
-                *rest = &rest[1..];
+    /// Writes pieces, file after file; what is left in `pieces` is not written.
+    fn write(&mut self, pieces: &mut Vec<Piece>) -> Result<(), Failure> {
+        while !pieces.is_empty() {
+            let is_end = |piece: &Piece| matches!(piece, Piece::NextLog { .. });
+            let end = pieces.iter().position(is_end).unwrap_or(pieces.len());
+            if end > 0 {
+                self.append(&pieces[..end])?;
+                pieces.drain(..end);
                 continue;
             }
-            let is_end = |piece: &Piece| matches!(piece, Piece::NextLog { .. });
-            let end = rest.iter().position(is_end).unwrap_or(rest.len());
-            let (now, later) = rest.split_at(end);
-            self.append(now)?;
-            *rest = later;
-        }
-        if sync || matches!(self.journal.durability, Durability::Disk { .. }) {
+            // What follows in another file is not to be safe before this is.
             self.sync()?;
+            if let Piece::NextLog { number, file } = pieces.remove(0) {
+                self.file = file;
+                self.number = number;
+                self.place = FILE_HEAD as u64;
+                self.unsynced = false;
+            }
         }
-        Ok(())
+        self.sync()
     }
 
-    /// Once this has failed, the system may have dropped what it could not write, and say no more of it.
+    /// Where that is what changes wait for. Once it has failed, the system may have dropped what it could not
+    /// write, and say no more of it.
     fn sync(&mut self) -> Result<(), Failure> {
-        if self.unsynced {
+        if self.unsynced && self.is_synced() {
             self.file.sync().map_err(Failure::ForGood)?;
             self.unsynced = false;
         }
@@ -237,22 +222,4 @@ impl LogWriter {
         self.place = place;
         Ok(())
     }
-}
-
-/// Begins a log: where there is one of that name, its head is whole.
-fn begin(journal: &Journal, number: u64, first_change: u64) -> io::Result<Box<dyn Written>> {
-    let head = FileHead {
-        kind: Kind::Log,
-        store: journal.store,
-        number,
-        first_change,
-    };
-    let name = log_name(number);
-    let unfinished = format!("{name}{UNFINISHED}");
-    let mut file = journal.files.create(&unfinished)?;
-    file.append(&[&head.bytes()])?;
-    file.sync()?;
-    journal.files.rename(&unfinished, &name)?;
-    journal.files.sync_names()?;
-    Ok(file)
 }

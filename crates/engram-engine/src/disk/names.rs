@@ -6,6 +6,9 @@ const CHECKPOINT: &str = "checkpoint-";
 /// What is added to the name of a file that is not finished.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
+/// What is added to the name of a file that was set aside by a repair.
+pub(crate) const LOST: &str = ".lost";
+
 /// Who has the directory open.
 pub(crate) const LOCK: &str = "LOCK";
 

@@ -40,6 +40,28 @@ impl PowerFiles {
         *self.left.lock()
     }
 
+    /// A directory with these files, all of them safe.
+    pub(super) fn of(files: &[(String, Vec<u8>)]) -> Self {
+        let contents = files.iter().map(|(name, bytes)| {
+            let content = Content {
+                bytes: bytes.clone(),
+                safe: bytes.len(),
+            };
+            (name.clone(), Arc::new(Mutex::new(content)))
+        });
+        let files = Self::default();
+        *files.names.lock() = contents.collect();
+        files.power(u64::MAX);
+        files
+    }
+
+    /// What there is.
+    pub(super) fn all(&self) -> Vec<(String, Vec<u8>)> {
+        let names = self.names.lock();
+        let contents = names.iter().map(|(name, content)| (name.clone(), content.lock().bytes.clone()));
+        contents.collect()
+    }
+
     /// The same directory after the machine has started again.
     pub(super) fn after_power_cut(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
         let (names, safe) = (self.names.lock(), self.safe.lock());

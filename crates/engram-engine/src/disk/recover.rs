@@ -1,26 +1,56 @@
 //! Reading a directory back: the newest good checkpoint, then the changes since.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use engram_core::chunk::{Chunk, Origin};
+use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
-use engram_core::{
-    AlignedBytes, Error, Layout, Lsn, Payload, Result, Schema, TableOp, TableState, Trash, Volatile,
-};
+use engram_core::{Error, Result, TableState};
 
-use super::bytes::{Damage, Take};
-use super::changes::Change;
+use super::bytes::Damage;
 use super::checkpoint::Logs;
 use super::file::{FileHead, Kind, NoHead, VERSION, record_bytes};
-use super::files::Files;
-use super::journal::Log;
+use super::files::{Files, SystemFiles};
+use super::lock::{lock_to_read, unusable};
+use super::log::Log;
 use super::names::{Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
 use super::saved::{check, first_logs, tables};
-use super::scan::{End, Scan};
-use super::things::{Known, kind, options_in};
+use super::scan::Scan;
+use super::things::{Known, kind};
+
+/// Is told bytes read, and bytes in all, now and then.
+pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
+/// Bytes between two words of progress.
+const STEP: u64 = 4 << 20;
+
+/// A reading of the store's clock, in nanoseconds since it was created, and of the system's, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Moment {
+    pub(crate) clock: u64,
+    pub(crate) system: u64,
+}
+
+impl Moment {
+    pub(crate) fn new(clock: u64) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let system = since.map_or(0, |since| since.as_secs());
+        Self { clock, system }
+    }
+
+    /// Where the store's clock goes on: what passed while nobody had it open counts, unless the system's clock
+    /// went back.
+    fn resumed(self) -> u64 {
+        let passed = Self::new(0).system.saturating_sub(self.system);
+        let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
+        self.clock.saturating_add(passed)
+    }
+}
 
 /// What a directory held.
 #[derive(Debug)]
@@ -33,6 +63,8 @@ pub(crate) struct Recovered {
     /// Logs that were replayed, and where the last ends.
     pub(crate) replayed: Vec<u64>,
     pub(crate) torn: Option<u64>,
+    /// Something is lost: files that were not used are to be set aside.
+    pub(crate) repaired: bool,
     /// By their number.
     pub(crate) tables: BTreeMap<u64, TableState>,
     /// Generators that have made choices whose change is missing: it was not made then.
@@ -45,22 +77,35 @@ pub(crate) struct Recovered {
     pub(crate) log: u64,
     /// Logs that hold chunks.
     pub(crate) logs: Vec<Arc<Log>>,
-    /// Nanoseconds since the store was created, and the system's seconds at the checkpoint.
+    /// Nanoseconds since the store was created, at the last change.
     pub(crate) clock: u64,
-    pub(crate) made: u64,
+    pub(crate) moment: Moment,
     /// What was found damaged or unfinished, and what became of it.
     pub(crate) notes: Vec<String>,
 }
 
+impl Recovered {
+    /// Where the store's clock goes on.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.clock.max(self.moment.resumed())
+    }
+}
+
 /// A directory being read.
-struct Reader<'a> {
-    files: &'a dyn Files,
-    out: Recovered,
+pub(super) struct Reader<'a> {
+    pub(super) files: &'a dyn Files,
+    pub(super) out: Recovered,
     /// Chunks that the checkpoint's items refer to.
     chunks: HashMap<u64, Arc<Chunk>>,
     /// The others: where they are, and whether they are in use.
     others: HashMap<u64, Other>,
     logs: BTreeMap<u64, Loaded>,
+    /// Goes on without what is lost.
+    pub(super) repair: bool,
+    progress: Progress<'a>,
+    done: u64,
+    told: u64,
+    total: u64,
 }
 
 /// A chunk that no item of the checkpoint refers to: read when a change does.
@@ -83,11 +128,28 @@ fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
     Error::Storage(format!("{}: {what}: {error}", files.path().display()))
 }
 
-/// Reads a directory.
+/// Reads a directory that stays as it is, while nobody has it open.
+///
+/// # Errors
+/// As [`recover`]; [`Error::Storage`] where another process has it, or there is no store.
+pub(crate) fn read_directory(path: &Path, repair: bool, progress: Progress<'_>) -> Result<Recovered> {
+    if !fs::metadata(path).map_err(|error| unusable(path, &error))?.is_dir() {
+        let what = format!("{} is a file; a store lives in a directory", path.display());
+        return Err(Error::Storage(what));
+    }
+    let _lock = lock_to_read(path)?;
+    let found = recover(&SystemFiles::new(path.to_path_buf()), repair, progress)?;
+    if found.store.is_none() {
+        return Err(Error::Storage(format!("{} has no store", path.display())));
+    }
+    Ok(found)
+}
+
+/// Reads a directory; with `repair`, what is left of it where something is lost.
 ///
 /// # Errors
 /// [`Error::Storage`] where it cannot be read, or where something that was acknowledged is missing.
-pub(crate) fn recover(files: &dyn Files) -> Result<Recovered> {
+pub(crate) fn recover(files: &dyn Files, repair: bool, progress: Progress<'_>) -> Result<Recovered> {
     let names = files.list().map_err(|error| failed(files, "cannot be listed", &error))?;
     let mut known: Vec<Name> = names.iter().filter_map(|name| Name::of(name)).collect();
     known.sort_unstable();
@@ -101,16 +163,38 @@ pub(crate) fn recover(files: &dyn Files) -> Result<Recovered> {
         _ => None,
     });
     let logs: Vec<u64> = logs.collect();
+    let there = (checkpoints.as_slice(), logs.as_slice());
+    match attempt(files, there, false, progress) {
+        Err(Trouble::Damaged(Damage(why)) | Trouble::Lost(Damage(why))) if repair => {
+            match attempt(files, there, true, progress) {
+                Ok(mut found) => {
+                    found.notes.insert(0, why);
+                    found.repaired = true;
+                    Ok(found)
+                }
+                Err(trouble) => Err(trouble.told(files)),
+            }
+        }
+        outcome => outcome.map_err(|trouble| trouble.told(files)),
+    }
+}
+
+fn attempt(
+    files: &dyn Files,
+    (checkpoints, logs): (&[u64], &[u64]),
+    repair: bool,
+    progress: Progress<'_>,
+) -> Result<Recovered, Trouble> {
     let mut notes = Vec::new();
-    let mut reader = Reader::new(files, &checkpoints, &logs);
+    let mut reader = Reader::new(files, checkpoints, logs, repair, progress);
     let needs = checkpoints.iter().filter_map(|number| {
         let scan = reader.open(&checkpoint_name(*number), Kind::Checkpoint, *number).ok()?;
         Some((*number, first_logs(scan).ok()?))
     });
     let needs: Vec<(u64, Logs)> = needs.collect();
     for number in checkpoints.iter().rev() {
-        let reader = Reader::new(files, &checkpoints, &logs);
-        match reader.read_from(*number, &logs) {
+        let reader = Reader::new(files, checkpoints, logs, repair, progress);
+        match reader.read_from(*number, logs) {
             Ok(mut recovered) => {
                 notes.append(&mut recovered.notes);
                 return Ok(Recovered { notes, needs, ..recovered });
@@ -118,34 +202,36 @@ pub(crate) fn recover(files: &dyn Files) -> Result<Recovered> {
             Err(Trouble::Damaged(Damage(why))) => {
                 notes.push(format!("{} is not used: {why}", checkpoint_name(*number)));
             }
-            Err(Trouble::Lost(error)) => return Err(error),
+            Err(trouble) => return Err(trouble),
         }
     }
     if !checkpoints.is_empty() {
-        return Err(Error::Storage(format!(
-            "{}: none of {} checkpoints can be used: {}",
-            files.path().display(),
-            checkpoints.len(),
-            notes.join("; ")
-        )));
+        let (count, notes) = (checkpoints.len(), notes.join("; "));
+        let what = format!("none of {count} checkpoints can be used: {notes}");
+        return Err(Trouble::Lost(Damage(what)));
     }
+    let reader = Reader::new(files, checkpoints, logs, repair, progress);
     if logs.is_empty() {
         return Ok(reader.finish());
     }
-    reader.read_all(&logs).map_err(|trouble| match trouble {
-        Trouble::Damaged(Damage(why)) => {
-            Error::Storage(format!("{}: {why}", files.path().display()))
-        }
-        Trouble::Lost(error) => error,
-    })
+    reader.read_all(logs)
 }
 
 /// Why a directory cannot be read from some checkpoint on.
-enum Trouble {
+pub(super) enum Trouble {
     /// Another may do.
     Damaged(Damage),
     /// No other would.
-    Lost(Error),
+    Lost(Damage),
+    /// Nobody may touch it.
+    Refused(Damage),
+}
+
+impl Trouble {
+    fn told(self, files: &dyn Files) -> Error {
+        let (Self::Damaged(Damage(why)) | Self::Lost(Damage(why)) | Self::Refused(Damage(why))) = self;
+        Error::Storage(format!("{}: {why}", files.path().display()))
+    }
 }
 
 impl From<Damage> for Trouble {
@@ -161,13 +247,20 @@ impl From<Error> for Trouble {
 }
 
 impl<'a> Reader<'a> {
-    fn new(files: &'a dyn Files, checkpoints: &[u64], logs: &[u64]) -> Self {
+    fn new(
+        files: &'a dyn Files,
+        checkpoints: &[u64],
+        logs: &[u64],
+        repair: bool,
+        progress: Progress<'a>,
+    ) -> Self {
         let out = Recovered {
             store: None,
             from: None,
             needs: Vec::new(),
             replayed: Vec::new(),
             torn: None,
+            repaired: false,
             tables: BTreeMap::new(),
             choosing: HashMap::new(),
             next_table: 1,
@@ -177,7 +270,7 @@ impl<'a> Reader<'a> {
             log: logs.last().copied().unwrap_or_default(),
             logs: Vec::new(),
             clock: 0,
-            made: 0,
+            moment: Moment::default(),
             notes: Vec::new(),
         };
         Self {
@@ -186,17 +279,21 @@ impl<'a> Reader<'a> {
             chunks: HashMap::new(),
             others: HashMap::new(),
             logs: BTreeMap::new(),
+            repair,
+            progress,
+            done: 0,
+            told: 0,
+            total: 0,
         }
     }
 
-    fn open(&mut self, name: &str, kind: Kind, number: u64) -> Result<Scan, Trouble> {
+    pub(super) fn open(&mut self, name: &str, kind: Kind, number: u64) -> Result<Scan, Trouble> {
         let opened = self.files.open(name).and_then(Scan::new);
         let opened = opened.map_err(|error| Damage(format!("{name} cannot be read: {error}")))?;
         let scan = opened.map_err(|why| match why {
             NoHead::Damaged(Damage(why)) => Damage(format!("{name}: {why}")).into(),
-            NoHead::OtherVersion(version) => Trouble::Lost(Error::Storage(format!(
-                "{}: {name} is of format version {version}; this release reads version {VERSION}",
-                self.files.path().display()
+            NoHead::OtherVersion(version) => Trouble::Refused(Damage(format!(
+                "{name} is of format version {version}; this release reads version {VERSION}"
             ))),
         })?;
         let FileHead { kind: found, .. } = scan.head;
@@ -214,14 +311,17 @@ impl<'a> Reader<'a> {
     fn read_from(mut self, number: u64, logs: &[u64]) -> Result<Recovered, Trouble> {
         let (scan, said) = self.check(number)?;
         let since: Vec<u64> = logs.iter().copied().filter(|log| *log >= said.first).collect();
-        for (log, _) in &said.needed {
-            self.load_chunks(*log, &said.serials)?;
-        }
-        for log in &since {
-            self.load_chunks(*log, &said.serials)?;
+        let needed: Vec<u64> = said.needed.iter().map(|(log, _)| *log).collect();
+        self.total = self.bytes(&needed) + 2 * self.bytes(&since);
+        for log in needed.iter().chain(&since) {
+            match self.load_chunks(*log, &said.serials) {
+                // What is missing is said below.
+                Err(Trouble::Damaged(Damage(why))) if self.repair => self.out.notes.push(why),
+                outcome => outcome?,
+            }
         }
         let missing = said.serials.len().saturating_sub(self.chunks.len() as u64);
-        if missing > 0 {
+        if missing > 0 && !self.repair {
             return Err(Damage(format!(
                 "{missing} of {} chunks that its items refer to are missing",
                 said.serials.len()
@@ -229,8 +329,8 @@ impl<'a> Reader<'a> {
             .into());
         }
         self.out.from = Some(number);
-        self.out.clock = said.clock;
-        self.out.made = said.made;
+        self.out.clock = said.moment.clock;
+        self.out.moment = said.moment;
         self.out.next_serial = self.out.next_serial.max(said.next_serial);
         self.out.next_table = said.next_table;
         let chunks = &self.chunks;
@@ -238,18 +338,39 @@ impl<'a> Reader<'a> {
             let chunk = chunks.get(&serial).cloned();
             chunk.ok_or_else(|| Damage(format!("chunk {serial} is missing")))
         };
-        self.out.tables = tables(scan, &mut chunk)?;
+        let (tables, lost) = tables(scan, self.repair, &mut chunk)?;
+        self.out.tables = tables;
+        for (table, items) in lost {
+            let what = format!("table `{table}` has lost {items} items, whose content is missing");
+            self.out.notes.push(what);
+        }
         self.replay(&since, said.first, said.first_change)?;
         Ok(self.finish())
     }
 
     /// Reads logs that nobody has made a checkpoint of.
     fn read_all(mut self, logs: &[u64]) -> Result<Recovered, Trouble> {
+        self.total = 2 * self.bytes(logs);
         for log in logs {
             self.load_chunks(*log, &Ranges::default())?;
         }
         self.replay(logs, 1, 1)?;
         Ok(self.finish())
+    }
+
+    /// Bytes of these logs.
+    fn bytes(&self, logs: &[u64]) -> u64 {
+        let lens = logs.iter().map(|log| self.files.open(&log_name(*log))?.len());
+        lens.filter_map(io::Result::ok).sum()
+    }
+
+    /// Takes note of bytes that were read.
+    pub(super) fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        if self.done >= self.told + STEP {
+            self.told = self.done;
+            (self.progress)(self.done.min(self.total), self.total);
+        }
     }
 
     /// Looks whether a checkpoint is whole, from its first record to its last.
@@ -274,16 +395,17 @@ impl<'a> Reader<'a> {
                 Ok(Err(_)) => break,
                 Ok(Ok(record)) => record,
             };
-            log.add(record_bytes(record.body.len()) as u64);
+            let bytes = record_bytes(record.body.len()) as u64;
+            log.add(bytes);
+            self.advance(bytes);
             if record.kind != kind::CHUNK {
                 known.take(record.kind, record.body)?;
                 continue;
             }
-            let bytes = record_bytes(record.body.len()) as u64;
             let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
-                log.hold(&chunk, serial, bytes);
+                drop(log.hold(&chunk, serial, bytes));
                 self.chunks.insert(serial, Arc::new(chunk));
             } else {
                 let other = Other {
@@ -300,7 +422,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A chunk that a change refers to.
-    fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, Damage> {
+    pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, Damage> {
         if let Some(chunk) = self.chunks.get(&serial) {
             return Ok(Arc::clone(chunk));
         }
@@ -313,141 +435,14 @@ impl<'a> Reader<'a> {
         let body = scan.body_at(other.place, other.bytes)?;
         let (_, chunk) = known.chunk(&body, |_| true)?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);
-        log.hold(&chunk, serial, other.bytes as u64);
+        drop(log.hold(&chunk, serial, other.bytes as u64));
         other.used = Arc::downgrade(&chunk);
         Ok(chunk)
     }
 
-    /// Makes the changes of these logs again: of the log `first`, which begins with that change, and of those after it.
-    fn replay(&mut self, logs: &[u64], first: u64, first_change: u64) -> Result<(), Trouble> {
-        if logs.first() != Some(&first) {
-            return Err(self.lost(&format!("{} is missing", log_name(first))));
-        }
-        let mut next = first_change;
-        for (place, number) in logs.iter().enumerate() {
-            let name = log_name(*number);
-            let mut scan = self.open(&name, Kind::Log, *number)?;
-            if scan.head.first_change != next {
-                let last = scan.head.first_change.saturating_sub(1);
-                let torn = self.out.notes.last().map_or_else(String::new, |torn| format!(" ({torn})"));
-                return Err(self.lost(&format!("changes {next} to {last} are missing before {name}{torn}")));
-            }
-            let mut known = Known::default();
-            let end = loop {
-                let record = match scan.next() {
-                    Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
-                    Ok(Err(end)) => break end,
-                    Ok(Ok(record)) => record,
-                };
-                if record.kind != kind::CHUNK && !known.take(record.kind, record.body)? {
-                    let (kind, body) = (record.kind, record.body.to_vec());
-                    self.change(kind, &body, &known, &mut next)?;
-                }
-            };
-            if let End::Torn { place: torn, why } = end {
-                let left = scan.len() - torn;
-                self.out.notes.push(format!(
-                    "{name} ends at byte {torn}: {why}; {left} bytes follow, which nobody was told of"
-                ));
-                if place + 1 == logs.len() {
-                    self.out.torn = Some(torn);
-                }
-            }
-        }
-        self.out.replayed = logs.to_vec();
-        self.out.next_change = next;
-        Ok(())
-    }
-
-    fn lost(&self, what: &str) -> Trouble {
-        Trouble::Lost(Error::Storage(format!("{}: {what}", self.files.path().display())))
-    }
-
-    /// Makes the changes of one record.
-    fn change(&mut self, kind: u32, body: &[u8], known: &Known, next: &mut u64) -> Result<(), Damage> {
-        let mut take = Take(body);
-        match kind {
-            kind::TABLE_CREATED => {
-                let (number, id) = (take.u64()?, take.u64()?);
-                expect(number, next, 1)?;
-                let options = options_in(&mut take)?;
-                self.out.next_table = self.out.next_table.max(id.saturating_add(1));
-                // A checkpoint may have been begun before, and have the table.
-                if !self.out.tables.contains_key(&id) {
-                    let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
-                    state.reach(Lsn(number));
-                    self.out.tables.insert(id, state);
-                }
-            }
-            kind::TABLE_DROPPED => {
-                let (number, id) = (take.u64()?, take.u64()?);
-                expect(number, next, 1)?;
-                self.out.tables.remove(&id);
-            }
-            kind::CHANGES => {
-                let (id, first, count) = (take.u64()?, take.u64()?, take.u32()?);
-                expect(first, next, u64::from(count))?;
-                for number in first..first.saturating_add(u64::from(count)) {
-                    let last = self.out.tables.get(&id).map(|table| table.last_lsn().0);
-                    let applies = last.is_some_and(|last| last < number);
-                    // Chunks of changes that a checkpoint covers may be gone.
-                    let mut chunk = |serial| {
-                        if applies { self.chunk(serial) } else { nobodys() }
-                    };
-                    let change = Change::take(&mut take, known, &mut chunk)?;
-                    if let Some(now) = change.now() {
-                        self.out.clock = self.out.clock.max(now);
-                    }
-                    if let Some(table) = self.out.tables.get_mut(&id).filter(|_| applies) {
-                        change.check(table.options())?;
-                        let chosen = self.out.choosing.remove(&id);
-                        if let Change::Choose(rng) = change {
-                            self.out.choosing.insert(id, rng);
-                            continue;
-                        }
-                        let trash = &mut Trash::default();
-                        if let Some(rng) = &chosen {
-                            table.replay(&TableOp::Choose { rng }, trash);
-                        }
-                        table.replay_at(&change.op(), Lsn(number), trash);
-                    }
-                }
-            }
-            other => return Damage::new(format!("a log has a record of kind {other}, which is not known")),
-        }
-        take.end()
-    }
-
     fn finish(mut self) -> Recovered {
+        (self.progress)(self.total, self.total);
         self.out.logs = self.logs.into_values().map(|loaded| loaded.log).collect();
         self.out
     }
-}
-
-fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), Damage> {
-    if number != *next {
-        return Damage::new(format!("change {number} follows {}", next.saturating_sub(1)));
-    }
-    *next = next.saturating_add(count);
-    Ok(())
-}
-
-/// Stands for a chunk that nobody will look at.
-fn nobodys() -> Result<Arc<Chunk>, Damage> {
-    let schema = Schema {
-        layout: Arc::new(Layout {
-            names: Box::default(),
-            structure: "".into(),
-        }),
-        cells: Box::default(),
-    };
-    let origin = Origin {
-        key: 0,
-        episodes: Default::default(),
-        first_step: 0,
-        steps: 0,
-    };
-    let payload = AlignedBytes::zeroed(0).ok_or_else(|| Error::out_of_memory("no bytes", None))?;
-    let payload = Payload::Heap(payload);
-    Ok(Arc::new(Chunk::from_parts(origin, schema.into(), Vec::new().into(), payload)?))
 }

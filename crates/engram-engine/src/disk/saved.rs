@@ -11,6 +11,8 @@ use super::bytes::{Damage, Take};
 use super::changes::rng_in;
 use super::checkpoint::Logs;
 use super::ranges::Ranges;
+use super::recover::Moment;
+use super::replay::nobodys;
 use super::scan::{End, Scan};
 use super::things::{Known, kind, limits_in, options_in, session_in};
 
@@ -54,13 +56,18 @@ pub(super) fn check(mut scan: Scan) -> Result<Logs, Damage> {
     Ok(logs)
 }
 
-/// The tables of a checkpoint that was found whole.
+/// Tables by their number, and items that were left out.
+type Tables = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
+
+/// The tables of a checkpoint that was found whole; with `repair`, without items whose chunks are missing.
 pub(super) fn tables(
     mut scan: Scan,
+    repair: bool,
     chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
-) -> Result<BTreeMap<u64, TableState>, Damage> {
+) -> Result<Tables, Damage> {
     let mut known = Known::default();
     let mut done = BTreeMap::new();
+    let mut lost = Vec::new();
     let mut table: Option<Returning> = None;
     while let Some((kind, body)) = step(&mut scan)? {
         if known.take(kind, body)? {
@@ -71,17 +78,25 @@ pub(super) fn tables(
             (kind::LOGS | kind::SERIALS, _) => continue,
             (kind::TABLE | kind::END, table) => {
                 if let Some(table) = table.take() {
-                    let (id, state) = table.finish()?;
+                    let (id, left_out, state) = table.finish()?;
+                    if left_out > 0 {
+                        lost.push((state.options().name.clone(), left_out));
+                    }
                     done.insert(id, state);
                 }
                 if kind == kind::END {
-                    return Ok(done);
+                    return Ok((done, lost));
                 }
                 *table = Some(Returning::take(&mut take)?);
             }
             (kind::ITEMS, Some(table)) => {
-                let items = take.list(53, |take| saved_item(take, &known, chunk))?;
-                items.into_iter().try_for_each(|item| table.restore.item(item))?;
+                let items = take.list(53, |take| saved_item(take, &known, repair, chunk))?;
+                for item in items {
+                    match item {
+                        Some(item) => table.restore.item(item)?,
+                        None => table.left_out += 1,
+                    }
+                }
             }
             (kind::ORDER, Some(table)) => {
                 let order = &mut table.orders[usize::from(take.bool()?)];
@@ -108,6 +123,7 @@ pub(super) fn tables(
 struct Returning {
     id: u64,
     restore: Restore,
+    left_out: usize,
     /// Of the sampler and the remover.
     orders: [Vec<u32>; 2],
 }
@@ -118,17 +134,19 @@ impl Returning {
         Ok(Self {
             id,
             restore,
+            left_out: 0,
             orders: Default::default(),
         })
     }
 
-    fn finish(mut self) -> Result<(u64, TableState), Damage> {
+    fn finish(mut self) -> Result<(u64, usize, TableState), Damage> {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
-            if !order.is_empty() {
+            // Without some of its items an order means nothing.
+            if !order.is_empty() && self.left_out == 0 {
                 self.restore.order(of_sampler, order);
             }
         }
-        Ok((self.id, self.restore.finish()?))
+        Ok((self.id, self.left_out, self.restore.finish()?))
     }
 }
 
@@ -146,8 +164,10 @@ fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
     Ok(Logs {
         first: take.u64()?,
         first_change: take.u64()?,
-        clock: take.u64()?,
-        made: take.u64()?,
+        moment: Moment {
+            clock: take.u64()?,
+            system: take.u64()?,
+        },
         next_serial: take.u64()?,
         next_table: take.u64()?,
         needed: take.list(16, |take| Ok((take.u64()?, take.u64()?)))?,
@@ -179,17 +199,32 @@ fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
     Ok((id, restore))
 }
 
+/// None where a chunk of it is missing and that is expected.
 fn saved_item(
     take: &mut Take<'_>,
     known: &Known,
+    repair: bool,
     chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
-) -> Result<SavedItem, Damage> {
-    Ok(SavedItem {
-        item: known.item(take, chunk)?,
+) -> Result<Option<SavedItem>, Damage> {
+    let mut is_missing = false;
+    let mut or_none = |serial| match chunk(serial) {
+        Err(_) if repair => {
+            is_missing = true;
+            nobodys()
+        }
+        found => found,
+    };
+    let item = SavedItem {
+        item: known.item(take, &mut or_none)?,
         seq: take.u64()?,
         touched: take.u64()?,
         times_sampled: take.u32()?,
         leases: take.u32()?,
         inserted_at: take.u64()?,
-    })
+    };
+    if is_missing {
+        return Ok(None);
+    }
+    item.item.trajectory.check_parts()?;
+    Ok(Some(item))
 }

@@ -35,7 +35,6 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: u32,
-    pub(crate) place: u64,
     pub(crate) body: &'a [u8],
 }
 
@@ -96,7 +95,6 @@ impl Scan {
         self.place += bytes as u64;
         Ok(Ok(Record {
             kind: head.kind,
-            place,
             body,
         }))
     }

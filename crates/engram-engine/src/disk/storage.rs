@@ -1,26 +1,26 @@
 //! A directory that a store lives in: opened by one process at a time, written by its log and its checkpoints.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engram_core::{Error, OpSink, Result, Snapshot, TableOptions, TableState, Trash, Volatile};
 use parking_lot::Mutex;
 
 use super::checkpoint::{self, Logs, Saved};
+use super::chunk_log::ChunkLog;
 use super::files::{Files, SystemFiles};
-use super::journal::{Durability, Journal, Mark, Start, Usage};
+use super::journal::{Durability, Journal, Mark, Start};
+use super::log;
 use super::log_writer::LogWriter;
-use super::names::{LOCK, Name, checkpoint_name, log_name};
+use super::names::{LOST, Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
-use super::recover::{Recovered, recover};
-
-/// Of a log's bytes, so many per 100 are in use, or a checkpoint moves them elsewhere.
-const WORTH_KEEPING: u64 = 50;
+use super::lock::{lock, unusable};
+use super::recover::{Moment, Progress, Recovered, recover};
 
 /// How a store lives on disk.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,7 @@ pub(crate) struct Storage {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Let go of when the store is closed.
     lock: Mutex<Option<File>>,
+    closing: AtomicBool,
 }
 
 /// What is on disk.
@@ -50,6 +51,10 @@ pub(crate) struct Storage {
 struct Books {
     /// The newest checkpoint's number.
     checkpoint: u64,
+    /// The newest log's.
+    log: u64,
+    /// Logs before this one are synced.
+    unsynced: u64,
     /// Checkpoints that are good, and what they need.
     good: BTreeMap<u64, Needs>,
     /// Checkpoints that are there and were not read whole: they stay, with what they need.
@@ -87,10 +92,9 @@ pub(crate) struct Opened {
 
 /// What a checkpoint has.
 #[derive(Debug)]
-pub(crate) struct Moment {
+pub(crate) struct Look {
     /// Tables, by their number.
     pub(crate) tables: Vec<(u64, Arc<TableOptions>, Snapshot)>,
-    pub(crate) clock: u64,
     pub(crate) next_table: u64,
 }
 
@@ -99,7 +103,7 @@ pub(crate) struct Moment {
 pub struct Checkpoint {
     /// Its number.
     pub number: u64,
-    /// Bytes of its file.
+    /// Bytes that were written: its own file, and chunks that were in no log, or were moved.
     pub bytes: u64,
     /// Items that it has.
     pub items: u64,
@@ -115,24 +119,28 @@ impl Storage {
     /// # Errors
     /// [`Error::Storage`] where it cannot be used: another process has it, it cannot be read or written,
     /// or something that was acknowledged is missing.
-    pub(crate) fn open(path: &Path, options: StorageOptions, entropy: u64) -> Result<Opened> {
-        let unusable = |error: io::Error| {
-            Error::Storage(format!("{} cannot be used: {error}", path.display()))
-        };
-        fs::create_dir_all(path).map_err(unusable)?;
+    pub(crate) fn open(
+        path: &Path,
+        options: StorageOptions,
+        entropy: u64,
+        repair: bool,
+        progress: Progress<'_>,
+    ) -> Result<Opened> {
+        fs::create_dir_all(path).map_err(|error| unusable(path, &error))?;
         let lock = lock(path)?;
         let files = Arc::new(SystemFiles::new(path.to_path_buf()));
-        Self::begin(files, options, entropy, Some(lock))
+        let found = recover(&*files, repair, progress)?;
+        Self::begin(files, found, options, entropy, Some(lock))
     }
 
-    /// Opens a directory that nobody else has.
+    /// Goes on with a directory that nobody else has.
     pub(crate) fn begin(
         files: Arc<dyn Files>,
+        mut found: Recovered,
         options: StorageOptions,
         entropy: u64,
         lock: Option<File>,
     ) -> Result<Opened> {
-        let mut found = recover(&*files)?;
         settle(&*files, &found).map_err(|error| failed(&*files, "cannot be written", &error))?;
         let last = found.tables.values().map(|table| table.last_lsn().0).max();
         // A checkpoint may know of changes that were not written when the machine stopped.
@@ -149,10 +157,12 @@ impl Storage {
                 next_change,
                 next_serial: found.next_serial,
                 logs: std::mem::take(&mut found.logs),
+                moment: Moment::new(found.resumed()),
             },
         );
-        let writer = LogWriter::new(&journal, log, next_change)
+        let file = log::begin(&*files, store, log)
             .map_err(|error| failed(&*files, "a log cannot be begun", &error))?;
+        let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
         let thread = thread.spawn(|| writer.run());
         let thread = thread.map_err(|error| failed(&*files, "a thread cannot be begun", &error))?;
@@ -165,6 +175,8 @@ impl Storage {
         let storage = Self {
             books: Mutex::new(Books {
                 checkpoint: found.checkpoint,
+                log,
+                unsynced: log,
                 good: needs(good),
                 unread: needs(unread),
             }),
@@ -174,6 +186,7 @@ impl Storage {
             journal,
             thread: Mutex::new(Some(thread)),
             lock: Mutex::new(lock),
+            closing: AtomicBool::new(false),
         };
         for (id, table) in &mut found.tables {
             table.set_sink(storage.sink(*id));
@@ -185,13 +198,13 @@ impl Storage {
             table.end_leases(&mut Trash::default());
         }
         let mut opened = Opened {
-            clock: resumed(&found),
+            clock: found.resumed(),
             tables: found.tables,
             next_table: found.next_table,
             notes: found.notes,
             storage,
         };
-        if has_gap {
+        if has_gap || found.repaired {
             // Replay would look for the changes that are missing.
             opened.checkpoint_before_use()?;
         }
@@ -204,6 +217,11 @@ impl Storage {
             Durability::None => Arc::new(Volatile),
             _ => self.journal.sink(table),
         }
+    }
+
+    /// Bytes of the log since the last checkpoint.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.journal.log_bytes()
     }
 
     /// Tells that a table was created.
@@ -227,34 +245,43 @@ impl Storage {
     /// [`Error::Storage`] where it cannot be written: the ones before are still good. What `look` fails with.
     pub(crate) fn checkpoint(
         &self,
-        look: impl FnOnce(&dyn Fn() -> Mark) -> Result<(Mark, Moment)>,
+        look: impl FnOnce(Box<dyn FnOnce(u64) -> Mark + '_>) -> Result<(Mark, Look)>,
     ) -> Result<Checkpoint> {
+        let files = &*self.files;
         let mut books = self.books.lock();
-        let (mark, moment) = look(&|| self.journal.next_log())?;
-        let Moment {
-            tables,
-            clock,
-            next_table,
-        } = moment;
-        let sparse = mark.needed.iter().filter(|usage| is_sparse(usage));
+        self.check_open()?;
+        // Made before anybody is held up.
+        books.log += 1;
+        let log = books.log;
+        let file = log::begin(files, self.store, log)
+            .map_err(|error| failed(files, "a log cannot be begun", &error))?;
+        let (mark, look) = look(Box::new(|clock| {
+            self.journal.next_log(log, file, Moment::new(clock))
+        }))?;
+        let Look { tables, next_table } = look;
+        let sparse = mark.needed.iter().filter(|usage| usage.is_sparse());
         let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
+        books.log += 1;
+        let mut chunks = ChunkLog::new(files, &self.journal, books.log, sparse);
+        let no_chunks = |error: io::Error| failed(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
         let mut items = 0;
         for (_, _, snapshot) in &tables {
             for item in snapshot.items() {
                 items += 1;
+                self.check_open()?;
                 for chunk in item.trajectory.chunks() {
-                    serials.push(self.journal.keep(chunk, &sparse)?);
+                    serials.push(chunks.keep(chunk).map_err(no_chunks)?);
                 }
             }
         }
-        self.journal.sync()?;
+        let chunk_bytes = chunks.finish().map_err(no_chunks)?;
+        self.sync_logs(&mut books, mark.log)?;
         let number = books.checkpoint + 1;
         let logs = Logs {
             first: mark.log,
             first_change: mark.first_change,
-            clock,
-            made: now(),
+            moment: mark.moment,
             next_serial: self.journal.next_serial(),
             next_table,
             needed: mark.needed.iter().map(|usage| (usage.log, usage.bytes)).collect(),
@@ -265,16 +292,39 @@ impl Storage {
             options,
             snapshot,
         });
-        let bytes = checkpoint::write(&*self.files, (self.store, number), &logs, saved)
-            .map_err(|error| failed(&*self.files, "a checkpoint cannot be written", &error))?;
+        let bytes = checkpoint::write(files, (self.store, number), &logs, saved)
+            .map_err(|error| failed(files, "a checkpoint cannot be written", &error))?;
         books.checkpoint = number;
         books.good.insert(number, Needs::of(&logs));
         self.retire(&mut books);
         Ok(Checkpoint {
             number,
-            bytes,
+            bytes: bytes + chunk_bytes,
             items,
         })
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closing.load(Ordering::Relaxed) {
+            return Err(Error::Closed("the store is closed".into()));
+        }
+        Ok(())
+    }
+
+    /// Makes safe what logs have so far, whatever the durability, while changes go on.
+    fn sync_logs(&self, books: &mut Books, current: u64) -> Result<()> {
+        self.journal.write_all()?;
+        for log in books.unsynced..=current {
+            match self.files.sync(&log_name(log)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    self.journal.give_up(&error);
+                    return Err(failed(&*self.files, "changes cannot be synced", &error));
+                }
+                _ => {}
+            }
+        }
+        books.unsynced = current;
+        Ok(())
     }
 
     /// Removes what no checkpoint that is kept needs. Where that fails, the next does it.
@@ -319,13 +369,18 @@ impl Storage {
         }
     }
 
-    /// Writes what was told, and ends.
+    /// Writes what was told, and ends; a checkpoint under way is given up, if it is not about to be finished.
     pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
         self.journal.stop();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        self.lock.lock().take();
+        let _books = self.books.lock();
+        if let Some(lock) = self.lock.lock().take() {
+            // Children that were forked may have it, too.
+            let _ = lock.unlock();
+        }
     }
 }
 
@@ -344,19 +399,13 @@ impl Opened {
                 let options = Arc::clone(table.options());
                 (*id, options, *table.snapshot())
             });
-            let moment = Moment {
+            let look = Look {
                 tables: tables.collect(),
-                clock: self.clock,
                 next_table: self.next_table,
             };
-            Ok((mark(), moment))
+            Ok((mark(self.clock), look))
         })
     }
-}
-
-/// Whether it is worth moving what a log holds.
-fn is_sparse(usage: &Usage) -> bool {
-    usage.used * 100 < usage.bytes * WORTH_KEEPING
 }
 
 /// Cuts off what is torn, makes safe what was replayed, and removes what was not finished.
@@ -366,7 +415,9 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
             files.remove(&name)?;
         }
     }
-    if let (Some(torn), Some(log)) = (found.torn, found.replayed.last()) {
+    if found.repaired {
+        set_aside(files, found)?;
+    } else if let (Some(torn), Some(log)) = (found.torn, found.replayed.last()) {
         files.cut(&log_name(*log), torn)?;
     }
     for log in &found.replayed {
@@ -375,48 +426,21 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
     files.sync_names()
 }
 
-/// Where the clock goes on: what passed while nobody had the store open counts, unless the system's clock went back.
-fn resumed(found: &Recovered) -> u64 {
-    if found.made == 0 {
-        return found.clock;
-    }
-    let passed = now().saturating_sub(found.made);
-    let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
-    found.clock.saturating_add(passed)
-}
-
-/// The system's clock, in seconds since 1970.
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
-
-/// Takes a directory for this process.
-fn lock(path: &Path) -> Result<File> {
-    let name = path.join(LOCK);
-    let unusable = |error: io::Error| {
-        Error::Storage(format!("{} cannot be used: {error}", path.display()))
+/// Gives other names to files that are not used any more, though they may hold what was acknowledged.
+fn set_aside(files: &dyn Files, found: &Recovered) -> io::Result<()> {
+    let holds_chunks = |log: u64| {
+        let usages = found.logs.iter().map(|log| log.usage());
+        usages.filter(|usage| usage.used > 0).any(|usage| usage.log == log)
     };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(name).map_err(unusable)?;
-    let mut holder = String::new();
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let _ = (&file).take(256).read_to_string(&mut holder);
-            return Err(Error::Storage(format!(
-                "{} is in use by {}; one process at a time may have a store open",
-                path.display(),
-                if holder.is_empty() { "another process" } else { holder.trim_end() }
-            )));
+    for name in files.list()? {
+        let is_used = match Name::of(&name) {
+            Some(Name::Checkpoint(number)) => Some(number) == found.from,
+            Some(Name::Log(log)) => found.replayed.contains(&log) || holds_chunks(log),
+            _ => true,
+        };
+        if !is_used {
+            files.rename(&name, &format!("{name}{LOST}"))?;
         }
-        Err(TryLockError::Error(error)) => return Err(unusable(error)),
     }
-    let text = format!("process {}, since {} s after 1970\n", std::process::id(), now());
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| file.write_all(text.as_bytes()))
-        .map_err(unusable)?;
-    Ok(file)
+    Ok(())
 }

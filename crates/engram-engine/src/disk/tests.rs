@@ -1,230 +1,10 @@
 //! Stores whose machine loses power at any write.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::task::{Poll, Waker};
-use std::time::Duration;
-
-use engram_core::{
-    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, NewItem, Origin,
-    RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory, Trash,
-};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use smallvec::smallvec;
 
-use super::journal::Durability;
+use super::life::{Past, begin, look, words};
 use super::power::PowerFiles;
-use super::recover::recover;
-use super::storage::{Moment, Opened, Storage, StorageOptions};
-
-const OPTIONS: StorageOptions = StorageOptions {
-    durability: Durability::Disk {
-        interval: Duration::ZERO,
-    },
-    keep: 2,
-};
-
-fn chunk(key: u64, rows: u32) -> Arc<Chunk> {
-    let schema = Arc::new(Schema {
-        layout: Arc::new(Layout {
-            names: Box::new(["obs".into()]),
-            structure: "".into(),
-        }),
-        cells: Box::new([CellSpec {
-            dtype: DType::Uint8,
-            shape: smallvec![100],
-        }]),
-    });
-    let mut builder = ChunkBuilder::new(schema, rows as usize).unwrap();
-    for row in 0..rows {
-        builder.cell_mut(0, row as usize).fill(key.to_le_bytes()[0]);
-        builder.commit(0);
-    }
-    let origin = Origin {
-        key,
-        episodes: smallvec![key],
-        first_step: 0,
-        steps: rows,
-    };
-    let compressor = &mut Compressor::new(Compression::Off);
-    Arc::new(builder.seal(origin, compressor).unwrap())
-}
-
-fn options(id: u64) -> TableOptions {
-    TableOptions {
-        name: format!("table {id}"),
-        max_size: 30,
-        max_bytes: None,
-        max_times_sampled: if id == 2 { 2 } else { 0 },
-        ttl: (id == 3).then_some(500),
-        sampler: match id {
-            1 => SelectorKind::Uniform,
-            2 => SelectorKind::Fifo,
-            _ => SelectorKind::Prioritized { exponent: 0.7 },
-        },
-        remover: match id {
-            1 => SelectorKind::Fifo,
-            2 => SelectorKind::Uniform,
-            _ => SelectorKind::MinHeap,
-        },
-        limits: RateLimits::min_size(1),
-        signature: None,
-        seed: id,
-    }
-}
-
-/// All that a table is, in words.
-fn words(table: &mut TableState) -> String {
-    let snapshot = table.snapshot();
-    let items = snapshot.items().map(|item| {
-        let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
-        let rest = (item.touched, item.times_sampled, item.leases, item.inserted_at);
-        (item.seq, item.key, item.priority.to_bits(), rest, content)
-    });
-    // In which slots they lie is nobody's business.
-    let mut items: Vec<_> = items.collect();
-    let names: Vec<u64> = items.iter().map(|item| item.1).collect();
-    let orders = snapshot.orders().map(|order| {
-        order.map(|order| order.iter().map(|place| names[*place as usize]).collect::<Vec<_>>())
-    });
-    items.sort_unstable();
-    let mut sessions: Vec<_> = snapshot.sessions().map(|entry| format!("{entry:?}")).collect();
-    sessions.sort_unstable();
-    format!("{:?} {items:?} {orders:?} {sessions:?}", snapshot.counters)
-}
-
-/// What a store has done, and what it was told is safe.
-#[derive(Default)]
-struct Past {
-    /// What a table was after each of its changes.
-    words: BTreeMap<(u64, u64), String>,
-    safe: BTreeMap<u64, u64>,
-    next_key: u64,
-    clock: u64,
-}
-
-impl Past {
-    /// Works until the power is gone, or enough is done.
-    fn work(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
-        let Opened {
-            storage,
-            tables,
-            next_table,
-            ..
-        } = opened;
-        while *next_table < 4 {
-            let id = *next_table;
-            storage.created(id, &options(id));
-            tables.insert(id, TableState::new(Arc::new(options(id)), storage.sink(id)).unwrap());
-            *next_table += 1;
-        }
-        let mut shared: Vec<Arc<Chunk>> = Vec::new();
-        for _ in 0..rng.next_u64() % 200 {
-            let id = 1 + rng.next_u64() % 3;
-            let table = tables.get_mut(&id).unwrap();
-            let trash = &mut Trash::default();
-            self.clock += 10;
-            match rng.next_u64() % 10 {
-                0..5 => {
-                    self.next_key += 1;
-                    if shared.is_empty() || rng.next_u64() % 3 == 0 {
-                        shared.push(chunk(self.next_key, 4));
-                    }
-                    let at = usize::try_from(rng.next_u64()).unwrap() % shared.len();
-                    let item = NewItem {
-                        key: self.next_key,
-                        priority: (rng.next_u64() % 100) as f64,
-                        trajectory: Trajectory::Rows {
-                            chunk: Arc::clone(&shared[at]),
-                            offset: 1,
-                            len: 2,
-                            squeeze: false,
-                        },
-                    };
-                    table.insert(item, self.clock, trash);
-                    if shared.len() > 3 {
-                        shared.remove(0);
-                    }
-                }
-                5 => {
-                    let keys = (0..3).map(|_| self.next_key.saturating_sub(rng.next_u64() % 20));
-                    let keys: Vec<u64> = keys.collect();
-                    table.update(keys.iter().map(|key| (*key, (key % 7) as f64)));
-                }
-                6 => {
-                    let key = self.next_key.saturating_sub(rng.next_u64() % 20);
-                    table.delete(&[key], trash);
-                }
-                7 => {
-                    while !table.expire(self.clock, trash) {}
-                }
-                8 => {
-                    let mut draws = Vec::new();
-                    let leased = rng.next_u64() % 2 == 0;
-                    table.draw(3, leased, &mut draws, trash);
-                    if leased {
-                        let handles: Vec<_> = draws.iter().map(|draw| draw.handle).collect();
-                        let (back, done) = handles.split_at(handles.len() / 2);
-                        table.acknowledge(done.iter().copied(), trash);
-                        if rng.next_u64() % 2 == 0 {
-                            table.give_back(back.iter().copied());
-                        }
-                    }
-                }
-                _ if rng.next_u64() % 4 == 0 => {
-                    let limits = RateLimits::min_size(1 + rng.next_u64() % 3);
-                    table.set_limits(limits).unwrap();
-                }
-                _ if rng.next_u64() % 8 == 0 => table.reset(trash),
-                _ => {
-                    let _ = storage.checkpoint(|mark| {
-                        let tables = tables.iter_mut().map(|(id, table)| {
-                            (*id, Arc::clone(table.options()), *table.snapshot())
-                        });
-                        let moment = Moment {
-                            tables: tables.collect(),
-                            clock: self.clock,
-                            next_table: *next_table,
-                        };
-                        Ok((mark(), moment))
-                    });
-                    continue;
-                }
-            }
-            while !table.shrink(trash) {}
-            let lsn = table.last_lsn();
-            self.words.insert((id, lsn.0), words(table));
-            if rng.next_u64() % 4 == 0 {
-                loop {
-                    match storage.sink(id).poll_durable(lsn, Waker::noop()) {
-                        Poll::Ready(Ok(())) => {
-                            self.safe.insert(id, lsn.0);
-                            break;
-                        }
-                        Poll::Ready(Err(_)) => return,
-                        Poll::Pending => std::thread::sleep(Duration::from_micros(20)),
-                    }
-                }
-            }
-        }
-    }
-
-    /// Compares what came back with what was.
-    fn check(&self, tables: &mut BTreeMap<u64, TableState>, what: &str) -> usize {
-        let mut compared = 0;
-        for (id, safe) in &self.safe {
-            let table = tables.get_mut(id).unwrap_or_else(|| panic!("{what}: table {id} is gone"));
-            let last = table.last_lsn().0;
-            assert!(last >= *safe, "{what}: table {id} ends with {last}, {safe} was safe");
-            if let Some(expected) = self.words.get(&(*id, last)) {
-                assert_eq!(&words(table), expected, "{what}: table {id} after {last}");
-                compared += 1;
-            }
-        }
-        compared
-    }
-}
 
 fn live_with_power_cuts(seed: u64) -> (usize, u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -235,8 +15,7 @@ fn live_with_power_cuts(seed: u64) -> (usize, u64) {
         let what = format!("seed {seed}, round {round}");
         let power = rng.next_u64() % 120;
         files.power(power);
-        let opened = Storage::begin(Arc::new(files.clone()), OPTIONS, seed, None);
-        if let Ok(mut opened) = opened {
+        if let Ok(mut opened) = begin(&files, seed) {
             for (id, table) in &mut opened.tables {
                 past.words.insert((*id, table.last_lsn().0), words(table));
             }
@@ -244,7 +23,7 @@ fn live_with_power_cuts(seed: u64) -> (usize, u64) {
         }
         cuts += u64::from(files.left() == 0);
         files = files.after_power_cut(&mut rng);
-        let mut found = recover(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let mut found = look(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
         compared += past.check(&mut found.tables, &what);
         // What was never safe and did not come back was never: its numbers are given again.
         let last = |id: &u64| found.tables.get(id).map_or(0, |table| table.last_lsn().0);

@@ -22,6 +22,7 @@ pub(crate) mod kind {
     pub(crate) const CHANGES: u32 = 5;
     pub(crate) const TABLE_CREATED: u32 = 6;
     pub(crate) const TABLE_DROPPED: u32 = 7;
+    pub(crate) const BEGIN: u32 = 8;
     pub(crate) const LOGS: u32 = 16;
     pub(crate) const TABLE: u32 = 17;
     pub(crate) const ITEMS: u32 = 18;
@@ -290,6 +291,7 @@ impl Known {
         Ok((serial, Some(chunk)))
     }
 
+    /// An item whose trajectory's parts are to be checked.
     pub(crate) fn item(
         &self,
         take: &mut Take<'_>,
@@ -320,7 +322,6 @@ impl Known {
             }
             other => return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known")),
         };
-        trajectory.check_parts()?;
         Ok(NewItem {
             key,
             trajectory,

@@ -23,7 +23,7 @@ use super::service::{Replies, Shared};
 use crate::pb;
 use crate::wire::{Broken, Intake};
 use lanes::{Batch, Lanes};
-use news::{TEXT, refusal};
+use news::{News, TEXT, refusal};
 
 /// Replies between a stream's task and the transport.
 const REPLIES: usize = 16;
@@ -77,7 +77,12 @@ impl Writer {
         let end = self.work(requests, &replies).await;
         // What is settled is told; what waits is withdrawn: its writer may send it again.
         let mut news = std::mem::take(&mut self.lanes).withdraw();
+        let safe = self.shared.engine.safe();
         drop(self);
+        if safe.await.is_err() {
+            // Nothing is told of what may be lost: items that come again are known by their numbers.
+            news = News::default();
+        }
         while let Some(reply) = news.next_reply() {
             if replies.send(Ok(reply)).await.is_err() {
                 return;

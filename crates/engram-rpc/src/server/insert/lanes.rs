@@ -89,12 +89,13 @@ impl Lanes {
         batch.outcome = (&mut ticket).now_or_never().map(outcome_out);
         batch.id = self.next_id;
         self.next_id += 1;
-        let id = batch.id;
+        let (id, left) = (batch.id, batch.left);
         if let Some(table) = self.push(table, batch) {
-            let left = ticket.items_left();
-            let wait = Wait::new(Arc::clone(&table), id, ticket, left);
+            let mut wait = Wait::new(table, id, ticket, left);
+            // Some of them may be in.
+            let standing = wait.next().now_or_never().flatten();
             self.waits.push(wait);
-            self.note((table, id, Standing::Left(left)));
+            standing.into_iter().for_each(|done| self.note(done));
         }
     }
 

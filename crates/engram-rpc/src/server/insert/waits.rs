@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use engram_core::Result;
-use engram_engine::InsertTicket;
+use engram_engine::{InsertTicket, Safe};
 use futures_util::{FutureExt as _, Stream};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -33,11 +33,14 @@ pub(super) struct Wait {
     ticket: Option<InsertTicket>,
     /// Items that were not in yet when it was last told of.
     left: usize,
+    /// Fewer are by now; that is told once those that are in are safe.
+    news: Option<(usize, Safe)>,
     /// When to ask again where items expire: that removes them, which may make room.
     glances: Option<Interval>,
 }
 
 impl Wait {
+    /// A batch of `left` items.
     pub(super) fn new(table: Arc<str>, id: u64, ticket: InsertTicket, left: usize) -> Self {
         let expires = ticket.table().options().ttl.is_some();
         let glances = expires.then(|| {
@@ -50,6 +53,7 @@ impl Wait {
             id,
             ticket: Some(ticket),
             left,
+            news: None,
             glances,
         }
     }
@@ -82,9 +86,18 @@ impl Stream for Wait {
                 this.ticket = None;
                 break Standing::Ended(outcome);
             }
-            let left = ticket.items_left();
-            if left < this.left {
+            if this.news.is_none() {
+                let left = ticket.items_left();
+                this.news = (left < this.left).then(|| (left, ticket.table().safe()));
+            }
+            if let Some((left, safe)) = &mut this.news {
+                let left = *left;
+                if let Err(error) = ready!(safe.poll_unpin(context)) {
+                    this.ticket = None;
+                    break Standing::Ended(Err(error));
+                }
                 this.left = left;
+                this.news = None;
                 break Standing::Left(left);
             }
             match &mut this.glances {

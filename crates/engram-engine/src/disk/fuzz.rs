@@ -1,0 +1,169 @@
+//! No bytes in a directory bring down who reads them, make it take more memory than they are worth, or pass for
+//! what was not written.
+//!
+//! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` tries so many directories;
+//! `ENGRAM_FUZZ_SEED` others than usual.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::SeedableRng;
+
+use super::file::{FILE_HEAD, RECORD_HEAD, padding, record_head};
+use super::life::{Past, begin};
+use super::power::PowerFiles;
+use super::recover::{Recovered, recover};
+
+#[path = "../../../engram-rpc/tests/fuzz/counting.rs"]
+mod counting;
+#[path = "../../../engram-rpc/tests/fuzz/mutate.rs"]
+mod mutate;
+
+use counting::{Counting, peak_of};
+use mutate::{Chance, mutate, noise};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that reading a directory may take, for each byte of it: tables have maps that take some whatever they hold.
+const PER_BYTE: usize = 512;
+
+/// Bytes that it may take whatever its size.
+const ANYWAY: usize = 4 << 20;
+
+type Directory = Vec<(String, Vec<u8>)>;
+
+fn bases() -> Vec<(Directory, Past)> {
+    let lives = (1..=20).map(|seed| {
+        let files = PowerFiles::of(&[]);
+        let mut past = Past::default();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut opened = begin(&files, seed << 8).unwrap();
+        past.work(&mut opened, &mut rng);
+        drop(opened);
+        (files.all(), past)
+    });
+    lives.collect()
+}
+
+/// Where a file's records begin, as far as their lengths can be followed.
+fn records(file: &[u8]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    let mut at = FILE_HEAD;
+    while let Some(head) = file.get(at..at + RECORD_HEAD) {
+        let len = usize::from_le_bytes(head[8..16].try_into().unwrap());
+        if len > file.len() - at - RECORD_HEAD {
+            break;
+        }
+        found.push((at, len));
+        at += RECORD_HEAD + len + padding(len);
+    }
+    found
+}
+
+/// Spoils the body of a record, or its kind, and makes the file one whose checksums fit.
+fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
+    let all = records(file);
+    let Some(number) = file.get(24..32) else {
+        return;
+    };
+    let number = u64::from_le_bytes(number.try_into().unwrap());
+    let spoiled = chance.below(all.len());
+    let mut forged = file[..FILE_HEAD].to_vec();
+    for (which, (at, len)) in all.into_iter().enumerate() {
+        let mut kind = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
+        let mut body = file[at + RECORD_HEAD..at + RECORD_HEAD + len].to_vec();
+        if which == spoiled {
+            match chance.below(8) {
+                0 => kind = u32::try_from(chance.below(24)).unwrap(),
+                1 => wide(&mut body, chance),
+                2 => wide(&mut body, chance),
+                3 => continue,
+                _ => mutate(&mut body, other, chance),
+            }
+        }
+        let head = record_head(number, forged.len() as u64, kind, &[&body]);
+        forged.extend(head);
+        forged.extend(&body);
+        forged.resize(forged.len() + padding(body.len()), 0);
+    }
+    *file = forged;
+}
+
+/// Makes a number of it one at which things are likely to go wrong.
+fn wide(body: &mut [u8], chance: &mut Chance) {
+    let edges = [0, 1, u64::MAX, u64::MAX >> 1, u64::from(u32::MAX), 1 << 31, 1 << 62, 1 << 40];
+    let edge = edges[chance.below(edges.len())].to_le_bytes();
+    let at = chance.below(body.len());
+    let width = [4, 8][chance.below(2)].min(body.len() - at);
+    body[at..at + width].copy_from_slice(&edge[..width]);
+}
+
+/// Spoils a directory; whether its checksums were made to fit.
+fn spoil(files: &mut Directory, other: &Directory, chance: &mut Chance) -> bool {
+    let at = chance.below(files.len());
+    let from = chance.below(other.len());
+    match chance.below(12) {
+        0..6 => mutate(&mut files[at].1, &other[from].1, chance),
+        6..10 => {
+            forge(&mut files[at].1, &other[from].1, chance);
+            return true;
+        }
+        10 => match chance.below(4) {
+            0 => drop(files.remove(at)),
+            1 => files[at].1.clone_from(&other[from].1),
+            2 => {
+                let to = chance.below(files.len());
+                let bytes = files[at].1.clone();
+                files[to].1 = bytes;
+            }
+            _ => files[at].1 = noise(chance),
+        },
+        _ => {
+            for _ in 0..1 + chance.below(3) {
+                let at = chance.below(files.len());
+                mutate(&mut files[at].1, &other[from].1, chance);
+            }
+        }
+    }
+    false
+}
+
+fn read(files: &PowerFiles, repair: bool) -> Option<Recovered> {
+    recover(files, repair, &mut |_, _| {}).ok()
+}
+
+#[test]
+fn no_directory_does_harm() {
+    let setting = |name: &str, otherwise: u64| {
+        std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+    };
+    let count = setting("ENGRAM_FUZZ", 10_000);
+    let seed = setting("ENGRAM_FUZZ_SEED", 1);
+    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let bases = bases();
+    let (mut taken, mut repaired, mut largest) = (0_u64, 0_u64, 0);
+    for at in 0..count {
+        let what = format!("{at} of seed {seed}");
+        let (files, past) = &bases[chance.below(bases.len())];
+        let mut files = files.clone();
+        let is_forged = spoil(&mut files, &bases[chance.below(bases.len())].0, &mut chance);
+        let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
+        let files = PowerFiles::of(&files);
+        for repair in [false, true] {
+            let (found, peak) = peak_of(|| read(&files, repair));
+            largest = largest.max(peak);
+            assert!(peak <= ANYWAY + PER_BYTE * bytes, "{what}: {bytes} bytes took {peak}");
+            let Some(mut found) = found else {
+                continue;
+            };
+            if !is_forged {
+                past.recognise(&mut found.tables, &what);
+            }
+            taken += u64::from(!repair);
+            repaired += u64::from(repair);
+            break;
+        }
+    }
+    println!("{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held");
+    // Enough must pass for the deeper readers, and enough must not.
+    assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
+}

@@ -1,0 +1,64 @@
+//! One process at a time has a directory.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+
+use engram_core::{Error, Result};
+
+use super::names::LOCK;
+use super::recover::Moment;
+
+pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
+    Error::Storage(format!("{} cannot be used: {error}", path.display()))
+}
+
+/// Takes a directory for this process.
+///
+/// # Errors
+/// [`Error::Storage`] where another process has it, or the lock cannot be written.
+pub(super) fn lock(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(path.join(LOCK)).map_err(|error| unusable(path, &error))?;
+    check(path, &file, file.try_lock())?;
+    let text = format!("process {}, since {} s after 1970\n", std::process::id(), Moment::new(0).system);
+    let written = file
+        .set_len(0)
+        .and_then(|()| (&file).rewind())
+        .and_then(|()| (&file).write_all(text.as_bytes()));
+    written.map_err(|error| unusable(path, &error))?;
+    Ok(file)
+}
+
+/// Keeps others from taking a directory that is only read, as long as what this returns lives.
+///
+/// # Errors
+/// [`Error::Storage`] where another process has it, or it cannot be read.
+pub(super) fn lock_to_read(path: &Path) -> Result<Option<File>> {
+    match File::open(path.join(LOCK)) {
+        Ok(file) => {
+            check(path, &file, file.try_lock_shared())?;
+            Ok(Some(file))
+        }
+        // A copy without it, which nobody has had open.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unusable(path, &error)),
+    }
+}
+
+fn check(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<()> {
+    match locked {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.take(256).read_to_string(&mut holder);
+            Err(Error::Storage(format!(
+                "{} is in use by {}; one process at a time may have a store open",
+                path.display(),
+                if holder.is_empty() { "another process" } else { holder.trim_end() }
+            )))
+        }
+        Err(TryLockError::Error(error)) => Err(unusable(path, &error)),
+    }
+}

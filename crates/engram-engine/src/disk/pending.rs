@@ -1,0 +1,217 @@
+//! What a log was told and has not been written yet.
+
+use std::sync::Arc;
+
+use engram_core::chunk::Chunk;
+use engram_core::{Lsn, TableOp, Trajectory};
+
+use super::bytes::Put;
+use super::changes::put_change;
+use super::file::record_bytes;
+use super::files::Written;
+use super::journal::{Mark, Start};
+use super::log::Log;
+use super::recover::Moment;
+use super::things::{Forms, Told, kind, put_chunk};
+
+/// Bytes of one record of changes, about.
+const RECORD: usize = 64 << 10;
+
+/// Bytes of such a record before its changes.
+const RECORD_START: usize = 20;
+
+/// What was told and is not being written yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    store: u64,
+    told: Told,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) bytes: usize,
+    /// Pieces so far, those written included.
+    pub(super) count: u64,
+    /// The record of changes that grows.
+    open: Option<Open>,
+    pub(super) next_change: u64,
+    pub(super) next_serial: u64,
+    pub(super) log: Arc<Log>,
+    /// The earlier ones.
+    pub(super) logs: Vec<Arc<Log>>,
+    /// Somebody waits.
+    pub(super) urgent: bool,
+    /// Somebody waits who cannot wait for others.
+    pub(super) at_once: bool,
+    pub(super) stopped: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    table: u64,
+    first: u64,
+    count: u32,
+    body: Vec<u8>,
+}
+
+/// A record to be written, or the end of a file.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Record { kind: u32, body: Vec<u8> },
+    Chunk { head: Vec<u8>, chunk: Arc<Chunk> },
+    NextLog { number: u64, file: Box<dyn Written> },
+}
+
+impl Forms for Pending {
+    fn told(&mut self) -> &mut Told {
+        &mut self.told
+    }
+
+    fn record(&mut self, kind: u32, body: &[u8]) {
+        let bytes = record_bytes(body.len());
+        let body = body.to_vec();
+        self.push(Piece::Record { kind, body }, bytes);
+    }
+}
+
+impl Pending {
+    /// What is told first says where the log begins.
+    pub(super) fn new(start: Start) -> Self {
+        let mut pending = Self {
+            store: start.store,
+            told: Told::default(),
+            pieces: Vec::new(),
+            bytes: 0,
+            count: 0,
+            open: None,
+            next_change: start.next_change,
+            next_serial: start.next_serial,
+            log: Log::new(start.store, start.log),
+            logs: start.logs,
+            urgent: false,
+            at_once: false,
+            stopped: false,
+        };
+        pending.begin(start.moment);
+        pending
+    }
+
+    fn begin(&mut self, moment: Moment) {
+        let mut body = Vec::new();
+        body.put_u64(self.next_change);
+        body.put_u64(moment.clock);
+        body.put_u64(moment.system);
+        self.record(kind::BEGIN, &body);
+    }
+
+    fn push(&mut self, piece: Piece, bytes: usize) {
+        self.bytes += bytes;
+        self.log.add(bytes as u64);
+        self.add(piece);
+    }
+
+    fn add(&mut self, piece: Piece) {
+        self.pieces.push(piece);
+        self.count += 1;
+    }
+
+    /// Tells a chunk that no log has.
+    fn chunk(&mut self, chunk: &Arc<Chunk>) {
+        if chunk.filed(self.store).is_some() {
+            return;
+        }
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let schema = self.schema(chunk.schema());
+        let mut head = Vec::with_capacity(128);
+        put_chunk(&mut head, chunk, serial, schema);
+        let bytes = record_bytes(head.len() + chunk.payload().len());
+        drop(self.log.hold(chunk, serial, bytes as u64));
+        let chunk = Arc::clone(chunk);
+        self.push(Piece::Chunk { head, chunk }, bytes);
+    }
+
+    /// Ends the record of changes that grows.
+    pub(super) fn close(&mut self) {
+        let Some(Open {
+            table,
+            first,
+            count,
+            mut body,
+        }) = self.open.take()
+        else {
+            return;
+        };
+        let mut start = Vec::with_capacity(RECORD_START);
+        start.put_u64(table);
+        start.put_u64(first);
+        start.put_u32(count);
+        body[..RECORD_START].copy_from_slice(&start);
+        // Their bytes were counted as pending when they came.
+        self.log.add(record_bytes(body.len()) as u64);
+        let kind = kind::CHANGES;
+        self.add(Piece::Record { kind, body });
+    }
+
+    pub(super) fn change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
+        if let TableOp::Insert { item, .. } = op {
+            let chunks: &[Arc<Chunk>] = match &item.trajectory {
+                Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. } => {
+                    std::slice::from_ref(chunk)
+                }
+                Trajectory::Spans(spans) => &spans.chunks,
+            };
+            for chunk in chunks {
+                self.chunk(chunk);
+            }
+        }
+        let fits = |open: &Open| open.table == table && open.body.len() < RECORD;
+        if !self.open.as_ref().is_some_and(fits) {
+            self.close();
+        }
+        let mut open = self.open.take().unwrap_or_else(|| {
+            let mut body = Vec::with_capacity(RECORD + 256);
+            body.put(&[0; RECORD_START]);
+            Open {
+                table,
+                first: self.next_change,
+                count: 0,
+                body,
+            }
+        });
+        let before = open.body.len();
+        let store = self.store;
+        let serial = |chunk: &Arc<Chunk>| chunk.filed(store).map_or(0, |(serial, _)| serial);
+        put_change(&mut open.body, op, self, &serial);
+        self.bytes += open.body.len() - before;
+        open.count += 1;
+        self.open = Some(open);
+        self.count_change()
+    }
+
+    pub(super) fn count_change(&mut self) -> Lsn {
+        let number = self.next_change;
+        self.next_change += 1;
+        Lsn(number)
+    }
+
+    /// Lets what follows go to another log, whose file is begun.
+    pub(super) fn next_log(
+        &mut self,
+        number: u64,
+        file: Box<dyn Written>,
+        moment: Moment,
+    ) -> Mark {
+        self.close();
+        self.told = Told::default();
+        let before = std::mem::replace(&mut self.log, Log::new(self.store, number));
+        // Whoever uses a chunk now may insert it later: what holds it is needed.
+        self.logs.retain(|log| log.usage().used > 0);
+        self.logs.push(before);
+        self.push(Piece::NextLog { number, file }, 0);
+        self.begin(moment);
+        Mark {
+            log: number,
+            first_change: self.next_change,
+            moment,
+            needed: self.logs.iter().map(|log| log.usage()).collect(),
+        }
+    }
+}

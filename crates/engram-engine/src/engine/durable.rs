@@ -1,0 +1,262 @@
+//! Engines whose tables live in a directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engram_core::{Error, Lsn, Result, TableOptions, TableState, Trash};
+
+use super::{Engine, Home, taken};
+use crate::clock::SystemClock;
+use crate::disk::{Checkpoint, Look, Progress, Storage, StorageOptions, read_directory};
+use crate::table::Table;
+
+/// What becomes of the tables of a directory that is opened.
+#[derive(Debug, Default)]
+pub struct Opening {
+    /// Tables that get another name.
+    pub rename: BTreeMap<String, String>,
+    /// Tables that are dropped.
+    pub drop: BTreeSet<String>,
+    /// Opens what is left of a directory that has lost something.
+    pub repair: bool,
+}
+
+impl Opening {
+    /// # Errors
+    /// [`Error::InvalidArgument`] for names that are not there, and for two tables of one name.
+    fn check(&self, there: &[&str]) -> Result<()> {
+        let named = self.rename.keys().chain(&self.drop);
+        for name in named {
+            if !there.contains(&name.as_str()) {
+                return Err(unknown(name, there));
+            }
+        }
+        if let Some(both) = self.rename.keys().find(|name| self.drop.contains(*name)) {
+            return Err(Error::InvalidArgument(format!(
+                "table `{both}` can be renamed or dropped, not both"
+            )));
+        }
+        let kept = there.iter().filter(|name| !self.drop.contains(**name));
+        let mut names = BTreeSet::new();
+        for name in kept.map(|name| self.name(name)) {
+            if !names.insert(name) {
+                return Err(taken(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn name<'a>(&'a self, name: &'a str) -> &'a str {
+        self.rename.get(name).map_or(name, String::as_str)
+    }
+}
+
+fn unknown(name: &str, there: &[&str]) -> Error {
+    let there: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
+    let there = if there.is_empty() { "no table".into() } else { there.join(", ") };
+    Error::InvalidArgument(format!("the directory has no table `{name}`; it has {there}"))
+}
+
+impl Engine {
+    /// An engine that lives in a directory, with the tables that are there and those of `tables` that are not.
+    /// A table that is there takes the options given here, be they other than before; it goes on with its own
+    /// seed. Returns what was found damaged or unfinished, too. `entropy` is another each time: keys that were
+    /// given are not given again. `progress` is told bytes read, and bytes in all.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where the directory cannot be used: another process has it, it cannot be read or written,
+    /// or something that was acknowledged is missing; as [`Engine::new`]; [`Error::InvalidArgument`] for names of
+    /// `opening` that are not there; what [`TableOptions::check_item`] finds of an item that is there.
+    pub fn open(
+        path: &Path,
+        options: StorageOptions,
+        opening: &Opening,
+        tables: Vec<TableOptions>,
+        entropy: u64,
+        progress: Progress<'_>,
+    ) -> Result<(Self, Vec<String>)> {
+        let mut given = BTreeMap::new();
+        for options in tables {
+            let name = options.name.clone();
+            if given.insert(name.clone(), options).is_some() {
+                return Err(taken(&name));
+            }
+        }
+        let mut opened = Storage::open(path, options, entropy, opening.repair, progress)?;
+        let there = opened.tables.values();
+        let there: Vec<&str> = there.map(|table| table.options().name.as_str()).collect();
+        opening.check(&there)?;
+        let mut changed = opening.repair && !opened.notes.is_empty();
+        let states = std::mem::take(&mut opened.tables);
+        let mut kept = Vec::with_capacity(states.len());
+        for (number, state) in states {
+            let known = state.options();
+            if opening.drop.contains(&known.name) {
+                opened.storage.dropped(number);
+                changed = true;
+                continue;
+            }
+            let name = opening.name(&known.name).to_owned();
+            let seed = known.seed;
+            let options = match given.remove(&name) {
+                Some(options) => TableOptions { seed, ..options },
+                None => TableOptions {
+                    name,
+                    ..TableOptions::clone(known)
+                },
+            };
+            if options == **known {
+                kept.push((number, state));
+            } else {
+                changed = true;
+                kept.push((number, state.with_options(options, &|at| at, &mut Trash::default())?));
+            }
+        }
+        let clock = Arc::new(SystemClock::from(opened.clock));
+        let home = Home::Disk {
+            storage: Box::new(opened.storage),
+            next_table: AtomicU64::new(opened.next_table),
+        };
+        let engine = Self::at(home, clock, entropy);
+        for (number, state) in kept {
+            let sink = engine.sink(number);
+            let table = Table::with(state, number, Arc::clone(&engine.clock), sink);
+            let name = table.options().name.clone();
+            engine.tables.write().insert(name, Arc::new(table));
+        }
+        for options in given.into_values() {
+            engine.create_table(options)?;
+        }
+        if changed {
+            engine.checkpoint()?;
+        }
+        Ok((engine, opened.notes))
+    }
+
+    /// Adds the tables of a directory that nobody has open, which stays as it is: those that `opening` does not
+    /// drop. Returns their names, and what was found damaged or unfinished. They are there once this returns; where
+    /// this engine lives in a directory, too, so does what they hold.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]; [`Error::InvalidArgument`] where a table of that name is here.
+    pub fn restore(
+        &self,
+        path: &Path,
+        opening: &Opening,
+        progress: Progress<'_>,
+    ) -> Result<(Vec<String>, Vec<String>)> {
+        self.check_open()?;
+        let found = read_directory(path, opening.repair, progress)?;
+        let there = found.tables.values();
+        let there: Vec<&str> = there.map(|table| table.options().name.as_str()).collect();
+        opening.check(&there)?;
+        let (now, then) = (self.clock.now(), found.resumed());
+        // What was so old there is so old here.
+        let clock = |at: u64| now.saturating_sub(then.saturating_sub(at));
+        let mut tables = Vec::new();
+        for mut state in found.tables.into_values() {
+            let name = opening.name(&state.options().name).to_owned();
+            if opening.drop.contains(&state.options().name) {
+                continue;
+            }
+            if self.tables.read().contains_key(&name) {
+                return Err(taken(&name));
+            }
+            let trash = &mut Trash::default();
+            state.end_leases(trash);
+            for item in state.snapshot().items() {
+                for chunk in item.trajectory.chunks() {
+                    drop(chunk.file(None));
+                }
+            }
+            let options = TableOptions {
+                name,
+                ..TableOptions::clone(state.options())
+            };
+            tables.push(self.adopt(state.with_options(options, &clock, trash)?));
+        }
+        if matches!(self.home, Home::Disk { .. }) {
+            self.checkpoint_with(&tables)?;
+        }
+        let mut here = self.tables.write();
+        let names: Vec<String> = tables.iter().map(|table| table.options().name.clone()).collect();
+        if let Some(name) = names.iter().find(|name| here.contains_key(*name)) {
+            if let Home::Disk { storage, .. } = &self.home {
+                tables.iter().for_each(|table| storage.dropped(table.number()));
+            }
+            return Err(taken(name));
+        }
+        here.extend(names.iter().cloned().zip(tables));
+        Ok((names, found.notes))
+    }
+
+    /// A table of another engine as one of this one.
+    fn adopt(&self, mut state: TableState) -> Arc<Table> {
+        let number = match &self.home {
+            Home::Memory(_) => 0,
+            Home::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
+        };
+        let sink = self.sink(number);
+        state.reach(Lsn(sink.last().0));
+        state.set_sink(Arc::clone(&sink));
+        Arc::new(Table::with(state, number, Arc::clone(&self.clock), sink))
+    }
+
+    /// Writes all tables to the engine's directory, while calls go on.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an engine without a directory; [`Error::Storage`] where it cannot be written;
+    /// [`Error::Closed`].
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        self.checkpoint_with(&[])
+    }
+
+    /// The same, with tables that nobody sees yet.
+    fn checkpoint_with(&self, more: &[Arc<Table>]) -> Result<Checkpoint> {
+        let Home::Disk {
+            storage,
+            next_table,
+        } = &self.home
+        else {
+            return Err(Error::InvalidArgument(
+                "this store lives in memory; a checkpoint needs a store that was opened with a path".into(),
+            ));
+        };
+        storage.checkpoint(|mark| {
+            self.check_open()?;
+            let clock = self.clock.now();
+            let (mark, tables) = {
+                // Nobody comes or goes in between.
+                let tables = self.tables.read();
+                (mark(clock), tables.values().chain(more).cloned().collect::<Vec<_>>())
+            };
+            let mut saved = Vec::with_capacity(tables.len());
+            for table in tables {
+                match table.snapshot() {
+                    Ok(snapshot) => {
+                        saved.push((table.number(), Arc::clone(table.options()), snapshot));
+                    }
+                    // Dropped since: the log says so.
+                    Err(Error::Closed(_)) => self.check_open()?,
+                    Err(error) => return Err(error),
+                }
+            }
+            let look = Look {
+                tables: saved,
+                next_table: next_table.load(Ordering::Relaxed),
+            };
+            Ok((mark, look))
+        })
+    }
+
+    /// Bytes of the log since the last checkpoint; `None` for an engine without a directory.
+    #[must_use]
+    pub fn log_bytes(&self) -> Option<u64> {
+        match &self.home {
+            Home::Memory(_) => None,
+            Home::Disk { storage, .. } => Some(storage.log_bytes()),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The items of one moment.
+
+use engram_core::table::Counters;
+use engram_core::{Error, Lsn};
+use pyo3::prelude::*;
+
+use crate::door::{Home, enter};
+
+/// A table's items at one moment.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct Snapshot(Home<engram_core::Snapshot>);
+
+impl Snapshot {
+    pub(crate) fn new(snapshot: engram_core::Snapshot) -> Self {
+        Self(Home::new("snapshot", snapshot))
+    }
+}
+
+#[pymethods]
+impl Snapshot {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let snapshot = self.0.get(py)?;
+        enter(py, || Ok(snapshot.items().count()))
+    }
+
+    /// All that the table was but for its items' keys and the numbers of its log, in words: for tests.
+    fn words(&self, py: Python<'_>) -> PyResult<String> {
+        let snapshot = self.0.get(py)?;
+        enter(py, || {
+            let items = snapshot.items().map(|item| {
+                let chunk = &item.trajectory.chunks()[0];
+                let content: u64 = chunk.payload().pin()?.iter().copied().map(u64::from).sum();
+                let counts = (item.touched, item.times_sampled, item.leases);
+                Ok((item.seq, item.priority.to_bits(), counts, content))
+            });
+            let mut items: Vec<_> = items.collect::<Result<_, Error>>()?;
+            let seqs: Vec<u64> = items.iter().map(|item| item.0).collect();
+            let orders = snapshot.orders().map(|order| {
+                let order = order.unwrap_or_default();
+                order.iter().map(|place| seqs[*place as usize]).collect::<Vec<_>>()
+            });
+            // In which order they lie in memory is nobody's business.
+            items.sort_unstable();
+            let counters = Counters {
+                last_lsn: Lsn(0),
+                ..snapshot.counters.clone()
+            };
+            Ok(format!("{counters:?} {items:?} {orders:?}"))
+        })
+    }
+}
