@@ -163,7 +163,7 @@ def insert(task: Task) -> float | Answer:
     block, finish = WRITERS[task.variant](task, place.store)
     meet = processes.meet if task.child else None
     rate = common.rate(block, task.seconds, finish, meet, common.until_full(task))
-    if not task.durability:
+    if task.durability not in ("process", "disk"):
         return rate
     # What went before the clock is in the log, too.
     logged = disk.total(disk.sizes(task.directory)) / place.store.info()[TABLE].inserts

@@ -71,6 +71,8 @@ def restore(task: Task, items: Callable[[], int]) -> Answer:
         (disk.forget if task.cold else disk.read)(task.directory)
 
     ready()
+    disk.read(task.directory)  # a virtual machine's host may cache, too: as much for all
+    ready()
     before = disk.read(task.directory)
     ready()
     start = time.perf_counter()
@@ -81,7 +83,7 @@ def restore(task: Task, items: Callable[[], int]) -> Answer:
         raise RuntimeError(msg)
     ready()
     after = disk.read(task.directory)
-    copied = disk.copy()
+    fresh, copied = disk.copy(content(task))
     return Answer(
         content(task) / disk.MB / seconds,
         {
@@ -89,7 +91,7 @@ def restore(task: Task, items: Callable[[], int]) -> Answer:
             "files read at {} MB/s before": before,
             "{} MB/s after": after,
             "memory copied at {} MB/s": copied,
-            "to fresh pages at {} MB/s": disk.copy(fresh=True),
+            "to fresh pages at {} MB/s": fresh,
         },
         against=min(mean([before, after]), copied),
     )
