@@ -7,6 +7,7 @@ from engram.client import Client
 from engram.dataset import Dataset
 from engram.errors import EngramError
 from engram.info import Checkpoint, TableInfo
+from engram.inspection import Inspection, inspect_directory
 from engram.patterns import Pattern
 from engram.server import Server
 from engram.specs import ArraySpec
@@ -24,6 +25,7 @@ __all__ = [
     "Client",
     "Dataset",
     "EngramError",
+    "Inspection",
     "Pattern",
     "PatternWriter",
     "Sample",
@@ -34,6 +36,7 @@ __all__ = [
     "TrajectoryWriter",
     "__version__",
     "errors",
+    "inspect_directory",
     "patterns",
     "rate_limiters",
     "selectors",

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, Literal, final
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "__version__",
     "after_fork_in_child",
     "flatten",
+    "inspect",
     "names",
     "unflatten",
 ]
@@ -25,6 +27,7 @@ __version__: str
 
 def after_fork_in_child() -> None: ...
 def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...
+def inspect(path: str) -> dict[str, Any]: ...
 def names(structure: str) -> list[str]: ...
 def unflatten(structure: str, leaves: list[Any]) -> Any: ...
 

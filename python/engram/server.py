@@ -68,33 +68,22 @@ class Server:
             InvalidArgumentError: A port is taken, a file unreadable, or other machines could do without a token.
         """
         own = not isinstance(store, Store)
-        if own and seed is not None:
-            seed = _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
-        if not own and seed is not None:
-            raise InvalidArgumentError(f"`seed` is {seed}; it seeds a store of the server's own, and one was given")
-        if not own and path is not None:
-            raise InvalidArgumentError(f"`path` is {path}; it is of a store of the server's own, and one was given")
+        for name, given, what in (("seed", seed, "seeds"), ("path", path, "is of")):
+            if not own and given is not None:
+                raise InvalidArgumentError(
+                    f"`{name}` is {given}; it {what} a store of the server's own, and one was given"
+                )
         if token is not None:
             _checks.secret("`token`", token)
-        if (certificate is None) != (key is None):
-            raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
-        if client_ca is not None and certificate is None:
-            raise InvalidArgumentError("`client_ca` needs TLS: give a `certificate` and its `key`, too")
+        tls = _tls(certificate, key, client_ca)
         port = _checks.integer("`port`", port, low=0, high=65_535)
         if metrics_port is not None:
             metrics_port = _checks.integer("`metrics_port`", metrics_port, low=0, high=65_535)
         lease_timeout = _checks.positive("`lease_timeout`", lease_timeout)
-        tls = None
-        if certificate is not None and key is not None:
-            tls = (_read(certificate), _read(key), None if client_ca is None else _read(client_ca))
         if isinstance(store, Store):
             self.store = store
-        elif path is None:
-            self.store = Store(store, seed=seed)
         else:
-            self.store = Store.open(
-                path, store, durability=durability, checkpoint_interval=checkpoint_interval, seed=seed
-            )
+            self.store = _made(store, seed, path, durability, checkpoint_interval)
         self._own = own
         try:
             native = self.store._native  # noqa: SLF001, both halves of one door
@@ -157,3 +146,27 @@ def _address(host: str) -> str:
     except OSError as error:
         raise InvalidArgumentError(f"`host` is {host!r}, which is no address of this machine: {error}") from error
     return str(found[0][4][0])
+
+
+def _made(
+    tables: Iterable[Table],
+    seed: int | None,
+    path: str | PathLike[str] | None,
+    durability: Literal["none", "process", "disk"],
+    checkpoint_interval: float | None,
+) -> Store:
+    if path is None:
+        return Store(tables, seed=seed)
+    return Store.open(path, tables, durability=durability, checkpoint_interval=checkpoint_interval, seed=seed)
+
+
+def _tls(
+    certificate: str | PathLike[str] | None, key: str | PathLike[str] | None, client_ca: str | PathLike[str] | None
+) -> tuple[bytes, bytes, bytes | None] | None:
+    if (certificate is None) != (key is None):
+        raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
+    if certificate is None or key is None:
+        if client_ca is not None:
+            raise InvalidArgumentError("`client_ca` needs TLS: give a `certificate` and its `key`, too")
+        return None
+    return _read(certificate), _read(key), None if client_ca is None else _read(client_ca)

@@ -308,10 +308,7 @@ class Store(AnyStore):
         Raises:
             InvalidArgumentError: Two tables have the same name.
         """
-        self._native = _engram.Store(_tables(tables), _seed(seed))
-        self._periodic: Periodic | None = None
-        self.notes: tuple[str, ...] = ()
-        """What `open` and `restore` found damaged or unfinished, in words."""
+        self._begin(_engram.Store(_tables(tables), _seed(seed)), ())
 
     @classmethod
     def open(
@@ -359,16 +356,18 @@ class Store(AnyStore):
             raise InvalidArgumentError(f'`durability` must be "none", "process" or "disk"; got {durability!r}')
         sync_interval = _checks.number("`sync_interval`", sync_interval)
         if not 0 <= sync_interval <= _LONGEST_SYNC:
-            raise InvalidArgumentError(f"`sync_interval` must be between 0 and {_LONGEST_SYNC:g} s; got {sync_interval:g}")
+            raise InvalidArgumentError(
+                f"`sync_interval` must be between 0 and {_LONGEST_SYNC:g} s; got {sync_interval:g}"
+            )
         if checkpoint_interval is not None:
             checkpoint_interval = _checks.number("`checkpoint_interval`", checkpoint_interval)
             if not checkpoint_interval > 0:
-                raise InvalidArgumentError(f"`checkpoint_interval` must be above 0 s, or None; got {checkpoint_interval:g}")
+                raise InvalidArgumentError(
+                    f"`checkpoint_interval` must be above 0 s, or None; got {checkpoint_interval:g}"
+                )
         if checkpoint_bytes is not None:
             checkpoint_bytes = _checks.integer("`checkpoint_bytes`", checkpoint_bytes, low=1, high=_checks.MAX_U64)
         keep = _checks.integer("`keep`", keep, low=1, high=1_000)
-        store = cls.__new__(cls)
-        store._periodic = None
         native, notes = _engram.Store.open(
             os.fspath(path),
             _tables(tables),
@@ -377,11 +376,18 @@ class Store(AnyStore):
             (dict(rename or {}), set(drop), bool(repair)),
             progress,
         )
-        store._native, store.notes = native, tuple(notes)
+        store = cls.__new__(cls)
+        store._begin(native, notes)  # noqa: SLF001, its own
         if checkpoint_interval is not None or checkpoint_bytes is not None:
             journaled = durability != "none"
-            store._periodic = Periodic(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
+            store._periodic = Periodic(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)  # noqa: SLF001
         return store
+
+    def _begin(self, native: _engram.Store, notes: Iterable[str]) -> None:
+        self._native = native
+        self._periodic: Periodic | None = None
+        self.notes = tuple(notes)
+        """What `open` and `restore` found damaged or unfinished, in words."""
 
     def restore(
         self,

@@ -1,149 +1,316 @@
-"""A store that is killed again and again at random moments, and a model of what it had acknowledged.
+"""A store that is killed again and again at random moments, and a model of what it had acknowledged."""
 
-The child does one call after the other and says so after each; checkpoints and a stream of items go on beside. The
-calls follow from a seed alone, so that the parent can make them too, with a store in memory.
-"""
-
+import ast
 import itertools
+import re
+import shutil
+import struct
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
+from collections import Counter
+from dataclasses import dataclass, field
 
+import living
 import numpy as np
+from living import FLUSHED, NAMES, QUEUE, STREAM, STREAMED, Calls, all_values, modelled, open_store, steps, words
 
-from engram import Store, Table, rate_limiters, selectors
-from engram.errors import DeadlineExceededError
+from engram import Store, Table, selectors
 
-STREAM = "stream"
-
-
-def modelled():
-    return [
-        Table("uniform", max_size=40, sampler=selectors.Uniform(), remover=selectors.Fifo()),
-        Table("weighted", max_size=40, sampler=selectors.Prioritized(0.6), remover=selectors.MinHeap()),
-        Table("twice", max_size=40, sampler=selectors.Fifo(), remover=selectors.Uniform(), max_times_sampled=2),
-    ]
+FAULTS = ("lost", "phantom", "duplicated", "content", "order", "priorities", "sample counts", "limiter", "generator")
+OLDEST = selectors.Fifo()
 
 
-def calls(store, seed, number):
-    """Makes a few calls, and yields after each."""
-    rng = np.random.default_rng([seed, number])
-    name = str(rng.choice([table.name for table in modelled()]))
-    size = store.info()[name].size
-    kind = rng.integers(20)
-    if kind < 11 or size == 0:
-        store.insert({"x": np.full(20, number % 251, np.uint8)}, {name: float(rng.random() * 9)})
-        yield
-    elif kind < 17:
-        try:
-            keys = store.sample(name, min(3, size), partial=True, timeout=0.0).info.key
-        except DeadlineExceededError:
-            return  # the limiter wants more items
-        yield
-        if kind < 15:
-            store.update_priorities(name, keys, rng.random(len(keys)) * 9)
-        else:
-            store.delete(name, keys)
-        yield
-    elif kind < 19:
-        store.set_rate_limiter(name, rate_limiters.MinSize(int(rng.integers(1, 3))))
-        yield
-    elif rng.random() < 0.2:
-        store.reset(name)
-        yield
+@dataclass
+class Contents:
+    """What `Snapshot.words` says."""
+
+    limiter: str
+    counters: str
+    """The generator's state and what else was counted."""
+
+    items: list
+    """Of each item: insertion number, bits of the priority, when it was touched, samples, leases, content."""
+
+    orders: list
+
+    WORDS = re.compile(r"(Counters \{.*\}) (\[(?:\(.*\))?\]) (\[\[[\d, ]*\], \[[\d, ]*\]\])", re.DOTALL)
+
+    @classmethod
+    def of(cls, words):
+        counters, items, orders = (group for group in cls.WORDS.fullmatch(words).groups())
+        limiter = re.search(r"limiter: RateLimiter \{.*?\{.*?\}.*?\}", counters).group()
+        flat = [(seq, bits, *counts, content) for seq, bits, counts, content in ast.literal_eval(items)]
+        return cls(limiter, counters.replace(limiter, ""), flat, ast.literal_eval(orders))
+
+    def by_seq(self):
+        return {item[0]: item[1:] for item in self.items}
+
+    def limits(self):
+        return re.search(r"limits: .*?\}", self.limiter).group()
+
+    def counts(self):
+        """Items inserted, samples taken, and items deleted."""
+        return [int(number) for number in re.findall(r"(?:inserts|samples|deletes): (\d+)", self.limiter)]
+
+    def faults(self, expected):
+        """How this differs from what it should be."""
+        mine, theirs = self.by_seq(), expected.by_seq()
+        both = mine.keys() & theirs.keys()
+        return +Counter(
+            {
+                "lost": len(theirs.keys() - mine.keys()),
+                "phantom": len(mine.keys() - theirs.keys()),
+                "duplicated": len(self.items) - len(mine),
+                "priorities": sum(mine[seq][0] != theirs[seq][0] for seq in both),
+                "sample counts": sum(mine[seq][2:4] != theirs[seq][2:4] for seq in both),
+                "content": sum(mine[seq][4] != theirs[seq][4] for seq in both),
+                "order": self.orders != expected.orders or any(mine[seq][1] != theirs[seq][1] for seq in both),
+                "limiter": self.limiter != expected.limiter,
+                "generator": self.counters != expected.counters,
+            }
+        )
+
+    def is_between(self, before, after):
+        """Whether this is what a call that makes several changes may be in the midst of."""
+        first, last, now = before.by_seq(), after.by_seq(), self.by_seq()
+        either = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
+        counts = self.counts()
+        return (
+            len(now) == len(self.items) == counts[0] - counts[2]
+            and self.limits() in (before.limits(), after.limits())
+            and first.keys() & last.keys() <= now.keys() <= first.keys() | last.keys()
+            and all(min(pair) <= count <= max(pair) for count, pair in zip(counts, either, strict=True))
+            and all(item in ways(first.get(seq), last.get(seq)) for seq, item in now.items())
+        )
 
 
-def work(path, seed, first, durability):
-    """The child: says "ready", then each call that was acknowledged, and how much of the stream."""
-    say = threading.Lock()
-
-    def tell(*what):
-        with say:
-            print(*what, flush=True)  # noqa: T201, the parent reads it
-
-    store = Store.open(path, [*modelled(), Table(STREAM, max_size=1_000_000)], durability=durability, seed=seed)
-
-    def stream():
-        writer = store.writer()
-        for value in itertools.count(store.info()[STREAM].size):
-            writer.append({"x": value})
-            writer.create_item(STREAM, num_steps=1)
-            if value % 20 == 0:  # noqa: PLR2004
-                writer.flush()
-                tell("stream", value + 1)
-
-    def checkpoints():
-        while True:
-            time.sleep(0.02)
-            store.checkpoint()
-
-    tell("ready")
-    for beside in (stream, checkpoints):
-        threading.Thread(target=beside, daemon=True).start()
-    for number in itertools.count(first):
-        for part, _ in enumerate(calls(store, seed, number)):
-            tell("call", number, part)
+def ways(first, last):
+    """What may be found of an item in the midst of a call that makes it another."""
+    return list(itertools.product(*zip(*(item for item in (first, last) if item), strict=True)))
 
 
-def words(store):
-    return {table.name: store._native.snapshot(table.name).words() for table in modelled()}
+@dataclass
+class Told:
+    """What was acknowledged of the tables beside, as far as was said."""
+
+    streamed: int = 0
+    queued: int = 0
+    taken: int = 0
+    """Readers have had these of the queue: they may be gone."""
+
+    used: int = 0
+    """These must be gone."""
+
+
+@dataclass
+class Report:
+    """What came of all rounds."""
+
+    rounds: int = 0
+    calls: int = 0
+    items: int = 0
+    """That were acknowledged, in all tables."""
+
+    unsaid: int = 0
+    """Calls that were made, and killed before they could say so."""
+
+    halves: int = 0
+    """Calls of several changes of which some were made."""
+
+    faults: Counter = field(default_factory=Counter)
+    descriptions: list = field(default_factory=list)
 
 
 class Killing:
-    """One store's lives."""
+    """Stores' lives: one is killed and opened until something is wrong with it, then another begins."""
 
     def __init__(self, path, seed, durability="process"):
-        self.path, self.seed, self.durability = path, seed, durability
+        path.mkdir()
+        self.root, self.seed, self.durability = path, seed, durability
         self.rng = np.random.default_rng(seed)
-        self.model = Store(modelled(), seed=seed)
-        self.next, self.streamed, self.acknowledged, self.in_flight = 0, 0, 0, 0
+        self.report, self.stores, self.next = Report(), 0, 0
+        self.begin()
+
+    def begin(self):
+        """Begins another store, and its model."""
+        self.stores += 1
+        self.path = self.root / f"store-{self.stores}"
+        self.model = Store(modelled(), seed=self.seed)
+        self.told, self.keys = Told(), {}
+        self.entered = {name: [] for name in NAMES}
 
     def round(self):
         """Lets it live a while, kills it, and compares."""
-        command = [sys.executable, __file__, str(self.path), str(self.seed), str(self.next), self.durability]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert child.stdout.readline() == "ready\n"
-        time.sleep(self.rng.uniform(0.0, 0.3))
-        child.kill()
-        said = [line.split() for line in child.communicate()[0].splitlines(keepends=True) if line.endswith("\n")]
-        done = [(int(number), int(part)) for what, number, *rest in said if what == "call" for part in rest]
-        for what, number, *_ in said:
-            if what == "stream":
-                self.streamed = max(self.streamed, int(number))
+        self.report.rounds += 1
         under_way = iter(())
-        for number, parts in itertools.groupby(done, key=lambda call: call[0]):
-            under_way = calls(self.model, self.seed, number)
-            for _ in parts:
-                next(under_way)
-                self.acknowledged += 1
+        for number, said in itertools.groupby(self.live(), key=lambda call: call[0]):
+            under_way = iter(Calls(self.model, self.seed, number))
+            made = -1
+            for _, part, key in said:
+                while made < part:
+                    self.note(next(under_way), key)
+                    made += 1
+                self.report.calls += 1
             self.next = number + 1
         self.compare(under_way)
 
+    def live(self):
+        """A life; returns the calls that were acknowledged."""
+        said = self.root / "said"
+        arguments = [self.path, self.seed, self.next, self.durability]
+        with said.open("w") as out:
+            child = subprocess.Popen([sys.executable, living.__file__, *map(str, arguments)], stdout=out)
+        # Now and then it is killed while it opens the store.
+        begun, longest = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
+        life = self.rng.uniform(0.0, longest)
+        while begun not in said.read_text():
+            assert child.poll() is None, f"the child ended with {child.returncode} before it was killed"
+            time.sleep(0.001)
+        time.sleep(life)
+        assert child.poll() is None, f"the child ended with {child.returncode} before it was killed"
+        child.kill()
+        child.wait()
+        lines = [line.split() for line in said.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        told, before = self.told, (self.told.streamed, self.told.queued)
+        for what, number, *_ in (line for line in lines if len(line) > 1):
+            match what:
+                case "stream":
+                    told.streamed = max(told.streamed, int(number))
+                case "queue":
+                    told.queued = max(told.queued, int(number))
+                case "taken":
+                    told.taken = max(told.taken, int(number))
+                case "used":
+                    told.used = max(told.used, int(number))
+        self.report.items += told.streamed + told.queued - sum(before)
+        return [tuple(map(int, line[1:])) for line in lines if line[0] == "call"]
+
+    def note(self, made, key=None):
+        """Notes what entered which table, in which order."""
+        if made.table:
+            self.entered[made.table] = []
+        for name, items in made.inserted.items():
+            self.entered[name] += [tuple(tags) for tags in items]
+            if key is not None:
+                self.report.items += len(items)
+            if key:
+                self.keys[items[0][-1]] = key
+
+    def go_on(self, under_way, found):
+        """What came after the last call that was said, as far as was found; what all tables were after each."""
+        states = [words(self.model)]
+        while found != states[-1]:
+            made = next(under_way, None)
+            while made is None:
+                changed = [name for name in {**found, **states[-1]} if found.get(name) != states[-1].get(name)]
+                under_way = iter(Calls(self.model, self.seed, self.next, changed))
+                made = next(under_way, None)
+                self.next += 1
+            self.note(made)
+            states.append(words(self.model))
+            if made.is_safe:  # the next cannot have been made
+                break
+        return states
+
     def compare(self, under_way):
-        with Store.open(self.path, durability=self.durability) as store:
-            found = words(store)
-            if found != words(self.model):
-                # One call may have been made and not said.
-                following = itertools.chain(under_way, calls(self.model, self.seed, self.next))
-                begun_next = next(under_way, self) is self
-                if begun_next:
-                    following = calls(self.model, self.seed, self.next)
-                    next(following, None)
-                    self.next += 1
-                self.in_flight += 1
-                expected = words(self.model)
-                for name, each in expected.items():
-                    assert found[name] == each, f"seed {self.seed}, call {self.next}, table {name}"
-            size = store.info()[STREAM].size
-            assert size >= self.streamed, f"{self.streamed} were acknowledged, {size} are there"
-            if size:
-                values = store.sample(STREAM, 4 * size + 100, timeout=30).data["x"] if size < 10_000 else np.arange(size)
-                assert values.max() < size
-            self.streamed = size
+        with open_store(self.path, self.seed, self.durability) as store:
+            found, info = words(store), store.info()
+        states = self.go_on(under_way, found)
+        self.report.unsaid += len(states) > 1
+        faults, half = Counter(), False
+        for name in sorted({*found, *states[0], *states[-1]}):
+            if found.get(name) == states[-1].get(name):
+                continue
+            now, *then = (Contents.of(each[name]) if name in each else None for each in (found, *states))
+            if now and then[0] and then[-1] and now.is_between(then[0], then[-1]):
+                half = True
+                continue
+            differences = [now.faults(each) for each in then if each] if now else []
+            differences = min(differences, key=Counter.total, default=Counter(lost=1))
+            self.describe(f"table {name}: {dict(differences)}", now, *then)
+            faults += differences
+        self.report.halves += half
+        # What is to be there is not known exactly then.
+        faults += self.look_inside(found, info, is_known=not (half or faults))
+        self.report.faults += faults
+        if half and not faults:
+            shutil.rmtree(self.path)
+        if half or faults:
+            self.begin()
+
+    def describe(self, what, *details):
+        text = f"seed {self.seed}, call {self.next}, {self.path}: {what}"
+        self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
+
+    def look_inside(self, found, info, is_known):
+        """Takes a copy apart, item by item."""
+        copy = self.root / "copy"
+        shutil.copytree(self.path, copy)
+        tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in found]
+        tables += [Table.queue(name, max_size=STREAMED) for name in (STREAM, QUEUE)]
+        faults = Counter()
+        with Store.open(copy, tables, durability="none") as store:
+            values = {name: all_values(store, name) for name in (STREAM, QUEUE)}
+            for name, said in found.items():
+                difference = self.compare_items(store, name, Contents.of(said)) if is_known else {}
+                if difference:
+                    self.describe(f"items of table {name}: {difference}")
+                    faults += Counter(difference)
+        told = str(self.told)
+        for name, compare in ((STREAM, self.compare_stream), (QUEUE, self.compare_queue)):
+            difference = compare(values[name], info[name])
+            if difference:
+                self.describe(f"table {name}: {dict(difference)}", told, info[name], values[name])
+                faults += difference
+        shutil.rmtree(copy)
+        return faults
+
+    def compare_items(self, store, name, contents):
+        """Content, priority, samples and key of each item; the store is emptied."""
+        faults, keys = Counter(), set()
+        for seq, bits, _, times, _, _ in contents.items:
+            batch = store.sample(name, 1, timeout=10)
+            info, key = batch.info, int(batch.info.key[0])
+            tags = self.entered[name][seq]
+            expected = steps(tags)
+            faults["content"] += any((batch.data[leaf][0] != expected[leaf]).any() for leaf in ("n", "x"))
+            faults["priorities"] += struct.pack("<d", info.priority[0]) != struct.pack("<Q", bits)
+            faults["sample counts"] += int(info.times_sampled[0]) != times + 1
+            # An item keeps its key: the one that was told, or that was found first.
+            faults["phantom"] += self.keys.setdefault(tags[-1], key) != key
+            keys.add(key)
+            store.delete(name, [key])
+        faults["duplicated"] += len(contents.items) - len(keys)
+        faults["phantom"] += store.info()[name].size
+        return +faults
+
+    def compare_stream(self, values, info):
+        first = max(0, info.inserts - STREAMED)
+        faults = compare_values(values, range(first, info.inserts))
+        faults["lost"] += max(0, self.told.streamed - info.inserts)
+        faults["phantom"] += max(0, info.inserts - self.told.streamed - FLUSHED)
+        self.told.streamed = info.inserts
+        return +faults
+
+    def compare_queue(self, values, info):
+        used = info.deletes
+        faults = compare_values(values, range(used, info.inserts))
+        faults["lost"] += max(0, self.told.queued - info.inserts) + max(0, used - self.told.taken)
+        faults["phantom"] += max(0, info.inserts - self.told.queued - FLUSHED) + max(0, self.told.used - used)
+        faults["limiter"] += (info.samples, info.size) != (used, info.inserts - used)
+        self.told.queued, self.told.taken, self.told.used = info.inserts, used, used
+        return +faults
 
 
-if __name__ == "__main__":
-    path, seed, first, durability = sys.argv[1:]
-    work(Path(path), int(seed), int(first), durability)
+def compare_values(values, expected):
+    there = set(values) - {-1}
+    return Counter(
+        {
+            "content": values.count(-1),
+            "lost": len(set(expected) - there),
+            "phantom": len(there - set(expected)),
+            "duplicated": len(values) - values.count(-1) - len(there),
+            "order": values != sorted(values) and -1 not in values,
+        }
+    )

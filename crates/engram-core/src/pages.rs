@@ -92,7 +92,10 @@ pub struct Copied<T>(CopyRoom<T>);
 impl<T: Copy> Copied<T> {
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
-        self.0.iter().flatten().flat_map(|page| page.iter().copied())
+        self.0
+            .iter()
+            .flatten()
+            .flat_map(|page| page.iter().copied())
     }
 
     /// An entry, if there was one.
@@ -137,7 +140,10 @@ impl<T: Copy> CopiedPages<T> {
     pub fn continue_copy(&mut self) -> Option<Copied<T>> {
         let Copying { pages, next } = self.copying.as_mut()?;
         let end = pages.len().min(*next + COPIES_PER_STEP);
-        for (page, copy) in self.live.pages[*next..end].iter().zip(&mut pages[*next..end]) {
+        for (page, copy) in self.live.pages[*next..end]
+            .iter()
+            .zip(&mut pages[*next..end])
+        {
             copy.get_or_insert_with(|| page.clone());
         }
         *next = end;
@@ -192,7 +198,10 @@ mod tests {
         pages.put(last + PAGE, 4);
         let copy = pages.continue_copy().unwrap();
         assert_eq!([copy.get(0), copy.get(last)], [Some(0), Some(1)]);
-        assert_eq!((copy.get(last + PAGE), copy.iter().count()), (None, last + PAGE));
+        assert_eq!(
+            (copy.get(last + PAGE), copy.iter().count()),
+            (None, last + PAGE)
+        );
         assert_eq!([pages[0], pages[last], pages[last + PAGE]], [3, 2, 4]);
         assert!(pages.continue_copy().is_none());
     }

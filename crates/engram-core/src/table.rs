@@ -26,9 +26,9 @@ use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Fact, Handle};
 pub use options::TableOptions;
+pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
-pub use restore::{Restore, SavedItem};
 use snapshot::Taking;
 pub use snapshot::{Counters, Snapshot, SnapshotItem, SnapshotPages, SnapshotRoom, SnapshotStep};
 

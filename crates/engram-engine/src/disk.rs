@@ -1,11 +1,14 @@
 //! Durable stores: what lies on disk is described in `docs/format.md`.
 
+mod ahead;
 mod bytes;
 mod changes;
 mod checkpoint;
 mod chunk_log;
+mod direct;
 mod file;
 mod files;
+mod inspect;
 mod journal;
 mod lock;
 mod log;
@@ -21,11 +24,15 @@ mod scan;
 mod storage;
 mod things;
 
+pub use inspect::{
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear, inspect,
+};
 pub use journal::Durability;
-pub(crate) use recover::read_directory;
-pub(crate) use storage::{Look, Storage};
 pub use recover::Progress;
+pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};
+pub(crate) use storage::{Look, Storage};
 
 #[cfg(test)]
 mod fuzz;

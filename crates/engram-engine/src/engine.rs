@@ -16,7 +16,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::disk::Storage;
 use crate::lease::Sample;
 use crate::table::Table;
-use crate::ticket::{Safe, SampleTicket};
+use crate::ticket::{Room, Safe, SampleTicket};
 pub use durable::Opening;
 
 /// Named tables. Everything a door offers goes through here.
@@ -98,6 +98,12 @@ impl Engine {
     #[must_use]
     pub fn safe(&self) -> Safe {
         Safe::new(&self.sink(0))
+    }
+
+    /// Waits while too many changes wait to be written.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        Room::new(&self.sink(0))
     }
 
     /// Buffers that batches are gathered into.

@@ -16,7 +16,10 @@ pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
-pub use disk::{Checkpoint, Durability, Progress, StorageOptions};
+pub use disk::{
+    Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
+    InspectedTable, Inspection, Progress, StorageOptions, Tear, inspect,
+};
 pub use engine::{Engine, Opening, spread, unsent_text};
 pub use info::TableInfo;
 pub use lease::{Lease, Sample};

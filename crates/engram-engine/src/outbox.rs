@@ -126,8 +126,8 @@ impl Outbox {
     fn settle_behind(&mut self, context: &mut Context<'_>) -> Result<()> {
         let mut outcome = Ok(());
         let (in_flight, applied) = (&mut self.in_flight, &mut self.applied);
-        self.tickets
-            .retain_mut(|(count, ticket)| match ticket.poll_applied(context.waker()) {
+        self.tickets.retain_mut(
+            |(count, ticket)| match ticket.poll_applied(context.waker()) {
                 Poll::Pending => true,
                 Poll::Ready(ended) => {
                     *in_flight -= *count;
@@ -137,7 +137,8 @@ impl Outbox {
                     }
                     false
                 }
-            });
+            },
+        );
         outcome
     }
 

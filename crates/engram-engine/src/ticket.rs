@@ -195,6 +195,8 @@ impl Future for SampleTicket {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Sample>> {
         let this = self.get_mut();
+        // What it has drawn is to be written, too.
+        ready!(this.table.sink.poll_room(context.waker()))?;
         if let Some(id) = this.id {
             match this.table.poll_sample(id, this.leased, context.waker())? {
                 Progress::Waiting => return Poll::Pending,

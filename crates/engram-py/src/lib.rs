@@ -10,6 +10,7 @@ mod durable;
 mod errors;
 mod history;
 mod insert;
+mod inspection;
 mod intake;
 mod leaf;
 mod memory;
@@ -44,6 +45,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::TrajectoryWriter>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_function(wrap_pyfunction!(door::after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;
     module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;

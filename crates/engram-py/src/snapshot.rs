@@ -38,7 +38,10 @@ impl Snapshot {
             let seqs: Vec<u64> = items.iter().map(|item| item.0).collect();
             let orders = snapshot.orders().map(|order| {
                 let order = order.unwrap_or_default();
-                order.iter().map(|place| seqs[*place as usize]).collect::<Vec<_>>()
+                order
+                    .iter()
+                    .map(|place| seqs[*place as usize])
+                    .collect::<Vec<_>>()
             });
             // In which order they lie in memory is nobody's business.
             items.sort_unstable();

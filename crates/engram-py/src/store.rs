@@ -144,7 +144,9 @@ impl Store {
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let engine = self.engine(py)?;
         let opening = opening_of(opening);
-        told(py, progress, |progress| engine.restore(&path, &opening, progress))
+        told(py, progress, |progress| {
+            engine.restore(&path, &opening, progress)
+        })
     }
 
     /// Bytes of the log since the last checkpoint, where there is one.
@@ -428,6 +430,8 @@ fn changed_here(
 ) -> PyResult<Option<usize>> {
     if wait {
         wait_for(py, &mut engine.safe(), None)?;
+    } else {
+        wait_for(py, &mut engine.room(), None)?;
     }
     Ok(wait.then_some(matched))
 }

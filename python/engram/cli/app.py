@@ -9,6 +9,7 @@ from engram.cli.bench import bench
 from engram.cli.checkpoint import checkpoint
 from engram.cli.demo import demo
 from engram.cli.info import info
+from engram.cli.inspect import inspect
 from engram.cli.serve import serve
 from engram.cli.top import top
 
@@ -24,6 +25,7 @@ app.command()(info)
 app.command()(top)
 app.command()(bench)
 app.command()(checkpoint)
+app.command()(inspect)
 
 
 def _print_version(*, wanted: bool) -> None:

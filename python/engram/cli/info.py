@@ -59,7 +59,7 @@ def overview(infos: Mapping[str, TableInfo]) -> Group:
         table.add_row(
             Text(each.name),
             f"{each.size:,}/{each.max_size:,}",
-            _bytes(each.bytes),
+            quantity(each.bytes),
             f"{each.inserts_per_s:,.0f}",
             f"{each.samples_per_s:,.0f}",
             f"{each.samples_per_insert:.2f}",
@@ -69,7 +69,8 @@ def overview(infos: Mapping[str, TableInfo]) -> Group:
     return Group(table, *reasons)
 
 
-def _bytes(count: float) -> str:
+def quantity(count: float) -> str:
+    """Bytes, in the unit that fits."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < KIBI:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

@@ -43,7 +43,9 @@ def serve(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen to other machines without a token.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the tables' random choices.")] = None,
-    path: Annotated[Path | None, typer.Option(help="Directory in which the tables live; without it, in memory.")] = None,
+    path: Annotated[
+        Path | None, typer.Option(help="Directory in which the tables live; without it, in memory.")
+    ] = None,
     durability: Annotated[
         Durability, typer.Option(help="What an acknowledged change outlives, with --path.")
     ] = Durability.PROCESS,

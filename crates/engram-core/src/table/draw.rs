@@ -176,11 +176,7 @@ impl TableState {
     }
 
     /// The leased draws were used: they are final.
-    pub fn acknowledge(
-        &mut self,
-        handles: impl Iterator<Item = Handle>,
-        trash: &mut Trash,
-    ) {
+    pub fn acknowledge(&mut self, handles: impl Iterator<Item = Handle>, trash: &mut Trash) {
         // Items from before a reset: their samples went with the counters.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();

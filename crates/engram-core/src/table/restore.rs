@@ -173,7 +173,10 @@ impl Restore {
                     named.sort_unstable();
                     named.dedup();
                     let known = |slot: &Slot| *slot < contents.slots && visible(slot);
-                    if order.len() != by_age.len() || named.len() != order.len() || !named.iter().all(known) {
+                    if order.len() != by_age.len()
+                        || named.len() != order.len()
+                        || !named.iter().all(known)
+                    {
                         return Err(Error::InvalidArgument(format!(
                             "table `{}` was saved with an order of {} items, of which {} are distinct; it has {}",
                             state.options.name,

@@ -276,16 +276,23 @@ impl TableState {
             taking.entries = false;
         }
         for (selector, order) in [sampler, remover].into_iter().zip(orders) {
-            if let (Some(order), Some(slots)) = (order, selector.slots()) && order.slots.is_none() {
+            if let (Some(order), Some(slots)) = (order, selector.slots())
+                && order.slots.is_none()
+            {
                 order.slots = slots.continue_copy();
                 return false;
             }
         }
-        if let Some(expiry) = expiry && inserted_at.is_none() {
+        if let Some(expiry) = expiry
+            && inserted_at.is_none()
+        {
             *inserted_at = expiry.inserted_at.continue_copy();
             return false;
         }
-        if taking.sessions && let Some(live) = &mut self.sessions && sessions.is_none() {
+        if taking.sessions
+            && let Some(live) = &mut self.sessions
+            && sessions.is_none()
+        {
             *sessions = live.entries_mut().continue_copy();
             return false;
         }

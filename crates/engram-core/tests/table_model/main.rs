@@ -407,7 +407,9 @@ impl Pair {
             restore.item(item).unwrap();
         }
         for (order, of_sampler) in saved.orders.into_iter().zip([true, false]) {
-            order.into_iter().for_each(|order| restore.order(of_sampler, order));
+            order
+                .into_iter()
+                .for_each(|order| restore.order(of_sampler, order));
         }
         for (number, used) in saved.sessions {
             restore.session(number, used);

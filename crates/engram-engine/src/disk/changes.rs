@@ -123,7 +123,9 @@ impl Change {
                     2 => Removal::Expired,
                     3 => Removal::Deleted,
                     other => {
-                        return Damage::new(format!("an item left for reason {other}; 0 to 3 are known"));
+                        return Damage::new(format!(
+                            "an item left for reason {other}; 0 to 3 are known"
+                        ));
                     }
                 };
                 Self::Remove(key, cause)
@@ -215,5 +217,6 @@ pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
 pub(crate) fn rng_in(take: &mut Take<'_>) -> Result<TableRng, Damage> {
     let len = usize::from(take.u8()?);
     let bytes = take.take(len)?;
-    postcard::from_bytes(bytes).map_err(|error| Damage(format!("a generator cannot be read: {error}")))
+    postcard::from_bytes(bytes)
+        .map_err(|error| Damage(format!("a generator cannot be read: {error}")))
 }

@@ -12,8 +12,8 @@ use super::file::{FileHead, Kind};
 use super::files::Files;
 use super::names::{UNFINISHED, checkpoint_name};
 use super::ranges::Ranges;
-use super::recover::Moment;
 use super::records::{AT_ONCE, Records};
+use super::recover::Moment;
 use super::things::{Forms, ItemRef, Told, kind, put_limits, put_options, put_session};
 
 /// Items of one record.
@@ -90,7 +90,11 @@ impl Unfinished {
         self.record(kind::TABLE, &body);
         self.items(snapshot);
         for (order, which) in snapshot.orders().into_iter().zip([0, 1]) {
-            for (part, places) in order.iter().flat_map(|order| order.chunks(ITEMS)).enumerate() {
+            for (part, places) in order
+                .iter()
+                .flat_map(|order| order.chunks(ITEMS))
+                .enumerate()
+            {
                 let mut body = Vec::new();
                 body.put_u8(which);
                 body.put_u64((part * ITEMS) as u64);
@@ -176,7 +180,7 @@ fn write_unfinished<'a>(
         number,
     };
     let mut out = Unfinished {
-        records: Records::new(files.create(name)?, number, head.bytes().to_vec()),
+        records: Records::new(files.create_large(name)?, number, head.bytes().to_vec()),
         store,
         told: Told::default(),
     };

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, Filed};
 
+use super::file::{FileHead, Kind};
 use super::files::Files;
 use super::journal::Journal;
-use super::log::{Log, begin};
-use super::names::log_name;
+use super::log::Log;
+use super::names::{UNFINISHED, log_name};
 use super::records::Records;
 use super::things::{Forms, Told, kind, put_chunk};
 
@@ -59,6 +60,10 @@ impl<'a> ChunkLog<'a> {
         }
     }
 
+    fn unfinished(&self) -> String {
+        format!("{}{UNFINISHED}", log_name(self.number))
+    }
+
     /// The serial of a chunk, which is written here if no log that stays has it.
     pub(crate) fn keep(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
         let serial = match chunk.filed(self.journal.store) {
@@ -68,9 +73,14 @@ impl<'a> ChunkLog<'a> {
         };
         if self.out.is_none() {
             let store = self.journal.store;
-            let file = begin(self.files, store, self.number)?;
+            let head = FileHead {
+                kind: Kind::Log,
+                store,
+                number: self.number,
+            };
+            let file = self.files.create_large(&self.unfinished())?;
             self.out = Some(Out {
-                records: Records::new(file, self.number, Vec::new()),
+                records: Records::new(file, self.number, head.bytes().to_vec()),
                 told: Told::default(),
                 log: Log::new(store, self.number),
                 moved: Vec::new(),
@@ -87,14 +97,20 @@ impl<'a> ChunkLog<'a> {
         let Some(out) = self.out.take() else {
             return Ok(0);
         };
-        match out.records.finish() {
+        let unfinished = self.unfinished();
+        let finished = out.records.finish().and_then(|bytes| {
+            self.files.rename(&unfinished, &log_name(self.number))?;
+            self.files.sync_names()?;
+            Ok(bytes)
+        });
+        match finished {
             Ok(bytes) => {
                 self.journal.keep_log(out.log);
                 Ok(bytes)
             }
             Err(error) => {
                 undo(out.moved);
-                let _ = self.files.remove(&log_name(self.number));
+                let _ = self.files.remove(&unfinished);
                 Err(error)
             }
         }
@@ -106,8 +122,8 @@ impl Drop for ChunkLog<'_> {
     fn drop(&mut self) {
         if let Some(out) = self.out.take() {
             undo(out.moved);
-            // What is left is removed with the next checkpoint, if not now.
-            let _ = self.files.remove(&log_name(self.number));
+            // What is left is removed by the next to open the directory, if not now.
+            let _ = self.files.remove(&self.unfinished());
         }
     }
 }

@@ -97,7 +97,9 @@ impl FileHead {
 /// The head of a record whose body lies in several pieces.
 pub(crate) fn record_head(file: u64, place: u64, kind: u32, body: &[&[u8]]) -> [u8; RECORD_HEAD] {
     let len: usize = body.iter().map(|piece| piece.len()).sum();
-    let sum = body.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
+    let sum = body
+        .iter()
+        .fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
     let mut head = [0; RECORD_HEAD];
     head[4..8].copy_from_slice(&kind.to_le_bytes());
     head[8..16].copy_from_slice(&(len as u64).to_le_bytes());
@@ -147,8 +149,13 @@ impl RecordHead {
         if take.u32()? != low(file) {
             return Damage::new("it was written to another file");
         }
-        if len.checked_next_multiple_of(8).is_none_or(|bytes| bytes > left) {
-            return Damage::new(format!("it says it has {len} bytes; the file has {left} more"));
+        if len
+            .checked_next_multiple_of(8)
+            .is_none_or(|bytes| bytes > left)
+        {
+            return Damage::new(format!(
+                "it says it has {len} bytes; the file has {left} more"
+            ));
         }
         Ok(Self {
             kind,

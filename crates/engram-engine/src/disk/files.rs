@@ -6,6 +6,7 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use super::direct::DirectFile;
 use super::file::write_all;
 
 /// A directory's files, by name.
@@ -17,6 +18,11 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
 
     /// A new file to be written from its beginning; one of that name is emptied.
     fn create(&self, name: &str) -> io::Result<Box<dyn Written>>;
+
+    /// The same for a file that is written and synced once, and may be large; after a failure it is of no use.
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn Written>> {
+        self.create(name)
+    }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read>>;
 
@@ -81,6 +87,15 @@ impl Files for SystemFiles {
     fn create(&self, name: &str) -> io::Result<Box<dyn Written>> {
         let file = File::create(self.at(name))?;
         Ok(Box::new(SystemFile { file, len: 0 }))
+    }
+
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn Written>> {
+        let path = self.at(name);
+        let file = File::create(&path)?;
+        Ok(match DirectFile::create(&path, file) {
+            Ok(direct) => Box::new(direct),
+            Err(file) => Box::new(SystemFile { file, len: 0 }),
+        })
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read>> {

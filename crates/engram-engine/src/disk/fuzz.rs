@@ -8,6 +8,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::file::{FILE_HEAD, RECORD_HEAD, padding, record_head};
+use super::files::Files;
+use super::inspect::look;
 use super::life::{Past, begin};
 use super::power::PowerFiles;
 use super::recover::{Recovered, recover};
@@ -31,7 +33,7 @@ const ANYWAY: usize = 4 << 20;
 
 type Directory = Vec<(String, Vec<u8>)>;
 
-fn bases() -> Vec<(Directory, Past)> {
+fn bases() -> Vec<(Directory, u64, Past)> {
     let lives = (1..=20).map(|seed| {
         let files = PowerFiles::of(&[]);
         let mut past = Past::default();
@@ -39,7 +41,7 @@ fn bases() -> Vec<(Directory, Past)> {
         let mut opened = begin(&files, seed << 8).unwrap();
         past.work(&mut opened, &mut rng);
         drop(opened);
-        (files.all(), past)
+        (files.all(), seed << 8 | 1, past)
     });
     lives.collect()
 }
@@ -90,7 +92,16 @@ fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
 
 /// Makes a number of it one at which things are likely to go wrong.
 fn wide(body: &mut [u8], chance: &mut Chance) {
-    let edges = [0, 1, u64::MAX, u64::MAX >> 1, u64::from(u32::MAX), 1 << 31, 1 << 62, 1 << 40];
+    let edges = [
+        0,
+        1,
+        u64::MAX,
+        u64::MAX >> 1,
+        u64::from(u32::MAX),
+        1 << 31,
+        1 << 62,
+        1 << 40,
+    ];
     let edge = edges[chance.below(edges.len())].to_le_bytes();
     let at = chance.below(body.len());
     let width = [4, 8][chance.below(2)].min(body.len() - at);
@@ -143,27 +154,43 @@ fn no_directory_does_harm() {
     let (mut taken, mut repaired, mut largest) = (0_u64, 0_u64, 0);
     for at in 0..count {
         let what = format!("{at} of seed {seed}");
-        let (files, past) = &bases[chance.below(bases.len())];
+        let (files, store, past) = &bases[chance.below(bases.len())];
         let mut files = files.clone();
         let is_forged = spoil(&mut files, &bases[chance.below(bases.len())].0, &mut chance);
         let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
         let files = PowerFiles::of(&files);
+        let (looked, peak) = peak_of(|| look(&files, &files.list().unwrap()));
+        assert!(
+            peak <= ANYWAY + PER_BYTE * bytes,
+            "{what}: {bytes} bytes took {peak} to inspect"
+        );
         for repair in [false, true] {
             let (found, peak) = peak_of(|| read(&files, repair));
             largest = largest.max(peak);
-            assert!(peak <= ANYWAY + PER_BYTE * bytes, "{what}: {bytes} bytes took {peak}");
+            assert!(
+                peak <= ANYWAY + PER_BYTE * bytes,
+                "{what}: {bytes} bytes took {peak}"
+            );
+            let opened = looked
+                .opening
+                .as_ref()
+                .filter(|opened| opened.repaired == repair);
+            assert_eq!(opened.is_some(), found.is_some(), "{what}: {looked:?}");
             let Some(mut found) = found else {
                 continue;
             };
-            if !is_forged {
-                past.recognise(&mut found.tables, &what);
+            // A file of another store may be the only one.
+            if !is_forged && found.store == Some(*store) {
+                past.recognise(&mut found.tables, repair, &what);
             }
             taken += u64::from(!repair);
             repaired += u64::from(repair);
             break;
         }
     }
-    println!("{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held");
+    println!(
+        "{count} directories: {taken} taken, {repaired} repaired; at most {largest} bytes held"
+    );
     // Enough must pass for the deeper readers, and enough must not.
     assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
 }

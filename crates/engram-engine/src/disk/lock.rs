@@ -20,9 +20,15 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 pub(super) fn lock(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(path.join(LOCK)).map_err(|error| unusable(path, &error))?;
+    let file = options
+        .open(path.join(LOCK))
+        .map_err(|error| unusable(path, &error))?;
     check(path, &file, file.try_lock())?;
-    let text = format!("process {}, since {} s after 1970\n", std::process::id(), Moment::new(0).system);
+    let text = format!(
+        "process {}, since {} s after 1970\n",
+        std::process::id(),
+        Moment::new(0).system
+    );
     let written = file
         .set_len(0)
         .and_then(|()| (&file).rewind())
@@ -50,15 +56,21 @@ pub(super) fn lock_to_read(path: &Path) -> Result<Option<File>> {
 fn check(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<()> {
     match locked {
         Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let _ = file.take(256).read_to_string(&mut holder);
-            Err(Error::Storage(format!(
-                "{} is in use by {}; one process at a time may have a store open",
-                path.display(),
-                if holder.is_empty() { "another process" } else { holder.trim_end() }
-            )))
-        }
+        Err(TryLockError::WouldBlock) => Err(Error::Storage(format!(
+            "{} is in use by {}; one process at a time may have a store open",
+            path.display(),
+            holder(file)
+        ))),
         Err(TryLockError::Error(error)) => Err(unusable(path, &error)),
+    }
+}
+
+/// Who has a directory, as its lock says.
+pub(super) fn holder(mut lock: &File) -> String {
+    let mut holder = [0; 256];
+    let read = lock.read(&mut holder).unwrap_or_default();
+    match String::from_utf8_lossy(&holder[..read]).trim_end() {
+        "" => "another process".into(),
+        holder => holder.into(),
     }
 }

@@ -114,7 +114,12 @@ impl LogWriter {
         let until = Instant::now() + AGAIN;
         let mut pending = self.journal.pending.lock();
         while !pending.stopped {
-            if self.journal.work.wait_until(&mut pending, until).timed_out() {
+            if self
+                .journal
+                .work
+                .wait_until(&mut pending, until)
+                .timed_out()
+            {
                 break;
             }
         }

@@ -53,9 +53,22 @@ mod tests {
     #[test]
     fn names_are_ours_or_not() {
         assert_eq!(Name::of(&log_name(7)), Some(Name::Log(7)));
-        assert_eq!(Name::of(&checkpoint_name(1 << 40)), Some(Name::Checkpoint(1 << 40)));
-        assert_eq!(Name::of("checkpoint-0000000007.tmp"), Some(Name::Unfinished));
-        for other in ["log-7", "log-+000000007", "LOCK", "checkpoint-", "notes.tmp", "log-0000000007~"] {
+        assert_eq!(
+            Name::of(&checkpoint_name(1 << 40)),
+            Some(Name::Checkpoint(1 << 40))
+        );
+        assert_eq!(
+            Name::of("checkpoint-0000000007.tmp"),
+            Some(Name::Unfinished)
+        );
+        for other in [
+            "log-7",
+            "log-+000000007",
+            "LOCK",
+            "checkpoint-",
+            "notes.tmp",
+            "log-0000000007~",
+        ] {
             assert_eq!(Name::of(other), None, "{other}");
         }
     }

@@ -193,12 +193,7 @@ impl Pending {
     }
 
     /// Lets what follows go to another log, whose file is begun.
-    pub(super) fn next_log(
-        &mut self,
-        number: u64,
-        file: Box<dyn Written>,
-        moment: Moment,
-    ) -> Mark {
+    pub(super) fn next_log(&mut self, number: u64, file: Box<dyn Written>, moment: Moment) -> Mark {
         self.close();
         self.told = Told::default();
         let before = std::mem::replace(&mut self.log, Log::new(self.store, number));

@@ -58,7 +58,9 @@ impl PowerFiles {
     /// What there is.
     pub(super) fn all(&self) -> Vec<(String, Vec<u8>)> {
         let names = self.names.lock();
-        let contents = names.iter().map(|(name, content)| (name.clone(), content.lock().bytes.clone()));
+        let contents = names
+            .iter()
+            .map(|(name, content)| (name.clone(), content.lock().bytes.clone()));
         contents.collect()
     }
 
@@ -71,7 +73,10 @@ impl PowerFiles {
             let Some(content) = either[usize::from(rng.next_u64() % 2 == 0)] else {
                 continue;
             };
-            left.insert(name.clone(), Arc::new(Mutex::new(half(&content.lock(), rng))));
+            left.insert(
+                name.clone(),
+                Arc::new(Mutex::new(half(&content.lock(), rng))),
+            );
         }
         Self {
             safe: Arc::new(Mutex::new(left.clone())),
@@ -194,7 +199,9 @@ impl Written for PowerFile {
         let mut content = self.content.lock();
         if spent.is_err() {
             // Some of it may have gone out.
-            content.bytes.extend(pieces.iter().take(1).flat_map(|piece| *piece));
+            content
+                .bytes
+                .extend(pieces.iter().take(1).flat_map(|piece| *piece));
             return spent;
         }
         content.bytes.extend(pieces.concat());

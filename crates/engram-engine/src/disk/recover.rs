@@ -44,13 +44,19 @@ impl Moment {
     }
 
     /// Where the store's clock goes on: what passed while nobody had it open counts, unless the system's clock
-    /// went back.
+    /// went back. That of a new store begins with 0.
     fn resumed(self) -> u64 {
+        if self == Self::default() {
+            return 0;
+        }
         let passed = Self::new(0).system.saturating_sub(self.system);
         let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
         self.clock.saturating_add(passed)
     }
 }
+
+/// Stands between the name of a checkpoint and what is wrong with it.
+pub(super) const NOT_USED: &str = " is not used: ";
 
 /// What a directory held.
 #[derive(Debug)]
@@ -132,8 +138,15 @@ fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
 ///
 /// # Errors
 /// As [`recover`]; [`Error::Storage`] where another process has it, or there is no store.
-pub(crate) fn read_directory(path: &Path, repair: bool, progress: Progress<'_>) -> Result<Recovered> {
-    if !fs::metadata(path).map_err(|error| unusable(path, &error))?.is_dir() {
+pub(crate) fn read_directory(
+    path: &Path,
+    repair: bool,
+    progress: Progress<'_>,
+) -> Result<Recovered> {
+    if !fs::metadata(path)
+        .map_err(|error| unusable(path, &error))?
+        .is_dir()
+    {
         let what = format!("{} is a file; a store lives in a directory", path.display());
         return Err(Error::Storage(what));
     }
@@ -149,8 +162,14 @@ pub(crate) fn read_directory(path: &Path, repair: bool, progress: Progress<'_>) 
 ///
 /// # Errors
 /// [`Error::Storage`] where it cannot be read, or where something that was acknowledged is missing.
-pub(crate) fn recover(files: &dyn Files, repair: bool, progress: Progress<'_>) -> Result<Recovered> {
-    let names = files.list().map_err(|error| failed(files, "cannot be listed", &error))?;
+pub(crate) fn recover(
+    files: &dyn Files,
+    repair: bool,
+    progress: Progress<'_>,
+) -> Result<Recovered> {
+    let names = files
+        .list()
+        .map_err(|error| failed(files, "cannot be listed", &error))?;
     let mut known: Vec<Name> = names.iter().filter_map(|name| Name::of(name)).collect();
     known.sort_unstable();
     let checkpoints = known.iter().filter_map(|name| match name {
@@ -188,7 +207,9 @@ fn attempt(
     let mut notes = Vec::new();
     let mut reader = Reader::new(files, checkpoints, logs, repair, progress);
     let needs = checkpoints.iter().filter_map(|number| {
-        let scan = reader.open(&checkpoint_name(*number), Kind::Checkpoint, *number).ok()?;
+        let scan = reader
+            .open(&checkpoint_name(*number), Kind::Checkpoint, *number)
+            .ok()?;
         Some((*number, first_logs(scan).ok()?))
     });
     let needs: Vec<(u64, Logs)> = needs.collect();
@@ -197,10 +218,14 @@ fn attempt(
         match reader.read_from(*number, logs) {
             Ok(mut recovered) => {
                 notes.append(&mut recovered.notes);
-                return Ok(Recovered { notes, needs, ..recovered });
+                return Ok(Recovered {
+                    notes,
+                    needs,
+                    ..recovered
+                });
             }
             Err(Trouble::Damaged(Damage(why))) => {
-                notes.push(format!("{} is not used: {why}", checkpoint_name(*number)));
+                notes.push(format!("{}{NOT_USED}{why}", checkpoint_name(*number)));
             }
             Err(trouble) => return Err(trouble),
         }
@@ -229,7 +254,8 @@ pub(super) enum Trouble {
 
 impl Trouble {
     fn told(self, files: &dyn Files) -> Error {
-        let (Self::Damaged(Damage(why)) | Self::Lost(Damage(why)) | Self::Refused(Damage(why))) = self;
+        let (Self::Damaged(Damage(why)) | Self::Lost(Damage(why)) | Self::Refused(Damage(why))) =
+            self;
         Error::Storage(format!("{}: {why}", files.path().display()))
     }
 }
@@ -310,7 +336,11 @@ impl<'a> Reader<'a> {
     /// Reads a checkpoint and what came after it.
     fn read_from(mut self, number: u64, logs: &[u64]) -> Result<Recovered, Trouble> {
         let (scan, said) = self.check(number)?;
-        let since: Vec<u64> = logs.iter().copied().filter(|log| *log >= said.first).collect();
+        let since: Vec<u64> = logs
+            .iter()
+            .copied()
+            .filter(|log| *log >= said.first)
+            .collect();
         let needed: Vec<u64> = said.needed.iter().map(|(log, _)| *log).collect();
         self.total = self.bytes(&needed) + 2 * self.bytes(&since);
         for log in needed.iter().chain(&since) {
@@ -360,7 +390,9 @@ impl<'a> Reader<'a> {
 
     /// Bytes of these logs.
     fn bytes(&self, logs: &[u64]) -> u64 {
-        let lens = logs.iter().map(|log| self.files.open(&log_name(*log))?.len());
+        let lens = logs
+            .iter()
+            .map(|log| self.files.open(&log_name(*log))?.len());
         lens.filter_map(io::Result::ok).sum()
     }
 

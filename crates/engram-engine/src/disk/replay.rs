@@ -17,13 +17,20 @@ use super::things::{Known, kind, options_in};
 
 impl Reader<'_> {
     /// Makes the changes of these logs again: of the log `first`, which begins with that change, and of those after it.
-    pub(super) fn replay(&mut self, logs: &[u64], first: u64, first_change: u64) -> Result<(), Trouble> {
+    pub(super) fn replay(
+        &mut self,
+        logs: &[u64],
+        first: u64,
+        first_change: u64,
+    ) -> Result<(), Trouble> {
         if logs.first() != Some(&first) {
             let why = format!("{} is missing", log_name(first));
             if !self.repair {
                 return Err(Trouble::Lost(Damage(why)));
             }
-            self.out.notes.push(format!("changes from {first_change} on are lost: {why}"));
+            self.out
+                .notes
+                .push(format!("changes from {first_change} on are lost: {why}"));
             self.out.next_change = first_change;
             return Ok(());
         }
@@ -38,7 +45,9 @@ impl Reader<'_> {
                 }
                 Err(Trouble::Damaged(Damage(why)) | Trouble::Lost(Damage(why))) if self.repair => {
                     self.out.notes.truncate(noted);
-                    self.out.notes.push(format!("changes from {next} on are lost: {why}"));
+                    self.out
+                        .notes
+                        .push(format!("changes from {next} on are lost: {why}"));
                     break;
                 }
                 Err(trouble) => return Err(trouble),
@@ -111,11 +120,19 @@ impl Reader<'_> {
             return Trouble::Damaged(Damage(what));
         }
         let last = found.saturating_sub(1);
-        Trouble::Lost(Damage(format!("changes {next} to {last} are missing before {name}{torn}")))
+        Trouble::Lost(Damage(format!(
+            "changes {next} to {last} are missing before {name}{torn}"
+        )))
     }
 
     /// Makes the changes of one record.
-    fn change(&mut self, kind: u32, body: &[u8], known: &Known, next: &mut u64) -> Result<(), Damage> {
+    fn change(
+        &mut self,
+        kind: u32,
+        body: &[u8],
+        known: &Known,
+        next: &mut u64,
+    ) -> Result<(), Damage> {
         let mut take = Take(body);
         match kind {
             kind::TABLE_CREATED => {
@@ -143,7 +160,11 @@ impl Reader<'_> {
                     let applies = last.is_some_and(|last| last < number);
                     // Chunks of changes that a checkpoint covers may be gone.
                     let mut chunk = |serial| {
-                        if applies { self.chunk(serial) } else { nobodys() }
+                        if applies {
+                            self.chunk(serial)
+                        } else {
+                            nobodys()
+                        }
                     };
                     let change = Change::take(&mut take, known, applies, &mut chunk)?;
                     if let Some(now) = change.now() {
@@ -164,7 +185,11 @@ impl Reader<'_> {
                     }
                 }
             }
-            other => return Damage::new(format!("a log has a record of kind {other}, which is not known")),
+            other => {
+                return Damage::new(format!(
+                    "a log has a record of kind {other}, which is not known"
+                ));
+            }
         }
         take.end()
     }
@@ -172,7 +197,10 @@ impl Reader<'_> {
 
 fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), Damage> {
     if number != *next {
-        return Damage::new(format!("change {number} follows {}", next.saturating_sub(1)));
+        return Damage::new(format!(
+            "change {number} follows {}",
+            next.saturating_sub(1)
+        ));
     }
     *next = next.saturating_add(count);
     Ok(())
@@ -189,11 +217,16 @@ pub(super) fn nobodys() -> Result<Arc<Chunk>, Damage> {
     };
     let origin = Origin {
         key: 0,
-        episodes: Default::default(),
+        episodes: std::iter::once(0).collect(),
         first_step: 0,
         steps: 0,
     };
     let payload = AlignedBytes::zeroed(0).ok_or_else(|| Error::out_of_memory("no bytes", None))?;
     let payload = Payload::Heap(payload);
-    Ok(Arc::new(Chunk::from_parts(origin, schema.into(), Vec::new().into(), payload)?))
+    Ok(Arc::new(Chunk::from_parts(
+        origin,
+        schema.into(),
+        Vec::new().into(),
+        payload,
+    )?))
 }

@@ -130,10 +130,10 @@ struct Returning {
 
 impl Returning {
     fn take(take: &mut Take<'_>) -> Result<Self, Damage> {
-        let (id, restore) = table_in(take)?;
+        let (id, options, counters) = table_in(take)?;
         Ok(Self {
             id,
-            restore,
+            restore: Restore::new(Arc::new(options), Arc::new(Volatile), counters)?,
             left_out: 0,
             orders: Default::default(),
         })
@@ -155,7 +155,9 @@ fn step(scan: &mut Scan) -> Result<Option<(u32, &[u8])>, Damage> {
     match scan.next() {
         Err(error) => Damage::new(format!("it cannot be read: {error}")),
         Ok(Err(End::Whole)) => Ok(None),
-        Ok(Err(End::Torn { place, why })) => Damage::new(format!("it is damaged at byte {place}: {why}")),
+        Ok(Err(End::Torn { place, why })) => {
+            Damage::new(format!("it is damaged at byte {place}: {why}"))
+        }
         Ok(Ok(record)) => Ok(Some((record.kind, record.body))),
     }
 }
@@ -175,9 +177,10 @@ fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
     })
 }
 
-fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
+/// A table's number, its options, and its counters.
+pub(super) fn table_in(take: &mut Take<'_>) -> Result<(u64, TableOptions, Counters), Damage> {
     let id = take.u64()?;
-    let options: TableOptions = options_in(take)?;
+    let options = options_in(take)?;
     let limits = limits_in(take)?;
     let counters = Counters {
         limiter: RateLimiter {
@@ -195,8 +198,7 @@ fn table_in(take: &mut Take<'_>) -> Result<(u64, Restore), Damage> {
         last_lsn: Lsn(take.u64()?),
         rng: rng_in(take)?,
     };
-    let restore = Restore::new(Arc::new(options), Arc::new(Volatile), counters)?;
-    Ok((id, restore))
+    Ok((id, options, counters))
 }
 
 /// None where a chunk of it is missing and that is expected.

@@ -1,25 +1,28 @@
 //! Reading a file of records from front to back.
 
 use std::io;
+use std::sync::Arc;
 
+use super::ahead::{Ahead, BLOCK, Block};
 use super::bytes::Damage;
 use super::file::{FILE_HEAD, FileHead, NoHead, RECORD_HEAD, RecordHead, record_bytes};
 use super::files::Read;
 
-/// Bytes read at once: records are mostly smaller.
-const AHEAD: usize = 1 << 20;
+/// Records begin at multiples of it.
+const STEP: u64 = 8;
 
 /// A file's records, in order, up to the first that does not pass.
 #[derive(Debug)]
 pub(crate) struct Scan {
-    file: Box<dyn Read>,
+    file: Arc<dyn Read>,
     pub(crate) head: FileHead,
     /// Where the next record begins.
     place: u64,
     len: u64,
     /// Bytes of the file from `from` on.
-    buffer: Vec<u8>,
+    block: Block,
     from: u64,
+    ahead: Option<Ahead>,
 }
 
 /// Why a file has no more records.
@@ -48,14 +51,20 @@ impl Scan {
         }
         let mut head = [0; FILE_HEAD];
         file.read_at(&mut head, 0)?;
-        Ok(FileHead::read(&head).map(|head| Self {
-            file,
+        Ok(FileHead::read(&head).map(|head| Self::after(file, head, len)))
+    }
+
+    /// Goes on after a head that was read, or that is damaged and known from elsewhere.
+    pub(crate) fn after(file: Box<dyn Read>, head: FileHead, len: u64) -> Self {
+        Self {
+            file: file.into(),
             head,
             place: FILE_HEAD as u64,
             len,
-            buffer: Vec::new(),
+            block: Block::default(),
             from: 0,
-        }))
+            ahead: None,
+        }
     }
 
     /// Where the next record begins, or what is torn.
@@ -69,34 +78,66 @@ impl Scan {
 
     /// The next record.
     pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, End>> {
+        let (kind, at, len) = match self.look()? {
+            Ok(found) => found,
+            Err(end) => {
+                self.end();
+                return Ok(Err(end));
+            }
+        };
+        self.place += record_bytes(len) as u64;
+        let body = &self.block.filled()[at..at + len];
+        Ok(Ok(Record { kind, body }))
+    }
+
+    /// Kind, place in the block and length of the next record's body.
+    fn look(&mut self) -> io::Result<Result<(u32, usize, usize), End>> {
         let place = self.place;
         if place >= self.len {
             return Ok(Err(End::Whole));
         }
         let torn = |why: String| Ok(Err(End::Torn { place, why }));
-        let left = self.len - place;
-        if left < RECORD_HEAD as u64 {
-            return torn(format!("{left} bytes are left; a record's head alone takes {RECORD_HEAD}"));
-        }
-        let at = self.have(RECORD_HEAD)?;
-        let mut head = [0; RECORD_HEAD];
-        head.copy_from_slice(&self.buffer[at..at + RECORD_HEAD]);
-        let head = RecordHead::read(&head, self.head.number, place, left - RECORD_HEAD as u64);
-        let head = match head {
+        let head = match self.record_head()? {
             Ok(head) => head,
             Err(Damage(why)) => return torn(why),
         };
-        let bytes = record_bytes(head.len);
-        let at = self.have(bytes)? + RECORD_HEAD;
-        let body = &self.buffer[at..at + head.len];
-        if !head.fits(body) {
-            return torn(format!("the checksum of its {} bytes does not fit", head.len));
+        let at = self.have(record_bytes(head.len))? + RECORD_HEAD;
+        if !head.fits(&self.block.filled()[at..at + head.len]) {
+            return torn(format!(
+                "the checksum of its {} bytes does not fit",
+                head.len
+            ));
         }
-        self.place += bytes as u64;
-        Ok(Ok(Record {
-            kind: head.kind,
-            body,
-        }))
+        Ok(Ok((head.kind, at, head.len)))
+    }
+
+    /// What the head at `place` says, if it passes.
+    fn record_head(&mut self) -> io::Result<Result<RecordHead, Damage>> {
+        let left = self.len.saturating_sub(self.place);
+        let Some(after) = left.checked_sub(RECORD_HEAD as u64) else {
+            let why = format!("{left} bytes are left; a record's head alone takes {RECORD_HEAD}");
+            return Ok(Err(Damage(why)));
+        };
+        let at = self.have(RECORD_HEAD)?;
+        let mut head = [0; RECORD_HEAD];
+        head.copy_from_slice(&self.block.filled()[at..at + RECORD_HEAD]);
+        Ok(RecordHead::read(&head, self.head.number, self.place, after))
+    }
+
+    /// Goes from a record that does not pass to the next place where a head does; false where there is none within
+    /// `most` bytes, from which what was looked at is taken.
+    pub(crate) fn search(&mut self, most: &mut u64) -> io::Result<bool> {
+        // A head that passes says where its body ends, whatever became of that.
+        let head = self.record_head()?;
+        self.place += head.map_or(STEP, |head| record_bytes(head.len) as u64);
+        while self.place < self.len && *most >= STEP {
+            if self.record_head()?.is_ok() {
+                return Ok(true);
+            }
+            self.place += STEP;
+            *most -= STEP;
+        }
+        Ok(false)
     }
 
     /// The body of a record that passed before, as it is now.
@@ -116,25 +157,45 @@ impl Scan {
         Damage::new(format!("it has changed at byte {place}"))
     }
 
-    /// Has so many bytes from `place` on in the buffer, which the file has; returns where.
+    /// Has so many bytes from `place` on in the block, which the file has; returns where.
     fn have(&mut self, bytes: usize) -> io::Result<usize> {
-        let at = usize::try_from(self.place - self.from).unwrap_or(usize::MAX);
-        if at.saturating_add(bytes) <= self.buffer.len() {
+        let at = self.place.checked_sub(self.from);
+        let at = at.map_or(usize::MAX, |at| usize::try_from(at).unwrap_or(usize::MAX));
+        if at.saturating_add(bytes) <= self.block.filled().len() {
             return Ok(at);
         }
-        let left = usize::try_from(self.len - self.place).unwrap_or(usize::MAX);
-        let wanted = left.min(bytes.max(AHEAD));
-        // What is there already is not read again.
-        let kept = self.buffer.len().saturating_sub(at);
-        let first = self.buffer.len() - kept;
-        self.buffer.copy_within(first.., 0);
-        self.buffer.truncate(kept);
-        // What one large record took is given back.
-        self.buffer.shrink_to(2 * AHEAD);
-        self.buffer.resize(wanted.max(kept), 0);
-        self.file
-            .read_at(&mut self.buffer[kept..], self.place + kept as u64)?;
+        if at > self.block.filled().len() {
+            // It goes on elsewhere.
+            self.end();
+        }
+        let mut rest = self.block.filled().get(at..).unwrap_or_default().to_vec();
         self.from = self.place;
-        Ok(0)
+        loop {
+            let block = std::mem::take(&mut self.block);
+            self.block = self.next_block(block)?.behind(&rest);
+            if self.block.filled().len() >= bytes {
+                return Ok(0);
+            }
+            rest = self.block.filled().to_vec();
+        }
+    }
+
+    /// What follows the block, which is done with.
+    fn next_block(&mut self, done: Block) -> io::Result<Block> {
+        if let Some(ahead) = &self.ahead {
+            return ahead.next(done);
+        }
+        if self.len - self.place <= BLOCK as u64 {
+            return Block::read(&*self.file, self.place, self.len, done);
+        }
+        let ahead = Ahead::new(&self.file, self.place, self.len)?;
+        self.ahead.insert(ahead).next(done)
+    }
+
+    /// Nothing more is read.
+    fn end(&mut self) {
+        self.ahead = None;
+        self.block = Block::default();
+        self.from = self.len;
     }
 }

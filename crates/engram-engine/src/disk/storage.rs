@@ -15,11 +15,11 @@ use super::checkpoint::{self, Logs, Saved};
 use super::chunk_log::ChunkLog;
 use super::files::{Files, SystemFiles};
 use super::journal::{Durability, Journal, Mark, Start};
+use super::lock::{lock, unusable};
 use super::log;
 use super::log_writer::LogWriter;
 use super::names::{LOST, Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
-use super::lock::{lock, unusable};
 use super::recover::{Moment, Progress, Recovered, recover};
 
 /// How a store lives on disk.
@@ -169,7 +169,9 @@ impl Storage {
         let (good, unread): (Vec<_>, Vec<_>) =
             (found.needs.iter()).partition(|(number, _)| Some(*number) == found.from);
         let needs = |checkpoints: Vec<&(u64, Logs)>| {
-            let needs = checkpoints.iter().map(|(number, logs)| (*number, Needs::of(logs)));
+            let needs = checkpoints
+                .iter()
+                .map(|(number, logs)| (*number, Needs::of(logs)));
             needs.collect()
         };
         let storage = Self {
@@ -284,7 +286,11 @@ impl Storage {
             moment: mark.moment,
             next_serial: self.journal.next_serial(),
             next_table,
-            needed: mark.needed.iter().map(|usage| (usage.log, usage.bytes)).collect(),
+            needed: mark
+                .needed
+                .iter()
+                .map(|usage| (usage.log, usage.bytes))
+                .collect(),
             serials: Ranges::of(serials),
         };
         let saved = tables.iter().map(|(id, options, snapshot)| Saved {
@@ -340,7 +346,10 @@ impl Storage {
             books.good.remove(&oldest);
         }
         // Older ones that nobody has read whole since are not needed once there are as many good ones.
-        let oldest = books.good.first_key_value().map_or(0, |(number, _)| *number);
+        let oldest = books
+            .good
+            .first_key_value()
+            .map_or(0, |(number, _)| *number);
         if books.good.len() >= self.options.keep.max(1) {
             let (old, rest) = std::mem::take(&mut books.unread)
                 .into_iter()
@@ -357,9 +366,8 @@ impl Storage {
             return;
         }
         let kept: Vec<&Needs> = books.good.values().chain(books.unread.values()).collect();
-        let is_needed = |log: u64| {
-            (kept.iter()).any(|needs| log >= needs.first || needs.before.contains(&log))
-        };
+        let is_needed =
+            |log: u64| (kept.iter()).any(|needs| log >= needs.first || needs.before.contains(&log));
         for name in self.files.list().unwrap_or_default() {
             if let Some(Name::Log(log)) = Name::of(&name)
                 && !is_needed(log)
@@ -430,7 +438,9 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
 fn set_aside(files: &dyn Files, found: &Recovered) -> io::Result<()> {
     let holds_chunks = |log: u64| {
         let usages = found.logs.iter().map(|log| log.usage());
-        usages.filter(|usage| usage.used > 0).any(|usage| usage.log == log)
+        usages
+            .filter(|usage| usage.used > 0)
+            .any(|usage| usage.log == log)
     };
     for name in files.list()? {
         let is_used = match Name::of(&name) {

@@ -27,7 +27,9 @@ fn live_with_power_cuts(seed: u64) -> (usize, u64) {
         compared += past.check(&mut found.tables, &what);
         // What was never safe and did not come back was never: its numbers are given again.
         let last = |id: &u64| found.tables.get(id).map_or(0, |table| table.last_lsn().0);
-        let next = found.next_change.max(1 + (1..4).map(|id| last(&id)).max().unwrap_or(0));
+        let next = found
+            .next_change
+            .max(1 + (1..4).map(|id| last(&id)).max().unwrap_or(0));
         past.words.retain(|(_, lsn), _| *lsn < next);
     }
     (compared, cuts)
@@ -35,10 +37,10 @@ fn live_with_power_cuts(seed: u64) -> (usize, u64) {
 
 #[test]
 fn what_was_safe_outlives_the_power() {
-    let seeds = std::env::var("POWER_SEEDS").map_or(60, |seeds| seeds.parse().unwrap());
+    let seeds = std::env::var("POWER_SEEDS").map_or(250, |seeds| seeds.parse().unwrap());
     let outcomes: Vec<(usize, u64)> = (0..seeds).map(live_with_power_cuts).collect();
     let compared: usize = outcomes.iter().map(|outcome| outcome.0).sum();
     let cuts: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
     println!("{compared} tables compared after {cuts} power cuts");
-    assert!(compared > 100 && cuts > 100, "{compared} {cuts}");
+    assert!(compared > 1_000 && cuts > 1_000, "{compared} {cuts}");
 }

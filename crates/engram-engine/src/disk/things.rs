@@ -111,7 +111,12 @@ pub(crate) trait Forms {
     }
 
     /// Puts an item; `serial` names its chunks, which are written before it.
-    fn item(&mut self, body: &mut Vec<u8>, item: ItemRef<'_>, serial: &impl Fn(&Arc<Chunk>) -> u64) {
+    fn item(
+        &mut self,
+        body: &mut Vec<u8>,
+        item: ItemRef<'_>,
+        serial: &impl Fn(&Arc<Chunk>) -> u64,
+    ) {
         body.put_u64(item.key);
         body.put_f64(item.priority);
         match item.trajectory {
@@ -210,7 +215,9 @@ fn next(take: &mut Take<'_>, known: usize, what: &str) -> Result<(), Damage> {
     if number as usize == known {
         return Ok(());
     }
-    Damage::new(format!("{what} {number} follows {known} others; {known} should"))
+    Damage::new(format!(
+        "{what} {number} follows {known} others; {known} should"
+    ))
 }
 
 fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, Damage> {
@@ -320,7 +327,9 @@ impl Known {
                     slices: slices_in(take)?,
                 }))
             }
-            other => return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known")),
+            other => {
+                return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known"));
+            }
         };
         Ok(NewItem {
             key,
@@ -332,7 +341,9 @@ impl Known {
 
 fn cell_in(take: &mut Take<'_>) -> Result<CellSpec, Damage> {
     let dtype = dtype_in(take.u8()?)?;
-    let axes = take.list(8, |take| Ok(usize::try_from(take.u64()?).unwrap_or(usize::MAX)))?;
+    let axes = take.list(8, |take| {
+        Ok(usize::try_from(take.u64()?).unwrap_or(usize::MAX))
+    })?;
     let cell = CellSpec {
         dtype,
         shape: axes.into(),

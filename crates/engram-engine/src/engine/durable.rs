@@ -55,8 +55,14 @@ impl Opening {
 
 fn unknown(name: &str, there: &[&str]) -> Error {
     let there: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
-    let there = if there.is_empty() { "no table".into() } else { there.join(", ") };
-    Error::InvalidArgument(format!("the directory has no table `{name}`; it has {there}"))
+    let there = if there.is_empty() {
+        "no table".into()
+    } else {
+        there.join(", ")
+    };
+    Error::InvalidArgument(format!(
+        "the directory has no table `{name}`; it has {there}"
+    ))
 }
 
 impl Engine {
@@ -111,7 +117,10 @@ impl Engine {
                 kept.push((number, state));
             } else {
                 changed = true;
-                kept.push((number, state.with_options(options, &|at| at, &mut Trash::default())?));
+                kept.push((
+                    number,
+                    state.with_options(options, &|at| at, &mut Trash::default())?,
+                ));
             }
         }
         let clock = Arc::new(SystemClock::from(opened.clock));
@@ -181,10 +190,15 @@ impl Engine {
             self.checkpoint_with(&tables)?;
         }
         let mut here = self.tables.write();
-        let names: Vec<String> = tables.iter().map(|table| table.options().name.clone()).collect();
+        let names: Vec<String> = tables
+            .iter()
+            .map(|table| table.options().name.clone())
+            .collect();
         if let Some(name) = names.iter().find(|name| here.contains_key(*name)) {
             if let Home::Disk { storage, .. } = &self.home {
-                tables.iter().for_each(|table| storage.dropped(table.number()));
+                tables
+                    .iter()
+                    .for_each(|table| storage.dropped(table.number()));
             }
             return Err(taken(name));
         }
@@ -230,7 +244,10 @@ impl Engine {
             let (mark, tables) = {
                 // Nobody comes or goes in between.
                 let tables = self.tables.read();
-                (mark(clock), tables.values().chain(more).cloned().collect::<Vec<_>>())
+                (
+                    mark(clock),
+                    tables.values().chain(more).cloned().collect::<Vec<_>>(),
+                )
             };
             let mut saved = Vec::with_capacity(tables.len());
             for table in tables {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use engram_core::{Error, Result};
 use engram_engine::Engine;
-use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesOrdered, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;

@@ -88,9 +88,7 @@ fn done() -> Reply {
 }
 
 /// Does what may take long, such as freeing much memory, where nobody waits behind it.
-async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(Error::Closed(format!(

@@ -1,0 +1,117 @@
+//! What lies in a directory, in plain Python.
+
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands arguments over by value"
+)]
+
+use std::path::PathBuf;
+
+use engram_engine::{
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    Tear,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::door::enter;
+
+/// What `engram.inspect_directory` says, as mappings, lists, texts and numbers.
+#[pyfunction]
+pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
+    let found = enter(py, || engram_engine::inspect(&path))?;
+    let problems = found.problems();
+    let Inspection {
+        in_use,
+        store,
+        files,
+        others,
+        checkpoints,
+        opening,
+        refusal,
+        notes,
+    } = found;
+    let dict = PyDict::new(py);
+    dict.set_item("in_use", in_use)?;
+    dict.set_item("store", store)?;
+    dict.set_item("files", each(files, |one| file(py, one))?)?;
+    dict.set_item("others", others)?;
+    dict.set_item("checkpoints", each(checkpoints, |one| checkpoint(py, one))?)?;
+    let opening = opening.map(|opening| begin(py, opening)).transpose()?;
+    dict.set_item("opening", opening)?;
+    dict.set_item("refusal", refusal)?;
+    dict.set_item("problems", problems)?;
+    dict.set_item("notes", notes)?;
+    Ok(dict)
+}
+
+fn each<'py, T>(
+    things: Vec<T>,
+    one: impl FnMut(T) -> PyResult<Bound<'py, PyDict>>,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    things.into_iter().map(one).collect()
+}
+
+fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("name", file.name)?;
+    dict.set_item("bytes", file.bytes)?;
+    dict.set_item("records", file.records)?;
+    dict.set_item("first_change", file.first_change)?;
+    dict.set_item("changes", file.changes)?;
+    let (state, tear, why) = match file.state {
+        FileState::Whole => ("whole", None, None),
+        FileState::Torn(tear) => ("torn", Some(tear), None),
+        FileState::Damaged(tear) => ("damaged", Some(tear), None),
+        FileState::Unusable(why) => ("unusable", None, Some(why)),
+        FileState::Unfinished => ("unfinished", None, None),
+        FileState::SetAside => ("set aside", None, None),
+    };
+    dict.set_item("state", state)?;
+    dict.set_item("place", tear.as_ref().map(|tear| tear.place))?;
+    let Tear {
+        why: torn,
+        records_after,
+        changes_after,
+        ..
+    } = tear.unwrap_or_default();
+    dict.set_item("why", why.or((!torn.is_empty()).then_some(torn)))?;
+    dict.set_item("records_after", records_after)?;
+    dict.set_item("changes_after", changes_after)?;
+    Ok(dict)
+}
+
+fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("number", checkpoint.number)?;
+    dict.set_item("made", checkpoint.made)?;
+    dict.set_item("first_change", checkpoint.first_change)?;
+    dict.set_item("tables", each(checkpoint.tables, |one| table(py, one))?)?;
+    dict.set_item("chunks", checkpoint.chunks)?;
+    dict.set_item("chunk_bytes", checkpoint.chunk_bytes)?;
+    dict.set_item("missing_chunks", checkpoint.missing_chunks)?;
+    dict.set_item("problem", checkpoint.problem)?;
+    Ok(dict)
+}
+
+fn table(py: Python<'_>, table: InspectedTable) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("name", table.name)?;
+    dict.set_item("items", table.items)?;
+    dict.set_item("bytes", table.bytes)?;
+    dict.set_item("last_change", table.last_change)?;
+    Ok(dict)
+}
+
+fn begin(py: Python<'_>, opening: InspectedOpening) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("repaired", opening.repaired)?;
+    dict.set_item("checkpoint", opening.checkpoint)?;
+    dict.set_item("changes", opening.changes)?;
+    dict.set_item(
+        "age",
+        std::time::Duration::from_nanos(opening.age).as_secs_f64(),
+    )?;
+    dict.set_item("tables", each(opening.tables, |one| table(py, one))?)?;
+    Ok(dict)
+}

@@ -1,0 +1,138 @@
+"""`engram inspect`: what lies in a store's directory, and what of it is damaged or lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import engram
+from engram.cli.info import quantity
+from engram.cli.remote import JsonFlag, failures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from engram import Inspection
+    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable
+
+Directory = Annotated[Path, typer.Argument(help="The directory that the store lives in.", show_default=False)]
+
+STYLES = {"whole": "", "torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "damaged": "red", "unusable": "red"}
+
+
+def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
+    """Print what lies in a store's directory; status 1 if any of it is damaged or lost. Nothing is changed."""
+    with failures():
+        found = engram.inspect_directory(path)
+    if as_json:
+        typer.echo(json.dumps(plain(found), indent=2, allow_nan=False))
+    else:
+        show(found, Console())
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def plain(found: Inspection) -> dict[str, Any]:
+    """What JSON can say of it: the store's number in hexadecimal digits, as it has more of them than JSON's numbers."""
+    store = None if found.store is None else f"{found.store:016x}"
+    return {"ok": found.ok} | dataclasses.asdict(found) | {"store": store}
+
+
+def show(found: Inspection, console: Console) -> None:
+    """The verdict, then what a store would begin with, then what there is."""
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    say(_head(found))
+    for problem in found.problems:
+        say(f"damaged or lost: {problem}", "red")
+    if found.opening is not None and found.store is not None:
+        say(_begins(found.opening))
+        if found.opening.tables:
+            console.print(_tables(found.opening.tables))
+    if found.checkpoints:
+        console.print(_checkpoints(found.checkpoints))
+    if found.files:
+        console.print(_files(found.files))
+    for note in found.notes:
+        say(f"note: {note}")
+    if found.others:
+        say(f"not ours: {', '.join(found.others)}")
+
+
+def _head(found: Inspection) -> str:
+    user = "" if found.in_use is None else f", in use by {found.in_use}"
+    if not found.files:
+        return f"no store here{user}"
+    store = "a store" if found.store is None else f"store {found.store:016x}"
+    sizes = quantity(sum(each.bytes for each in found.files))
+    verdict = "nothing is damaged or lost" if found.ok else _counted(len(found.problems), "problem")
+    return f"{store}, {_counted(len(found.files), 'file')} of {sizes}{user}: {verdict}"
+
+
+def _begins(opening: InspectedOpening) -> str:
+    repair = " with repair" if opening.repaired else ""
+    checkpoint = "" if opening.checkpoint is None else f"begins with checkpoint {opening.checkpoint} and "
+    changes = _counted(opening.changes, "change")
+    return f"a store opened here{repair} {checkpoint}replays {changes}; it is {_age(opening.age)} old"
+
+
+def _tables(tables: Iterable[InspectedTable]) -> Table:
+    shown = _table("table", "items", "bytes", "last change")
+    for each in tables:
+        size = "" if each.bytes is None else quantity(each.bytes)
+        shown.add_row(Text(each.name), f"{each.items:,}", size, f"{each.last_change:,}")
+    return shown
+
+
+def _checkpoints(checkpoints: Iterable[InspectedCheckpoint]) -> Table:
+    shown = _table("checkpoint", "age", "chunks", "bytes of chunks", left=("state", "items"))
+    for each in checkpoints:
+        age = "" if each.made is None else _age(time.time() - each.made)
+        state = "verified" if each.problem is None else "cannot be used"
+        tables = ", ".join(f"{table.name} {table.items:,}" for table in each.tables)
+        style = "" if each.problem is None else "red"
+        shown.add_row(
+            str(each.number), age, f"{each.chunks:,}", quantity(each.chunk_bytes), Text(state, style), Text(tables)
+        )
+    return shown
+
+
+def _files(files: Iterable[InspectedFile]) -> Table:
+    shown = _table("file", "bytes", "records", "changes", left=("state",))
+    for each in files:
+        place = "" if each.place is None else f" at byte {each.place:,}"
+        changes = "" if each.first_change is None else f"{each.changes:,}"
+        state = Text(f"{each.state}{place}", STYLES[each.state])
+        shown.add_row(each.name, quantity(each.bytes), f"{each.records:,}", changes, state)
+    return shown
+
+
+def _table(first: str, *numbers: str, left: Iterable[str] = ()) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column(first, no_wrap=True)
+    for heading in numbers:
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for heading in left:
+        shown.add_column(heading)
+    return shown
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= 2 * size:
+            return _counted(int(seconds / size), unit)
+    return _counted(max(0, int(seconds)), "second")

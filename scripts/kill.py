@@ -1,0 +1,62 @@
+"""Kills a store again and again at random moments, and compares it with a model of what it had acknowledged.
+
+    .venv/bin/python scripts/kill.py --rounds 1000
+
+Ends with 1 where anything acknowledged was lost, or anything else was found: the store then stays, and is named.
+"""
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "durable"))
+
+from killing import FAULTS, Killing
+
+
+def progress(killing: Killing, began: float) -> str:
+    report = killing.report
+    faults = ", ".join(f"{name} {report.faults[name]}" for name in FAULTS if report.faults[name]) or "no faults"
+    return (
+        f"{report.rounds:6} rounds  {time.monotonic() - began:7.1f} s  {report.calls} calls and {report.items} items "
+        f"acknowledged, {faults}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=None, help="of the calls and the moments; random by default")
+    parser.add_argument("--durability", choices=["process", "disk"], default="process")
+    given = parser.parse_args()
+    seed = secrets.randbits(31) if given.seed is None else given.seed
+    root = Path(tempfile.mkdtemp(prefix="engram-kill-"))
+    killing = Killing(root / "stores", seed, given.durability)
+    print(f"seed {seed}, durability {given.durability}, {root}", flush=True)
+    began = time.monotonic()
+    for number in range(1, given.rounds + 1):
+        told = len(killing.report.descriptions)
+        killing.round()
+        for text in killing.report.descriptions[told:]:
+            print(text, flush=True)
+        if number % 50 == 0:
+            print(progress(killing, began), flush=True)
+    report = killing.report
+    print(f"rounds: {report.rounds}")
+    print(f"acknowledged: {report.calls} calls, {report.items} items")
+    print(f"killed between a call and its acknowledgement: {report.unsaid}; within a call: {report.halves}")
+    for name in FAULTS:
+        print(f"{name}: {report.faults[name]}")
+    print(f"time: {time.monotonic() - began:.1f} s")
+    if report.faults:
+        return 1
+    shutil.rmtree(root)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The files of a durable store, taken apart: docs/format.md says what they are made of."""
+
+import struct
+from typing import NamedTuple
+
+FILE_HEAD, RECORD_HEAD = 48, 24
+KINDS = {
+    1: "layout",
+    2: "schema",
+    3: "shape",
+    4: "chunk",
+    5: "changes",
+    6: "table created",
+    7: "dropped",
+    8: "begin",
+    16: "logs",
+    17: "table",
+    18: "items",
+    19: "order",
+    20: "sessions",
+    21: "end",
+    22: "serials",
+}
+
+
+def _table():
+    """Of the Castagnoli polynomial, reflected."""
+    rows = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # noqa: PLW2901
+        rows.append(byte)
+    return rows
+
+
+TABLE = _table()
+
+
+def crc32c(data, before=0):
+    crc = before ^ 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+class Head(NamedTuple):
+    """The first 48 bytes of a file."""
+
+    version: int
+    kind: int
+    store: int
+    number: int
+
+    @classmethod
+    def of(cls, path):
+        data = path.read_bytes()[:FILE_HEAD]
+        magic, *rest, zeros, crc = struct.unpack("<8sIIQQ12sI", data)
+        assert (magic, zeros, crc) == (b"ENGRAM\r\n", bytes(12), crc32c(data[:-4]))
+        return cls(*rest)
+
+    def put(self, path):
+        """Makes it the head of that file, with the checksum that fits."""
+        data = struct.pack("<8sIIQQ12x", b"ENGRAM\r\n", *self)
+        content = path.read_bytes()
+        path.write_bytes(data + struct.pack("<I", crc32c(data)) + content[FILE_HEAD:])
+
+
+class Record(NamedTuple):
+    """One record of a file."""
+
+    kind: str
+    place: int
+    body: bytes
+
+    @property
+    def body_place(self):
+        return self.place + RECORD_HEAD
+
+    @property
+    def padding_place(self):
+        return self.body_place + len(self.body)
+
+    @property
+    def end(self):
+        return self.padding_place + -len(self.body) % 8
+
+    def u32(self, at):
+        return struct.unpack_from("<I", self.body, at)[0]
+
+    def u64(self, at):
+        return struct.unpack_from("<Q", self.body, at)[0]
+
+    def bytes(self, number):
+        """As it is in the file of that number."""
+        code = next(code for code, kind in KINDS.items() if kind == self.kind)
+        head = struct.pack("<IQII", code, len(self.body), number & 0xFFFFFFFF, crc32c(self.body))
+        crc = crc32c(struct.pack("<Q", self.place) + head)
+        return struct.pack("<I", crc) + head + self.body + bytes(-len(self.body) % 8)
+
+
+def records(path):
+    """The records of a file, all of which must be good."""
+    data, number = path.read_bytes(), Head.of(path).number
+    found, place = [], FILE_HEAD
+    while place < len(data):
+        code, length = struct.unpack_from("<IQ", data, place + 4)
+        body = data[place + RECORD_HEAD :][:length]
+        record = Record(KINDS[code], place, body)
+        assert data[place : record.end] == record.bytes(number), f"{path.name}: the record at byte {place} is not good"
+        found.append(record)
+        place = record.end
+    return found
+
+
+def put(path, record):
+    """Writes another record over one that is there, as long as that one, with checksums that fit."""
+    flip(path, record.place, record.bytes(Head.of(path).number))
+
+
+def flip(path, place, by=None):
+    """Changes bytes of a file: to these, or the one there to another."""
+    with path.open("r+b") as file:
+        if by is None:
+            file.seek(place)
+            by = bytes([file.read(1)[0] ^ 0x10])
+        file.seek(place)
+        file.write(by)
+
+
+def cut(path, length):
+    with path.open("r+b") as file:
+        file.truncate(length)
+
+
+def files(directory):
+    """Everything in it but the lock, by name."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "LOCK"}

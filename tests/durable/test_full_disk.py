@@ -1,0 +1,246 @@
+"""Files that may not grow: a store goes on in memory, tells nobody that anything is safe, and makes up for it later.
+
+A limit on the size of files stands for a full disk: it needs no rights, and writes end in the midst of a record.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import raises, until
+
+from engram import Store, Table, selectors
+from engram.errors import StorageError
+
+LARGE = 1_000
+"""Bytes of an item's content."""
+
+
+def tables():
+    return [Table.queue("queue", max_size=10_000), Table("drawn", max_size=10_000, sampler=selectors.Uniform())]
+
+
+def item(value):
+    content = np.random.default_rng(value).integers(0, 256, LARGE, np.uint8)
+    return {"n": np.int64(value), "x": content}
+
+
+def insert(store, value, *names):
+    data = {name: leaf[None] for name, leaf in item(value).items()}
+    store.insert(data, dict.fromkeys(names, 1.0), time_axis=True)
+
+
+def newest(path):
+    return max(path.glob("log-*"))
+
+
+def allow(size):
+    """No file may have more bytes from now on; None: any number."""
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
+
+
+def why(path):
+    error = "File too large (os error 27); they are in memory, and written as soon as that is possible"
+    return f"changes cannot be written to {path}: {error}"
+
+
+def is_safe(store):
+    """Whether all that was done is as safe as the store promises."""
+    try:
+        store.update_priorities("queue", [], [])
+    except StorageError:
+        return False
+    return True
+
+
+def die():
+    """Ends the process at once, as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def open_some(path, durability):
+    """A store with ten items in the queue, and a log that has room for two and a half more."""
+    store = Store.open(path, tables(), durability=durability)
+    for value in range(10):
+        insert(store, value, "queue", "drawn")
+    allow(newest(path).stat().st_size + 5 * LARGE // 2)
+    return store
+
+
+def until_full(store, path):
+    """Inserts until it is not acknowledged any more; returns how many were."""
+    for value in range(10, 20):
+        try:
+            insert(store, value, "queue", "drawn")
+        except StorageError as error:
+            assert str(error) == why(path)  # noqa: PT017, other errors pass
+            return value
+    raise AssertionError("nothing was refused")
+
+
+# Each of these runs in a process of its own, whose files may not grow.
+
+
+def goes_on(path, durability):
+    store = open_some(path, durability)
+    acknowledged = until_full(store, path)
+    assert acknowledged in (11, 12)
+    # Everything goes on in memory, and nothing is acknowledged.
+    for value in range(acknowledged + 1, 30):
+        with raises(StorageError, why(path)):
+            insert(store, value, "queue", "drawn")
+    writer = store.writer()
+    for value in range(30, 40):
+        writer.append(item(value))
+        writer.create_item("queue", num_steps=1)
+    for _ in range(2):
+        with raises(StorageError, why(path)):
+            writer.flush()
+    key = store.sample("drawn", 1).info.key
+    for call in (
+        lambda: store.update_priorities("drawn", key, [3.0]),
+        lambda: store.delete("drawn", key),
+        lambda: store.create_table(Table("late")),
+        lambda: store.set_rate_limiter("drawn", Table("any").rate_limiter),
+    ):
+        with raises(StorageError, why(path)):
+            call()
+    with raises(StorageError, why(path)):
+        store.checkpoint()
+    info = store.info()
+    assert (info["queue"].size, info["drawn"].size) == (40, 29)
+    assert store.sample("drawn", 200).data["n"].max() > acknowledged
+    assert not is_safe(store)
+    allow(None)
+    until(lambda: is_safe(store))
+    writer.flush()
+    insert(store, 40, "queue")
+    die()
+
+
+def is_killed_while_full(path, durability):
+    store = open_some(path, durability)
+    acknowledged = until_full(store, path)
+    print(acknowledged, flush=True)  # noqa: T201, the parent reads it
+    die()
+
+
+def is_closed_while_full(path, durability):
+    store = open_some(path, durability)
+    acknowledged = until_full(store, path)
+    print(acknowledged, flush=True)  # noqa: T201, the parent reads it
+    store.close()
+    die()
+
+
+def has_no_room_for_a_checkpoint(path, durability):
+    store = open_some(path, durability)
+    allow(None)
+    assert store.checkpoint().number == 1
+    for value in range(10, 3_000):
+        insert(store, value, "queue")
+    # The next log is short, the checkpoint is not.
+    allow(100_000)
+    there = set(path.iterdir())
+    for _ in range(2):
+        with raises(StorageError, f"{path}: a checkpoint cannot be written: File too large (os error 27)"):
+            store.checkpoint()
+    assert there <= set(path.iterdir())
+    assert not list(path.glob("checkpoint-*.tmp"))
+    insert(store, 3_000, "queue")
+    allow(None)
+    assert store.checkpoint().number == 2
+    insert(store, 3_001, "queue")
+    die()
+
+
+def has_no_room_for_chunks(path, durability):
+    store = Store.open(path, tables(), durability=durability)
+    insert(store, 0, "queue")
+    assert store.checkpoint().number == 1
+    for value in range(1, 200):
+        insert(store, value, "queue")
+    allow(100_000)
+    for _ in range(2):
+        with raises(StorageError, f"{path}: chunks cannot be written: File too large (os error 27)"):
+            store.checkpoint()
+    assert len(list(path.glob("checkpoint-*"))) == 1
+    allow(None)
+    assert store.checkpoint().number == 2
+    die()
+
+
+def alone(call, path, durability):
+    """Lets one of those run until it is killed; returns what it printed."""
+    arguments = [sys.executable, __file__, call.__name__, str(path), durability]
+    modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    return done.stdout
+
+
+def queued(path):
+    """The numbers in the queue, whose content must be right."""
+    with Store.open(path) as store:
+        data = store.sample("queue", store.info()["queue"].size).data
+        numbers = data["n"].ravel().tolist()
+        content = data["x"].reshape(len(numbers), -1)
+        assert all((content[at] == item(value)["x"]).all() for at, value in enumerate(numbers))
+        return numbers, store.notes
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+def test_all_is_written_when_there_is_room_again(tmp_path, durability):
+    alone(goes_on, tmp_path / "store", durability)
+    assert queued(tmp_path / "store") == (list(range(41)), ())
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+@pytest.mark.parametrize("call", [is_killed_while_full, is_closed_while_full])
+def test_what_was_acknowledged_before_is_there(tmp_path, call, durability):
+    acknowledged = int(alone(call, tmp_path / "store", durability))
+    numbers, notes = queued(tmp_path / "store")
+    assert numbers in (list(range(acknowledged)), list(range(acknowledged + 1)))
+    assert notes == ()
+
+
+def test_a_checkpoint_that_has_no_room_leaves_the_one_before(tmp_path):
+    alone(has_no_room_for_a_checkpoint, tmp_path / "store", "process")
+    assert queued(tmp_path / "store") == (list(range(3_002)), ())
+
+
+def test_chunks_that_have_no_room_are_written_later(tmp_path):
+    alone(has_no_room_for_chunks, tmp_path / "store", "none")
+    assert queued(tmp_path / "store") == (list(range(200)), ())
+
+
+OPEN = """
+import resource, sys
+from engram import Store
+from engram.errors import StorageError
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+try:
+    Store.open(sys.argv[1])
+except StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("size", "what"), [(10, " cannot be used"), (47, ": a log cannot be begun")])
+def test_a_store_that_has_no_room_to_begin_with(tmp_path, size, what):
+    path = tmp_path / "store"
+    with Store.open(path, tables()) as store:
+        insert(store, 0, "queue")
+    done = subprocess.run([sys.executable, "-c", OPEN, path, str(size)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{path}{what}: File too large (os error 27)\n"
+    assert queued(path) == ([0], ())
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
