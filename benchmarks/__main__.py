@@ -1,20 +1,38 @@
 """`python -m benchmarks`: peers and ours in turn; ratios to stdout, with `--write` to the page."""
 
 import argparse
+import subprocess
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
-from benchmarks import network, peers, report, workloads
+from benchmarks import durable, network, peers, report, shares, workloads
 from benchmarks.measure import Row, measure
 from benchmarks.workloads import Workload
 
-# By their section of the page.
-SECTIONS: dict[str, tuple[Workload, ...]] = {"bench": workloads.WORKLOADS, "network": network.WORKLOADS}
+
+class Section(NamedTuple):
+    """A table of the page."""
+
+    workloads: tuple[Workload, ...]
+    table: Callable[[list[Row]], str]
+    group: str = ""  # a name for several
+
+
+SECTIONS: dict[str, Section] = {
+    "bench": Section(workloads.WORKLOADS, report.table),
+    "network": Section(network.WORKLOADS, report.table),
+    "durable_rates": Section(durable.RATES, shares.table, "durable"),
+    "durable_saves": Section(durable.SAVES, shares.table, "durable"),
+}
+STALL = "durable_stall"  # a program of its own: it needs its process to itself; only where it is named
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    known = {workload.name for section in SECTIONS.values() for workload in section} | SECTIONS.keys()
+    known = {workload.name for section in SECTIONS.values() for workload in section.workloads} | SECTIONS.keys()
+    known |= {STALL} | {section.group for section in SECTIONS.values() if section.group}
     parser.add_argument(
         "workloads", nargs="*", metavar="WORKLOAD", help=f"or a section; default: all of {', '.join(sorted(known))}"
     )
@@ -32,6 +50,16 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
+def stall(arguments: argparse.Namespace) -> int:
+    """Measure what checkpoints do to other calls; the program's exit status."""
+    command = [sys.executable, "-m", "benchmarks.stall_checkpoint"]
+    if arguments.quick:
+        command += ["--items", "200000", "--frames", "2000", "--runs", "1"]
+    if arguments.write:
+        command.append("--write")
+    return subprocess.run(command, cwd=peers.ROOT, check=False).returncode
+
+
 def main() -> int:
     """Measure what was asked; 1 if any run failed."""
     arguments = parse()
@@ -40,18 +68,20 @@ def main() -> int:
             peers.environment(peer)
         return 0
     failed, named = False, set(arguments.workloads)
-    for section, offered in SECTIONS.items():
-        chosen = [each for each in offered if not named or named & {section, each.name}]
+    for name, section in SECTIONS.items():
+        chosen = [each for each in section.workloads if not named or named & {name, section.group, each.name}]
         rows: list[Row] = []
         for workload in chosen:
             rows += measure(workload, runs=arguments.runs, quick=arguments.quick, engines=set(arguments.engine))
         if not chosen:
             continue
-        text = f"{report.table(rows)}\n{report.circumstances(rows, arguments.runs)}"
+        text = f"{section.table(rows)}\n{report.circumstances(rows, arguments.runs)}"
         print(text)
         if arguments.write:
-            report.write(section, text)
+            report.write(name, text)
         failed |= any(row.errors for row in rows)
+    if named & {STALL, "durable"}:
+        failed |= stall(arguments) != 0
     return int(failed)
 
 

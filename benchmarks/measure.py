@@ -1,9 +1,12 @@
 """Runs workers: a fresh process per run, contenders in turn, medians."""
 
 import json
+import os
 import statistics
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +26,23 @@ class Row:
     values: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    against: list[float] = field(default_factory=list)  # what the machine could do in each of these runs
+    besides: dict[str, list[float]] = field(default_factory=dict)  # further figures, by their text
+
+    def take(self, answer: dict[str, Any]) -> str:
+        """Note what a run came to, and say it."""
+        self.versions |= answer.get("versions", {})
+        if "value" not in answer:
+            self.errors.append(str(answer["error"]))
+            return f"FAILED: {self.errors[-1]}"
+        self.values.append(float(answer["value"]))
+        if answer.get("against") is not None:
+            self.against.append(float(answer["against"]))
+        besides = dict(answer.get("besides", {}))
+        for text, value in besides.items():
+            self.besides.setdefault(text, []).append(value)
+        said = [f"{self.values[-1]:,.4g} {self.workload.unit}", *(t.format(f"{v:,.4g}") for t, v in besides.items())]
+        return ", ".join(said)
 
     @property
     def median(self) -> float | None:
@@ -54,6 +74,18 @@ def record() -> None:
     peers.talk(f"recorded Pong: {answer}")
 
 
+@contextmanager
+def place(workload: Workload) -> Iterator[dict[str, object]]:
+    """A fresh directory for a run that wants one, on the disk of this checkout; it is gone afterwards."""
+    if not workload.on_disk:
+        yield {}
+        return
+    peers.HOME.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=peers.HOME, ignore_cleanup_errors=True) as directory:
+        os.sync()  # what others have written is not this run's business
+        yield {"directory": directory}
+
+
 def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) -> Iterator[Row]:
     """Run every contender `runs` times, in turn (A B A B ...), and give a row for each."""
     if workload.step == "pong" and not common.PONG.exists():
@@ -61,14 +93,8 @@ def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) ->
     rows = [Row(workload, c) for c in workload.contenders if not engines or c.engine in engines]
     for turn in range(runs):
         for row in rows:
-            answer = run_once(row.contender, workload.task(row.contender, quick=quick))
-            row.versions |= answer.get("versions", {})
-            if "value" in answer:
-                row.values.append(float(answer["value"]))
-                outcome = f"{row.values[-1]:,.4g} {workload.unit}"
-            else:
-                row.errors.append(str(answer["error"]))
-                outcome = f"FAILED: {row.errors[-1]}"
+            with place(workload) as where:
+                outcome = row.take(run_once(row.contender, workload.task(row.contender, quick=quick) | where))
             peers.talk(f"{workload.name} [{turn + 1}/{runs}] {row.contender.label}: {outcome}")
     yield from rows
 

@@ -34,23 +34,34 @@ def table(rows: list[Row]) -> str:
 
 def line(row: Row, baseline: Row | None, name: str) -> str:
     """Render one row; a failed run is said, not hidden."""
-    failed = f"{len(row.errors)} run(s) failed: {row.errors[-1]}".replace("|", "/") if row.errors else ""
-    target = row.contender.target
-    if row.median is None:
-        unkept = "**no**" if target else ""
-        return f"| {name} | {row.contender.label} | {failed} | | | {target or ''} | {unkept} |\n"
     times = ratio(row, baseline) if baseline else None
-    met = target.met(row.median, times) if target else None
-    cells = [
-        name,
+    return cells([name, *figures(row), f"{times:.3g}x" if times is not None else "", *kept(row, times)])
+
+
+def cells(texts: list[str]) -> str:
+    """Render one line of a table."""
+    return "| " + " | ".join(texts) + " |\n"
+
+
+def figures(row: Row) -> list[str]:
+    """Cells that say who did it, how well, and how differently in other runs."""
+    failed = f"{len(row.errors)} run(s) failed: {row.errors[-1]}".replace("|", "/") if row.errors else ""
+    if row.median is None:
+        return [row.contender.label, failed, ""]
+    return [
         row.contender.label,
         f"{number(row.median)} {row.workload.unit}" + (f" ({failed})" if failed else ""),
         f"{number(min(row.values))} - {number(max(row.values))}",
-        f"{times:.3g}x" if times is not None else "",
-        str(target or ""),
-        {True: "yes", False: "**no**", None: "unknown" if target else ""}[met],
     ]
-    return "| " + " | ".join(cells) + " |\n"
+
+
+def kept(row: Row, times: float | None) -> list[str]:
+    """Cells that say the bound, and whether it was kept."""
+    target = row.contender.target
+    if target is None:
+        return ["", ""]
+    met = False if row.median is None else target.met(row.median, times)
+    return [str(target), {True: "yes", False: "**no**", None: "unknown"}[met]]
 
 
 def circumstances(rows: list[Row], runs: int) -> str:

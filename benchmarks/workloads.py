@@ -35,6 +35,7 @@ class Contender:
     variant: str = ""
     items: int | None = None  # instead of the workload's
     target: Target | None = None
+    more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Workload:
     quick_items: int = 10_000
     lower_is_better: bool = False
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
+    on_disk: bool = False  # every run gets a fresh directory
+    yardstick: str = "first"  # what figures are held against, where the table shows a share of it
 
     def task(self, contender: Contender, *, quick: bool) -> dict[str, object]:
         """What the worker of `contender` is told (`workers.common.Task`)."""
@@ -63,6 +66,7 @@ class Workload:
             "seconds": 0.5 if quick else 3.0,
             "items": min(items, self.quick_items) if quick else items,
             **self.more,
+            **contender.more,
         }
 
 

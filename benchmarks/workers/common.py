@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,18 @@ class Task:
     address: str = ""  # of a server that runs already
     writers: int = 1  # processes that insert
     child: bool = False  # this process was started by another worker, see `processes`
+    directory: str = ""  # a fresh one on a disk, for what wants it
+    durability: str = ""  # of the store in it; without, it lives in memory
+    cold: bool = False  # what is restored is not in the system's cache
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A figure, and what belongs to it."""
+
+    value: float
+    besides: Mapping[str, float] = field(default_factory=dict)  # further figures, by their text with a {} in it
+    against: float | None = None  # what the machine can do, measured beside it
 
 
 def observations(step: str, n: int, seed: int = 0) -> np.ndarray:
@@ -79,6 +91,12 @@ def steps(step: str) -> list[Step]:
         }
         for i, obs in enumerate(observations(step, n))
     ]
+
+
+def step_bytes(step: str) -> int:
+    """Bytes of one step, all columns."""
+    shape, dtype = OBS[step]
+    return int(np.prod(shape)) * np.dtype(dtype).itemsize + 3 * 4
 
 
 def step_batches(step: str, envs: int) -> list[Step]:
@@ -174,7 +192,7 @@ def priorities(n: int) -> np.ndarray:
     return np.random.default_rng(1).uniform(0.1, 10.0, n)
 
 
-def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float]]) -> None:
+def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float | Answer]]) -> None:
     """Do the task given as JSON in `argv[1]`; the last line printed is `{"value": ...}` or `{"error": ...}`."""
     task = Task(**json.loads(sys.argv[1]))
     if task.child:
@@ -182,7 +200,8 @@ def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float]]) -> N
     answer: dict[str, object] = {"python": platform.python_version()}
     answer["versions"] = {name: importlib.metadata.version(name) for name in packages}
     try:
-        answer["value"] = jobs[task.job](task)
+        found = jobs[task.job](task)
+        answer |= asdict(found if isinstance(found, Answer) else Answer(found))
     except Exception as error:  # noqa: BLE001 - a failed run is a result: the harness reports it
         traceback.print_exc()
         answer["error"] = f"{type(error).__name__}: {error}"

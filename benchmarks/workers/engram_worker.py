@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 import engram
-from benchmarks.workers import common, processes
-from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Block, Task
+from benchmarks.workers import common, disk, processes, saving
+from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Answer, Block, Task
 from engram import rate_limiters
 from engram.patterns import step_index
 from engram.store import AnyStore
@@ -31,6 +31,13 @@ def open_table(task: Task) -> engram.Table:
     )
 
 
+def open_store(task: Task) -> engram.Store:
+    """Open the store that `task` wants: in its directory, or in memory."""
+    if task.durability:
+        return engram.Store.open(task.directory, [open_table(task)], durability=task.durability, seed=0)
+    return engram.Store([open_table(task)], seed=0)
+
+
 class Place:
     """Where the table is: `store` leads to it."""
 
@@ -42,12 +49,13 @@ class Place:
             self.server = processes.Child(task, job="server")
             self.pid = self.server.pid
             self.address = self.server.hear()["address"]
-        self.store: AnyStore = engram.Client(self.address) if task.remote else engram.Store([open_table(task)], seed=0)
+        self.store: AnyStore = engram.Client(self.address) if task.remote else open_store(task)
 
 
 def server(task: Task) -> float:
     """Serve the table until the parent is gone."""
-    with engram.Server([open_table(task)], seed=0) as server:
+    where = {"path": task.directory, "durability": task.durability} if task.durability else {}
+    with engram.Server([open_table(task)], seed=0, **where) as server:
         processes.stand(server.address)
     return 0.0
 
@@ -147,14 +155,19 @@ WRITERS = {
 }
 
 
-def insert(task: Task) -> float:
+def insert(task: Task) -> float | Answer:
     """Steps per second, all writers together."""
     place = Place(task)
     if task.writers > 1:
         return processes.together(task, place.address)
     block, finish = WRITERS[task.variant](task, place.store)
     meet = processes.meet if task.child else None
-    return common.rate(block, task.seconds, finish, meet, common.until_full(task))
+    rate = common.rate(block, task.seconds, finish, meet, common.until_full(task))
+    if task.durability not in ("process", "disk"):
+        return rate
+    # What went before the clock is in the log, too.
+    logged = disk.total(disk.sizes(task.directory)) / place.store.info()[TABLE].inserts
+    return Answer(rate, {"{} MB/s to the log": rate * logged, "{} bytes per step": logged * disk.MB})
 
 
 def sampling(task: Task, store: AnyStore) -> Block:
@@ -234,6 +247,47 @@ def memory(task: Task) -> float:
     return (common.rss_bytes(place.pid) - before) / place.store.info()[TABLE].size
 
 
+def save(task: Task) -> Answer:
+    """MB per second of a checkpoint."""
+    store = Place(task).store
+    fill(task, store)
+    return saving.save(task, store.checkpoint)
+
+
+def save_again(task: Task) -> Answer:
+    """MB that a checkpoint writes after one of a hundred items was replaced and of another hundredth the priority."""
+    store = Place(task).store
+    fill(task, store)
+    part = replace(task, items=task.items // 100)
+
+    def change() -> None:
+        fill(part, store)
+        store.update_priorities(TABLE, store.sample(TABLE, part.items).info.key, common.priorities(part.items))
+
+    return saving.save_again(task, store.checkpoint, change)
+
+
+def prepare(task: Task) -> float:
+    """Leave a checkpoint to be restored; or changes alone, to be replayed."""
+    store = Place(task).store
+    fill(task, store)
+    if task.variant == "checkpoint":
+        store.checkpoint()
+    store.close()
+    return 0.0
+
+
+def restore(task: Task) -> Answer:
+    """MB per second of opening what was saved."""
+    opened: list[engram.Store] = []
+
+    def items() -> int:
+        opened.append(open_store(task))
+        return opened[0].info()[TABLE].size
+
+    return saving.restore(task, items)
+
+
 def draw(task: Task) -> float:
     """Nanoseconds per drawn item from a table of `items` tiny items (one step of one float)."""
     store = Place(task).store
@@ -250,5 +304,5 @@ def draw(task: Task) -> float:
 
 
 if __name__ == "__main__":
-    jobs = [insert, sample, balance, update, latency, memory, draw, server]
+    jobs = [insert, sample, balance, update, latency, memory, draw, server, save, save_again, prepare, restore]
     common.serve(["engram", "numpy"], {job.__name__: job for job in jobs})

@@ -22,13 +22,13 @@ _told_to_go = threading.Event()
 class Child:
     """A process that this one started."""
 
-    def __init__(self, task: "Task", **changes: object) -> None:
-        """Start this worker's module anew, with the task changed so."""
-        module = sys.modules["__main__"].__spec__
-        assert module is not None
+    def __init__(self, task: "Task", module: str = "", **changes: object) -> None:
+        """Start this worker's module anew, or another one, with the task changed so."""
+        main = sys.modules["__main__"].__spec__
+        assert main is not None
         told = json.dumps(asdict(replace(task, child=True, **changes)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module.name, told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", module or main.name, told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.pid = self._process.pid
 
@@ -41,6 +41,10 @@ class Child:
             msg = f"child process: {said['error']}"
             raise RuntimeError(msg)
         return dict(said)
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        self._process.wait()
 
     def go(self) -> None:
         """Let it begin."""

@@ -10,8 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import reverb
 import tensorflow as tf
 
-from benchmarks.workers import common, processes
-from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Block, Task
+from benchmarks.workers import common, processes, saving
+from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Answer, Block, Task
 
 TABLE = "replay"
 
@@ -72,7 +72,8 @@ class Place:
         self.pid: int | None = None  # of the server, if it is a process of its own
         self.address = task.address
         if not task.remote:
-            self.server = reverb.Server([open_table(task)], port=None)
+            keeper = reverb.checkpointers.DefaultCheckpointer(task.directory) if task.directory else None
+            self.server = reverb.Server([open_table(task)], port=None, checkpointer=keeper)
             self.client = self.server.localhost_client()
             self.address = self.client.server_address
             return
@@ -272,6 +273,46 @@ def memory(task: Task) -> float:
     return (common.rss_bytes(place.pid) - before) / task.items
 
 
+def save(task: Task) -> Answer:
+    """MB per second of a checkpoint."""
+    place = Place(task)
+    place.fill(task)
+    return saving.save(task, place.client.checkpoint)
+
+
+def save_again(task: Task) -> Answer:
+    """MB that a checkpoint writes after one of a hundred items was replaced and of another hundredth the priority."""
+    place = Place(task)
+    place.fill(task)
+    part = replace(task, items=task.items // 100)
+
+    def change() -> None:
+        place.fill(part)
+        update = updates_of(replace(part, batch=part.items), place, 1)[0]
+        place.client.mutate_priorities(TABLE, updates=update)
+
+    return saving.save_again(task, place.client.checkpoint, change)
+
+
+def prepare(task: Task) -> float:
+    """Leave a checkpoint to be restored."""
+    place = Place(task)
+    place.fill(task)
+    place.client.checkpoint()
+    return 0.0
+
+
+def restore(task: Task) -> Answer:
+    """MB per second of opening what was saved."""
+    opened: list[Place] = []
+
+    def items() -> int:
+        opened.append(Place(task))
+        return int(opened[0].client.server_info()[TABLE].current_size)
+
+    return saving.restore(task, items)
+
+
 if __name__ == "__main__":
-    jobs = [insert, sample, balance, update, latency, memory, server]
+    jobs = [insert, sample, balance, update, latency, memory, server, save, save_again, prepare, restore]
     common.serve(["dm-reverb", "tensorflow", "numpy"], {job.__name__: job for job in jobs})

@@ -1,0 +1,108 @@
+"""Does a checkpoint stall anyone? As in `benchmarks.stall`, but what goes on meanwhile are checkpoints.
+
+Of two tables in turn, one of many small items and one of few large ones that nothing compresses, with a log of all
+changes and without. A second inserter waits after every step until it is acknowledged.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import engram
+from benchmarks import callers, durable, peers, stall
+from benchmarks.callers import Phases
+from benchmarks.stall_report import Size, main
+from benchmarks.workers import common
+
+Durability = Literal["none", "process"]
+
+
+FRAMES_SAMPLED = 8  # items of two frames: half a megabyte
+
+
+class Load(NamedTuple):
+    """A table, and what its callers insert and sample."""
+
+    name: str
+    items: int
+    fill: Callable[[engram.Store], None]
+    step: dict[str, Any]
+    batch: int
+
+
+def loads(items: int, frames: int) -> tuple[Load, ...]:
+    """The tables."""
+    noise = common.steps("atari")
+    megabytes = frames * common.step_bytes("atari") / 1e6
+
+    def fill_with_noise(store: engram.Store) -> None:
+        with store.pattern_writer([engram.Pattern("live", num_steps=2)]) as writer:
+            for number in range(frames + 1):
+                writer.append(noise[number % len(noise)])
+
+    def fill(store: engram.Store) -> None:
+        stall.fill(store, "live", items)
+
+    return (
+        Load(f"{items:,} small items", items, fill, stall.steps(), 256),
+        Load(f"{megabytes:,.0f} MB of noise", frames, fill_with_noise, noise[0], FRAMES_SAMPLED),
+    )
+
+
+@contextmanager
+def watched(store: engram.Store, phases: Phases, phase: str, load: Load, numpy: Callable[[], object]) -> Iterator[None]:
+    """Record what callers of `store` go through while the body runs."""
+    patterns = [engram.Pattern("live", num_steps=2)]
+    writer = store.pattern_writer(patterns, chunk_length=1)
+    waiting = store.pattern_writer(patterns, chunk_length=1)
+
+    def insert_and_wait() -> None:
+        waiting.append(load.step)
+        waiting.flush()
+
+    calls: dict[str, Callable[[], object]] = {
+        "insert": lambda: writer.append(load.step),
+        "insert, acknowledged": insert_and_wait,
+        "sample": lambda: store.sample("live", load.batch, timeout=60),
+        callers.REFERENCE: numpy,
+    }
+    with callers.watched(phases, phase, calls):
+        yield
+    writer.close()
+    waiting.close()
+
+
+def measure_one(phases: Phases, load: Load, durability: Durability, numpy: Callable[[], object]) -> None:
+    """The phases of one table at one durability."""
+    name = f"{load.name}, `{durability}`"
+    peers.HOME.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="run-", dir=peers.HOME) as directory,
+        engram.Store.open(directory, [stall.table("live", load.items)], durability=durability, seed=0) as store,
+    ):
+        load.fill(store)
+        with watched(store, phases, f"{name}: no checkpoint", load, numpy):
+            time.sleep(3.0)
+        with watched(store, phases, f"{name}: first checkpoint", load, numpy):
+            store.checkpoint()
+        with watched(store, phases, f"{name}: next checkpoint", load, numpy):
+            store.checkpoint()
+
+
+def measure(items: int, frames: int) -> Phases:
+    """All phases."""
+    phases: Phases = {}
+    numpy = callers.reference(items)
+    durabilities: tuple[Durability, ...] = ("none", "process")
+    for load in loads(items, frames):
+        for durability in durabilities:
+            measure_one(phases, load, durability, numpy)
+    return phases
+
+
+if __name__ == "__main__":
+    sizes = [Size("items", 5_000_000, "small items"), Size("frames", durable.NOISE_ITEMS, "large items")]
+    sys.exit(main("benchmarks.stall_checkpoint", __doc__, "durable_stall", sizes, measure))

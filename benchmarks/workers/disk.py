@@ -1,0 +1,86 @@
+"""What the disk and the memory can do by themselves, and what a directory holds.
+
+This module runs inside each peer's own virtual environment, so it imports NumPy and nothing of ours.
+"""
+
+import mmap
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+BLOCK = 1 << 20
+MB = 1e6
+
+Sizes = Mapping[Path, int]
+
+
+def write(directory: str, *, size: float = np.inf, seconds: float = np.inf, direct: bool = False) -> float:
+    """MB per second of noise written to one file, block by block, until so much or so long; then `fdatasync`.
+
+    With `direct`, the system's cache is passed by (`O_DIRECT`).
+    """
+    path = Path(directory) / "probe"
+    with mmap.mmap(-1, BLOCK) as block:  # aligned to a page, as `O_DIRECT` wants it
+        block.write(np.random.default_rng(0).bytes(BLOCK))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (os.O_DIRECT if direct else 0))
+        try:
+            written = 0
+            start = time.perf_counter()
+            while written < size and time.perf_counter() - start < seconds:
+                written += os.write(file, block)
+            os.fdatasync(file)
+            return written / MB / (time.perf_counter() - start)
+        finally:
+            os.close(file)
+            path.unlink()
+
+
+def read(directory: str) -> float:
+    """MB per second of reading all files there, one after the other, into a block that is used again and again."""
+    block = bytearray(BLOCK)
+    done = 0
+    start = time.perf_counter()
+    for path in sizes(directory):
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(block):
+                done += count
+    return done / MB / (time.perf_counter() - start)
+
+
+def forget(directory: str) -> None:
+    """Make the system's cache hold nothing of the files there: whoever reads them next reads the disk."""
+    for path in sizes(directory):
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)  # what is not on disk yet stays in the cache
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def copy(size: int) -> tuple[float, float]:
+    """MB per second of copying memory: to pages that this process has never touched, and to the same ones again."""
+    source = np.ones(size, np.uint8)
+    target = np.empty_like(source)
+    rates = []
+    for _ in range(5):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        rates.append(size / MB / (time.perf_counter() - start))
+    return rates[0], float(np.median(rates[1:]))
+
+
+def sizes(directory: str) -> Sizes:
+    """Bytes of every file there."""
+    return {path: path.stat().st_size for path in sorted(Path(directory).rglob("*")) if path.is_file()}
+
+
+def total(held: Sizes) -> float:
+    """MB in all."""
+    return sum(held.values()) / MB
+
+
+def growth(before: Sizes, now: Sizes) -> float:
+    """MB that files have more than before; what was removed does not count."""
+    return sum(max(size - before.get(path, 0), 0) for path, size in now.items()) / MB
