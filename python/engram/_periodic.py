@@ -1,5 +1,6 @@
 """Checkpoints now and then."""
 
+import atexit
 import logging
 import threading
 import time
@@ -31,9 +32,12 @@ class Periodic:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engram-checkpoints", daemon=True)
         self._thread.start()
+        # Native code must not come back to an interpreter that is gone.
+        atexit.register(self.stop)
 
     def stop(self) -> None:
         """Ends it; a checkpoint under way is waited for."""
+        atexit.unregister(self.stop)
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

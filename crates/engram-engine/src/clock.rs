@@ -3,6 +3,9 @@
 use std::fmt::Debug;
 use std::time::Instant;
 
+/// Where the clock of a new store begins: it can take in what is as old as ten years.
+pub(crate) const BEGINNING: u64 = 315_360_000_000_000_000;
+
 /// A source of time that never goes back.
 pub trait Clock: Debug + Send + Sync {
     /// Nanoseconds since some fixed moment.
@@ -30,7 +33,7 @@ impl SystemClock {
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self::from(0)
+        Self::from(BEGINNING)
     }
 }
 

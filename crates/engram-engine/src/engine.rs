@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::pool::Pool;
 use engram_core::{Error, OpSink, Result, TableOptions, TableState, Volatile};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -26,6 +26,8 @@ pub struct Engine {
     closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
     home: Home,
+    /// One checkpoint at a time.
+    checkpoints: Mutex<()>,
     pool: Arc<Pool>,
     next_number: AtomicU64,
     entropy: u64,
@@ -80,6 +82,7 @@ impl Engine {
             closed: RwLock::new(false),
             clock,
             home,
+            checkpoints: Mutex::default(),
             pool: Arc::default(),
             next_number: AtomicU64::new(0),
             unsent: AtomicU64::new(0),

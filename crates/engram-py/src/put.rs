@@ -20,6 +20,7 @@ pub(crate) fn put_here(
     items: Vec<NewItem>,
     deadline: Option<Instant>,
 ) -> PyResult<Vec<bool>> {
+    wait_for(py, &mut engine.room(), deadline)?;
     let tickets = enter(py, || {
         let tables = names.iter().map(|name| engine.table(name));
         let tables = tables.collect::<Result<Vec<_>>>()?;

@@ -461,7 +461,13 @@ fn sample_here(
     let batch = Batch::new(py, columns, facts, false)?;
     if let Some(lease) = sample.lease {
         py.detach(|| lease.acknowledge());
-        wait_for(py, &mut engine.safe(), None)?;
+        // The caller has the items: should that not be safe, they come again when the store is opened again.
+        let safe = engine.safe();
+        let mut told = Box::pin(async move {
+            let _ = safe.await;
+            Ok::<(), Error>(())
+        });
+        wait_for(py, &mut told, None)?;
     }
     Ok(batch)
 }

@@ -25,6 +25,13 @@ class Durability(StrEnum):
     DISK = "disk"
 
 
+_DEFAULT = (engram.Table("replay"),)
+"""What is served where nothing is said."""
+
+_CHECKPOINT_BYTES = 4 << 30
+"""Bytes of the log after which a checkpoint is written, too."""
+
+
 def serve(
     *,
     tables: Annotated[
@@ -55,19 +62,23 @@ def serve(
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
     with failures(), _signalled() as stop:
-        described = [engram.Table("replay")] if tables is None else read_tables(tables)
+        described = None if tables is None else read_tables(tables)
         if path is None:
-            opened = engram.Store(described, seed=seed)
+            opened = engram.Store(_DEFAULT if described is None else described, seed=seed)
         else:
             with reading(path) as progress:
                 opened = engram.Store.open(
                     path,
-                    described,
+                    described or (),
                     durability=durability.value,
                     checkpoint_interval=checkpoint_interval or None,
+                    checkpoint_bytes=_CHECKPOINT_BYTES if checkpoint_interval else None,
                     seed=seed,
                     progress=progress,
                 )
+            if described is None and not opened.tables:
+                for table in _DEFAULT:
+                    opened.create_table(table)
         with (
             opened as store,
             engram.Server(

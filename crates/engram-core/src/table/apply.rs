@@ -200,7 +200,8 @@ impl TableState {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
         item.times_sampled = item.times_sampled.saturating_sub(1);
-        self.num_unique_samples -= u64::from(item.times_sampled == 0);
+        let unique = u64::from(item.times_sampled == 0);
+        self.num_unique_samples = self.num_unique_samples.saturating_sub(unique);
         if item.is_hidden() {
             item.leases &= !HIDDEN;
             let rank = item.rank();

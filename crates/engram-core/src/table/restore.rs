@@ -168,6 +168,13 @@ impl Restore {
         let visible = |slot: &Slot| !contents.items[*slot as usize].is_hidden();
         let mut by_age: Vec<Slot> = (0..contents.slots).filter(visible).collect();
         by_age.sort_unstable_by_key(|slot| contents.items[*slot as usize].seq);
+        let seq = |slot: &Slot| contents.items[*slot as usize].seq;
+        if by_age.windows(2).any(|two| seq(&two[0]) == seq(&two[1])) {
+            return Err(Error::InvalidArgument(format!(
+                "table `{}` was saved with two items of one number",
+                state.options.name
+            )));
+        }
         let rank = |slot: Slot| -> Rank { contents.items[slot as usize].rank() };
         let selectors = [&mut contents.sampler, &mut contents.remover];
         for (selector, order) in selectors.into_iter().zip(self.orders) {
@@ -207,8 +214,8 @@ impl Restore {
 }
 
 impl TableState {
-    /// The same table with other options and another clock, of which `clock` gives the reading: items that
-    /// these do not allow have left, oldest first.
+    /// The same table with other options and another clock, of which `clock` gives the reading; what has none was
+    /// inserted `now`. Items that these do not allow have left, oldest first.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the options make no sense; what [`TableOptions::check_item`]
@@ -217,6 +224,7 @@ impl TableState {
         mut self,
         options: TableOptions,
         clock: &dyn Fn(u64) -> u64,
+        now: u64,
         trash: &mut Trash,
     ) -> Result<Self> {
         let snapshot = self.snapshot();
@@ -234,7 +242,7 @@ impl TableState {
                 touched: item.touched,
                 times_sampled: item.times_sampled,
                 leases: item.leases,
-                inserted_at: clock(item.inserted_at.unwrap_or_default()),
+                inserted_at: item.inserted_at.map_or(now, clock),
             })?;
         }
         for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {

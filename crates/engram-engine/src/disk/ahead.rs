@@ -24,6 +24,10 @@ pub(super) struct Block {
 }
 
 impl Block {
+    pub(super) fn of(bytes: Vec<u8>) -> Self {
+        Self { bytes, start: 0 }
+    }
+
     pub(super) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..]
     }

@@ -23,7 +23,7 @@ const ALIGNED: usize = 4096;
 #[derive(Debug)]
 pub(super) struct DirectFile {
     /// As everybody has it: for the last bytes, which fill no block.
-    file: File,
+    file: Arc<File>,
     direct: Arc<File>,
     block: Block,
     /// Where the block goes.
@@ -83,7 +83,7 @@ impl DirectFile {
             .open(path)
         {
             Ok(direct) => Ok(Self {
-                file,
+                file: Arc::new(file),
                 direct: Arc::new(direct),
                 block: Block::new(),
                 place: 0,
@@ -96,7 +96,7 @@ impl DirectFile {
     /// Gives the full block to the disk, and goes on with another.
     fn hand_over(&mut self) -> io::Result<()> {
         if self.worker.is_none() {
-            self.worker = Some(Worker::new(&self.direct)?);
+            self.worker = Some(Worker::new(&self.direct, &self.file)?);
         }
         let Some(worker) = &mut self.worker else {
             return Ok(());
@@ -115,14 +115,20 @@ impl DirectFile {
 }
 
 impl Worker {
-    fn new(file: &Arc<File>) -> io::Result<Self> {
+    fn new(direct: &Arc<File>, plain: &Arc<File>) -> io::Result<Self> {
         let (full, blocks) = sync_channel::<(Block, u64)>(2);
         let (tell, done) = sync_channel(4);
-        let file = Arc::clone(file);
+        let (direct, plain) = (Arc::clone(direct), Arc::clone(plain));
         let thread = thread::Builder::new().name("engram-blocks".into());
         let thread = thread.spawn(move || {
             for (mut block, place) in blocks {
-                let written = file.write_all_at(block.filled(), place);
+                // Some file systems open such files, and write none.
+                let written = match direct.write_all_at(block.filled(), place) {
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                        plain.write_all_at(block.filled(), place)
+                    }
+                    written => written,
+                };
                 block.len = 0;
                 if tell.send(written.map(|()| block)).is_err() {
                     return;

@@ -162,6 +162,13 @@ impl Journal {
         self.tell(|pending| pending.next_log(number, file, moment))
     }
 
+    /// Leaves out the number of a change.
+    pub(crate) fn leave_out_a_number(&self) {
+        let mut pending = self.pending.lock();
+        pending.close();
+        pending.count_change();
+    }
+
     /// Bytes of the log that is being written.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.pending.lock().log.usage().bytes

@@ -28,7 +28,16 @@ pub(crate) enum Name {
     Unfinished,
 }
 
+/// The greatest number that a file is looked at under.
+const MOST: u64 = 1 << 62;
+
 impl Name {
+    /// What a file is, or was to be, or was before it was set aside.
+    pub(crate) fn ever(name: &str) -> Option<Self> {
+        let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
+        Self::of(name.strip_suffix(LOST).unwrap_or(name))
+    }
+
     /// `None` for files that are not ours.
     pub(crate) fn of(name: &str) -> Option<Self> {
         if let Some(name) = name.strip_suffix(UNFINISHED) {
@@ -36,9 +45,9 @@ impl Name {
         }
         let number = |prefix: &str| {
             let digits = name.strip_prefix(prefix)?;
-            let number = digits.parse().ok()?;
+            let number: u64 = digits.parse().ok()?;
             // As we write it, so that each has one name.
-            (digits == format!("{number:010}")).then_some(number)
+            (digits == format!("{number:010}") && number <= MOST).then_some(number)
         };
         number(CHECKPOINT)
             .map(Self::Checkpoint)

@@ -11,6 +11,8 @@ use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
 use engram_core::{Error, Result, TableState};
 
+use crate::clock::BEGINNING;
+
 use super::bytes::Damage;
 use super::checkpoint::Logs;
 use super::file::{FileHead, Kind, NoHead, VERSION, record_bytes};
@@ -44,10 +46,10 @@ impl Moment {
     }
 
     /// Where the store's clock goes on: what passed while nobody had it open counts, unless the system's clock
-    /// went back. That of a new store begins with 0.
+    /// went back. That of a new store begins where it says.
     fn resumed(self) -> u64 {
         if self == Self::default() {
-            return 0;
+            return BEGINNING;
         }
         let passed = Self::new(0).system.saturating_sub(self.system);
         let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
@@ -69,6 +71,8 @@ pub(crate) struct Recovered {
     /// Logs that were replayed, and where the last ends.
     pub(crate) replayed: Vec<u64>,
     pub(crate) torn: Option<u64>,
+    /// Whole records after that, which are set aside.
+    pub(crate) torn_whole: u64,
     /// Something is lost: files that were not used are to be set aside.
     pub(crate) repaired: bool,
     /// By their number.
@@ -183,6 +187,24 @@ pub(crate) fn recover(
     });
     let logs: Vec<u64> = logs.collect();
     let there = (checkpoints.as_slice(), logs.as_slice());
+    let mut found = read(files, there, repair, progress)?;
+    // No number is given again, not even of a file that was not finished, or is set aside.
+    for name in names.iter().filter_map(|name| Name::ever(name)) {
+        match name {
+            Name::Checkpoint(number) => found.checkpoint = found.checkpoint.max(number),
+            Name::Log(number) => found.log = found.log.max(number),
+            Name::Unfinished => {}
+        }
+    }
+    Ok(found)
+}
+
+fn read(
+    files: &dyn Files,
+    there: (&[u64], &[u64]),
+    repair: bool,
+    progress: Progress<'_>,
+) -> Result<Recovered> {
     match attempt(files, there, false, progress) {
         Err(Trouble::Damaged(Damage(why)) | Trouble::Lost(Damage(why))) if repair => {
             match attempt(files, there, true, progress) {
@@ -205,19 +227,19 @@ fn attempt(
     progress: Progress<'_>,
 ) -> Result<Recovered, Trouble> {
     let mut notes = Vec::new();
-    let mut reader = Reader::new(files, checkpoints, logs, repair, progress);
-    let needs = checkpoints.iter().filter_map(|number| {
-        let scan = reader
-            .open(&checkpoint_name(*number), Kind::Checkpoint, *number)
-            .ok()?;
-        Some((*number, first_logs(scan).ok()?))
-    });
-    let needs: Vec<(u64, Logs)> = needs.collect();
     for number in checkpoints.iter().rev() {
         let reader = Reader::new(files, checkpoints, logs, repair, progress);
         match reader.read_from(*number, logs) {
             Ok(mut recovered) => {
                 notes.append(&mut recovered.notes);
+                let mut reader = Reader::new(files, checkpoints, logs, repair, progress);
+                reader.out.store = recovered.store;
+                let needs = checkpoints.iter().filter_map(|number| {
+                    let name = checkpoint_name(*number);
+                    let scan = reader.open(&name, Kind::Checkpoint, *number).ok()?;
+                    Some((*number, first_logs(scan).ok()?))
+                });
+                let needs: Vec<(u64, Logs)> = needs.collect();
                 return Ok(Recovered {
                     needs,
                     notes,
@@ -286,6 +308,7 @@ impl<'a> Reader<'a> {
             needs: Vec::new(),
             replayed: Vec::new(),
             torn: None,
+            torn_whole: 0,
             repaired: false,
             tables: BTreeMap::new(),
             choosing: HashMap::new(),
@@ -382,7 +405,11 @@ impl<'a> Reader<'a> {
     fn read_all(mut self, logs: &[u64]) -> Result<Recovered, Trouble> {
         self.total = 2 * self.bytes(logs);
         for log in logs {
-            self.load_chunks(*log, &Ranges::default())?;
+            match self.load_chunks(*log, &Ranges::default()) {
+                // Changes are made up to there.
+                Err(Trouble::Damaged(_)) if self.repair => {}
+                outcome => outcome?,
+            }
         }
         self.replay(logs, 1, 1)?;
         Ok(self.finish())

@@ -71,8 +71,18 @@ impl Reader<'_> {
                 Ok(Err(End::Whole)) => return Ok(None),
                 Ok(Err(End::Torn { place, why })) => {
                     let left = scan.len() - place;
+                    let whole = scan.count_rest();
+                    let rest = if whole == 0 {
+                        "which nobody was told of".into()
+                    } else {
+                        self.out.torn_whole = whole;
+                        format!(
+                            "{whole} whole records among them: if the machine did not lose power, they were acknowledged, \
+                             and the file was damaged since"
+                        )
+                    };
                     self.out.notes.push(format!(
-                        "{name} ends at byte {place}: {why}; {left} bytes follow, which nobody was told of"
+                        "{name} ends at byte {place}: {why}; {left} bytes follow, {rest}"
                     ));
                     return Ok(Some(place));
                 }

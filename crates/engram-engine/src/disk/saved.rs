@@ -162,7 +162,25 @@ fn step(scan: &mut Scan) -> Result<Option<(u32, &[u8])>, Damage> {
     }
 }
 
+/// Nothing is counted so far: what was saved above it was not ours.
+const MOST: u64 = 1 << 62;
+
 fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
+    let logs = logs_unchecked(take)?;
+    let numbers = [
+        logs.first,
+        logs.first_change,
+        logs.moment.clock,
+        logs.next_serial,
+        logs.next_table,
+    ];
+    if numbers.iter().any(|number| *number > MOST) {
+        return Damage::new(format!("its numbers make no sense: {numbers:?}"));
+    }
+    Ok(logs)
+}
+
+fn logs_unchecked(take: &mut Take<'_>) -> Result<Logs, Damage> {
     Ok(Logs {
         first: take.u64()?,
         first_change: take.u64()?,

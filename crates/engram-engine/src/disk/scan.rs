@@ -11,6 +11,9 @@ use super::files::Read;
 /// Records begin at multiples of it.
 const STEP: u64 = 8;
 
+/// Bytes that are searched for records that pass.
+const SEARCHED: u64 = 64 << 20;
+
 /// A file's records, in order, up to the first that does not pass.
 #[derive(Debug)]
 pub(crate) struct Scan {
@@ -140,6 +143,19 @@ impl Scan {
         Ok(false)
     }
 
+    /// Counts the records that pass from here on, be there more places that do not.
+    pub(crate) fn count_rest(&mut self) -> u64 {
+        let (mut count, mut most) = (0, SEARCHED);
+        loop {
+            while let Ok(Ok(_)) = self.next() {
+                count += 1;
+            }
+            if !self.search(&mut most).unwrap_or(false) {
+                return count;
+            }
+        }
+    }
+
     /// The body of a record that passed before, as it is now.
     pub(crate) fn body_at(&self, place: u64, bytes: usize) -> Result<Vec<u8>, Damage> {
         let mut record = vec![0; bytes];
@@ -168,16 +184,24 @@ impl Scan {
             // It goes on elsewhere.
             self.end();
         }
-        let mut rest = self.block.filled().get(at..).unwrap_or_default().to_vec();
+        let rest = self.block.filled().get(at..).unwrap_or_default().to_vec();
         self.from = self.place;
-        loop {
-            let block = std::mem::take(&mut self.block);
-            self.block = self.next_block(block)?.behind(&rest);
-            if self.block.filled().len() >= bytes {
-                return Ok(0);
-            }
-            rest = self.block.filled().to_vec();
+        let block = std::mem::take(&mut self.block);
+        let block = self.next_block(block)?.behind(&rest);
+        if block.filled().len() >= bytes {
+            self.block = block;
+            return Ok(0);
         }
+        // A record of several blocks; the file has them.
+        let mut all = Vec::with_capacity(bytes + BLOCK);
+        all.extend_from_slice(block.filled());
+        let mut done = block;
+        while all.len() < bytes {
+            done = self.next_block(done)?;
+            all.extend_from_slice(done.filled());
+        }
+        self.block = Block::of(all);
+        Ok(0)
     }
 
     /// What follows the block, which is done with.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use engram_core::{Error, OpSink, Result, Snapshot, TableOptions, TableState, Trash, Volatile};
@@ -21,6 +21,7 @@ use super::log_writer::LogWriter;
 use super::names::{LOST, Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
 use super::recover::{Moment, Progress, Recovered, recover};
+use super::scan::Scan;
 
 /// How a store lives on disk.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +45,8 @@ pub(crate) struct Storage {
     /// Let go of when the store is closed.
     lock: Mutex<Option<File>>,
     closing: AtomicBool,
+    /// Bytes of earlier logs since the last checkpoint.
+    since: AtomicU64,
 }
 
 /// What is on disk.
@@ -126,7 +129,7 @@ impl Storage {
         repair: bool,
         progress: Progress<'_>,
     ) -> Result<Opened> {
-        fs::create_dir_all(path).map_err(|error| unusable(path, &error))?;
+        make(path).map_err(|error| unusable(path, &error))?;
         let lock = lock(path)?;
         let files = Arc::new(SystemFiles::new(path.to_path_buf()));
         let found = recover(&*files, repair, progress)?;
@@ -146,6 +149,15 @@ impl Storage {
         // A checkpoint may know of changes that were not written when the machine stopped.
         let next_change = found.next_change.max(last.unwrap_or_default() + 1);
         let has_gap = next_change > found.next_change;
+        let aside = if found.repaired {
+            unused(&*files, &found)
+        } else {
+            Ok(Vec::new())
+        };
+        let aside = aside.map_err(|error| failed(&*files, "cannot be listed", &error))?;
+        let replayed = found.logs.iter().map(|log| log.usage());
+        let replayed = replayed.filter(|log| found.replayed.contains(&log.log));
+        let since: u64 = replayed.map(|log| log.bytes).sum();
         let store = found.store.unwrap_or(entropy | 1);
         let log = found.log + 1;
         let journal = Journal::new(
@@ -168,6 +180,8 @@ impl Storage {
         let thread = thread.map_err(|error| failed(&*files, "a thread cannot be begun", &error))?;
         let (good, unread): (Vec<_>, Vec<_>) =
             (found.needs.iter()).partition(|(number, _)| Some(*number) == found.from);
+        // The others are set aside.
+        let unread = if found.repaired { Vec::new() } else { unread };
         let needs = |checkpoints: Vec<&(u64, Logs)>| {
             let needs = checkpoints
                 .iter()
@@ -189,6 +203,7 @@ impl Storage {
             thread: Mutex::new(Some(thread)),
             lock: Mutex::new(lock),
             closing: AtomicBool::new(false),
+            since: AtomicU64::new(since),
         };
         for (id, table) in &mut found.tables {
             table.set_sink(storage.sink(*id));
@@ -210,6 +225,13 @@ impl Storage {
             // Replay would look for the changes that are missing.
             opened.checkpoint_before_use()?;
         }
+        let files = &*opened.storage.files;
+        for name in aside {
+            let lost = format!("{name}{LOST}");
+            files
+                .rename(&name, &lost)
+                .map_err(|error| failed(files, "cannot be written", &error))?;
+        }
         Ok(opened)
     }
 
@@ -223,7 +245,12 @@ impl Storage {
 
     /// Bytes of the log since the last checkpoint.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.journal.log_bytes()
+        self.since.load(Ordering::Relaxed) + self.journal.log_bytes()
+    }
+
+    /// Leaves out the number of a change: a checkpoint from before cannot be gone on from without what only the next has.
+    pub(crate) fn leave_out_a_number(&self) {
+        self.journal.leave_out_a_number();
     }
 
     /// Tells that a table was created.
@@ -261,6 +288,8 @@ impl Storage {
             self.journal.next_log(log, file, Moment::new(clock))
         }))?;
         let Look { tables, next_table } = look;
+        let ended = mark.needed.last().map_or(0, |log| log.bytes);
+        self.since.fetch_add(ended, Ordering::Relaxed);
         let sparse = mark.needed.iter().filter(|usage| usage.is_sparse());
         let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
         books.log += 1;
@@ -302,6 +331,7 @@ impl Storage {
             .map_err(|error| failed(files, "a checkpoint cannot be written", &error))?;
         books.checkpoint = number;
         books.good.insert(number, Needs::of(&logs));
+        self.since.store(0, Ordering::Relaxed);
         self.retire(&mut books);
         Ok(Checkpoint {
             number,
@@ -322,11 +352,15 @@ impl Storage {
         self.journal.write_all()?;
         for log in books.unsynced..=current {
             match self.files.sync(&log_name(log)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    self.journal.give_up(&error);
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    // Other errors come before anything is tried, such as too many open files.
+                    if is_lost(&error) {
+                        self.journal.give_up(&error);
+                    }
                     return Err(failed(&*self.files, "changes cannot be synced", &error));
                 }
-                _ => {}
+                Ok(()) => {}
             }
         }
         books.unsynced = current;
@@ -340,7 +374,7 @@ impl Storage {
                 break;
             };
             let oldest = *oldest;
-            if self.files.remove(&checkpoint_name(oldest)).is_err() {
+            if !self.remove(&checkpoint_name(oldest)) {
                 return;
             }
             books.good.remove(&oldest);
@@ -356,7 +390,7 @@ impl Storage {
                 .partition::<BTreeMap<_, _>, _>(|(number, _)| *number < oldest);
             books.unread = rest;
             for (number, needs) in old {
-                if self.files.remove(&checkpoint_name(number)).is_err() {
+                if !self.remove(&checkpoint_name(number)) {
                     books.unread.insert(number, needs);
                 }
             }
@@ -371,9 +405,27 @@ impl Storage {
         for name in self.files.list().unwrap_or_default() {
             if let Some(Name::Log(log)) = Name::of(&name)
                 && !is_needed(log)
+                && self.is_ours(&name)
             {
                 let _ = self.files.remove(&name);
             }
+        }
+    }
+
+    /// Removes a file; whether it is gone.
+    fn remove(&self, name: &str) -> bool {
+        match self.files.remove(name) {
+            Ok(()) => true,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
+    /// Whether a file is of this store, or of none.
+    fn is_ours(&self, name: &str) -> bool {
+        match self.files.open(name).and_then(Scan::new) {
+            Ok(Ok(scan)) => scan.head.store == self.store,
+            Ok(Err(_)) => true,
+            Err(_) => false,
         }
     }
 
@@ -423,34 +475,81 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
             files.remove(&name)?;
         }
     }
-    if found.repaired {
-        set_aside(files, found)?;
-    } else if let (Some(torn), Some(log)) = (found.torn, found.replayed.last()) {
+    if let (Some(torn), Some(log), false) = (found.torn, found.replayed.last(), found.repaired) {
+        if found.torn_whole > 0 {
+            keep_rest(files, &log_name(*log), torn)?;
+        }
         files.cut(&log_name(*log), torn)?;
     }
-    for log in &found.replayed {
-        files.sync(&log_name(*log))?;
+    for log in found.logs.iter().map(|log| log.usage().log) {
+        files.sync(&log_name(log))?;
     }
     files.sync_names()
 }
 
-/// Gives other names to files that are not used any more, though they may hold what was acknowledged.
-fn set_aside(files: &dyn Files, found: &Recovered) -> io::Result<()> {
+/// Copies what is about to be cut off.
+fn keep_rest(files: &dyn Files, name: &str, from: u64) -> io::Result<()> {
+    let file = files.open(name)?;
+    let len = file.len()?;
+    let mut out = files.create(&format!("{name}{LOST}"))?;
+    let mut place = from;
+    while place < len {
+        let left = usize::try_from(len - place).unwrap_or(usize::MAX);
+        let mut some = vec![0; left.min(1 << 20)];
+        file.read_at(&mut some, place)?;
+        out.append(&[&some])?;
+        place += some.len() as u64;
+    }
+    out.sync()
+}
+
+/// Whether what was written may be gone.
+fn is_lost(error: &io::Error) -> bool {
+    let known = [
+        rustix::io::Errno::IO,
+        rustix::io::Errno::NOSPC,
+        rustix::io::Errno::DQUOT,
+    ];
+    let known = known.map(rustix::io::Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_none_or(|code| known.contains(&code))
+}
+
+/// Makes a directory, whose name is safe then.
+fn make(path: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+    fs::create_dir_all(path)?;
+    for made in missing {
+        let parent = made.parent().filter(|parent| *parent != Path::new(""));
+        // Where that may not be, the directory itself still is synced.
+        let _ = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+    }
+    Ok(())
+}
+
+/// Files that are not used any more, though they may hold what was acknowledged.
+fn unused(files: &dyn Files, found: &Recovered) -> io::Result<Vec<String>> {
     let holds_chunks = |log: u64| {
         let usages = found.logs.iter().map(|log| log.usage());
         usages
             .filter(|usage| usage.used > 0)
             .any(|usage| usage.log == log)
     };
-    for name in files.list()? {
-        let is_used = match Name::of(&name) {
-            Some(Name::Checkpoint(number)) => Some(number) == found.from,
-            Some(Name::Log(log)) => found.replayed.contains(&log) || holds_chunks(log),
-            _ => true,
-        };
-        if !is_used {
-            files.rename(&name, &format!("{name}{LOST}"))?;
+    let from = found
+        .needs
+        .iter()
+        .find(|(number, _)| Some(*number) == found.from);
+    let needed = |log: u64| {
+        from.is_some_and(|(_, logs)| logs.needed.iter().any(|(needed, _)| *needed == log))
+    };
+    let mut names = files.list()?;
+    names.retain(|name| match Name::of(name) {
+        Some(Name::Checkpoint(number)) => Some(number) != found.from,
+        Some(Name::Log(log)) => {
+            !(found.replayed.contains(&log) || holds_chunks(log) || needed(log))
         }
-    }
-    Ok(())
+        _ => false,
+    });
+    Ok(names)
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engram_core::{Error, Lsn, Result, TableOptions, TableState, Trash};
+use engram_core::{Error, Result, TableOptions, TableState, Trash, Volatile};
 
-use super::{Engine, Home, taken};
+use super::{Engine, Home, closed as closed_error, taken};
 use crate::clock::SystemClock;
 use crate::disk::{Checkpoint, Look, Progress, Storage, StorageOptions, read_directory};
 use crate::table::Table;
@@ -65,6 +65,14 @@ fn unknown(name: &str, there: &[&str]) -> Error {
     ))
 }
 
+/// A table's options, with the limits that it has now.
+fn current(state: &TableState) -> TableOptions {
+    TableOptions {
+        limits: state.stats().limiter.limits.clone(),
+        ..TableOptions::clone(state.options())
+    }
+}
+
 impl Engine {
     /// An engine that lives in a directory, with the tables that are there and those of `tables` that are not.
     /// A table that is there takes the options given here, be they other than before; it goes on with its own
@@ -98,9 +106,9 @@ impl Engine {
         let states = std::mem::take(&mut opened.tables);
         let mut kept = Vec::with_capacity(states.len());
         for (number, state) in states {
-            let known = state.options();
+            // As it is, its limits included.
+            let known = current(&state);
             if opening.drop.contains(&known.name) {
-                opened.storage.dropped(number);
                 changed = true;
                 continue;
             }
@@ -110,18 +118,22 @@ impl Engine {
                 Some(options) => TableOptions { seed, ..options },
                 None => TableOptions {
                     name,
-                    ..TableOptions::clone(known)
+                    ..known.clone()
                 },
             };
-            if options == **known {
-                kept.push((number, state));
-            } else {
-                changed = true;
-                kept.push((
-                    number,
-                    state.with_options(options, &|at| at, &mut Trash::default())?,
-                ));
-            }
+            kept.push((
+                number,
+                if options == known {
+                    state
+                } else {
+                    changed = true;
+                    // Should another table not fit, nothing has happened to this one.
+                    let mut state = state;
+                    state.set_sink(Arc::new(Volatile));
+                    let trash = &mut Trash::default();
+                    state.with_options(options, &|at| at, opened.clock, trash)?
+                },
+            ));
         }
         let clock = Arc::new(SystemClock::from(opened.clock));
         let home = Home::Disk {
@@ -129,17 +141,24 @@ impl Engine {
             next_table: AtomicU64::new(opened.next_table),
         };
         let engine = Self::at(home, clock, entropy);
-        for (number, state) in kept {
+        for (number, mut state) in kept {
             let sink = engine.sink(number);
+            if state.last_lsn() < sink.last() {
+                state.reach(sink.last());
+            }
+            state.set_sink(Arc::clone(&sink));
             let table = Table::with(state, number, Arc::clone(&engine.clock), sink);
             let name = table.options().name.clone();
             engine.tables.write().insert(name, Arc::new(table));
         }
+        if changed {
+            if let Home::Disk { storage, .. } = &engine.home {
+                storage.leave_out_a_number();
+            }
+            engine.checkpoint()?;
+        }
         for options in given.into_values() {
             engine.create_table(options)?;
-        }
-        if changed {
-            engine.checkpoint()?;
         }
         Ok((engine, opened.notes))
     }
@@ -182,12 +201,19 @@ impl Engine {
             }
             let options = TableOptions {
                 name,
-                ..TableOptions::clone(state.options())
+                ..current(&state)
             };
-            tables.push(self.adopt(state.with_options(options, &clock, trash)?));
+            tables.push(self.adopt(state.with_options(options, &clock, now, trash)?));
         }
-        if matches!(self.home, Home::Disk { .. }) {
+        // Another checkpoint in between would not have them.
+        let one_at_a_time = self.checkpoints.lock();
+        if let Home::Disk { storage, .. } = &self.home {
+            storage.leave_out_a_number();
             self.checkpoint_with(&tables)?;
+        }
+        let closed = self.closed.read();
+        if *closed {
+            return Err(closed_error());
         }
         let mut here = self.tables.write();
         let names: Vec<String> = tables
@@ -200,9 +226,15 @@ impl Engine {
                     storage.dropped(table.number());
                 }
             }
-            return Err(taken(name));
+            let error = taken(name);
+            drop((here, closed));
+            if matches!(self.home, Home::Disk { .. }) {
+                self.checkpoint_with(&[])?;
+            }
+            return Err(error);
         }
         here.extend(names.iter().cloned().zip(tables));
+        drop((here, closed, one_at_a_time));
         Ok((names, found.notes))
     }
 
@@ -213,7 +245,7 @@ impl Engine {
             Home::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
         };
         let sink = self.sink(number);
-        state.reach(Lsn(sink.last().0));
+        state.reach(sink.last());
         state.set_sink(Arc::clone(&sink));
         Arc::new(Table::with(state, number, Arc::clone(&self.clock), sink))
     }
@@ -224,6 +256,7 @@ impl Engine {
     /// [`Error::InvalidArgument`] for an engine without a directory; [`Error::Storage`] where it cannot be written;
     /// [`Error::Closed`].
     pub fn checkpoint(&self) -> Result<Checkpoint> {
+        let _one_at_a_time = self.checkpoints.lock();
         self.checkpoint_with(&[])
     }
 

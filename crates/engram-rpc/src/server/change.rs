@@ -38,7 +38,7 @@ pub(super) fn serve(
         // Changes that are made and not safe yet: their callers hear of them in order.
         let mut made = FuturesOrdered::new();
         let mut is_over = false;
-        loop {
+        while !(is_over && made.is_empty()) {
             let reply = tokio::select! {
                 () = stopping.wait() => {
                     let _ = replies.send(Err(stopping.status())).await;
@@ -72,7 +72,6 @@ pub(super) fn serve(
                     // The caller is gone, or does not speak the protocol. tonic tells it.
                     Err(status) => Err(status),
                 },
-                else => return,
             };
             let failed = reply.is_err();
             if replies.send(reply).await.is_err() || failed {
