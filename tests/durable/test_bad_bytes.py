@@ -51,10 +51,18 @@ def some(path, kind):
     return found if len(found) == 1 else [found[0], found[-1]]
 
 
-def torn(path, record, why):
-    """What is said of a log whose records end there."""
-    left = path.stat().st_size - record.place
-    return f"{path.name} ends at byte {record.place}: {why}; {left} bytes follow, which nobody was told of"
+def torn(path, record, why, whole):
+    """What is said of a log whose records end there; `whole` is the file as it was."""
+    size = path.stat().st_size
+    after = [each for each in records.records(whole) if each.place > record.place]
+    after = sum(each.body_place + len(each.body) <= size for each in after)
+    rest = "which nobody was told of"
+    if after:
+        rest = (
+            f"{after} whole records among them: if the machine did not lose power, they were acknowledged, "
+            "and the file was damaged since"
+        )
+    return f"{path.name} ends at byte {record.place}: {why}; {size - record.place} bytes follow, {rest}"
 
 
 def test_these_files_have_records_of_all_kinds(tmp_path):
@@ -79,7 +87,7 @@ def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
         for damage, why in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
             damage(damaged / FIRST)
-            note = torn(damaged / FIRST, record, why)
+            note = torn(damaged / FIRST, record, why, path / FIRST)
             assert state(damaged) == (words, first_values, (note,))
             with open_kinds(damaged) as store:
                 store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
@@ -112,7 +120,8 @@ def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
             damage(damaged / FIRST)
             there = files(damaged)
             what = f"changes {missing} to {last} are missing before {SECOND}"
-            with raises(StorageError, f"{damaged}: {what} ({torn(damaged / FIRST, record, why)})"):
+            note = torn(damaged / FIRST, record, why, path / FIRST)
+            with raises(StorageError, f"{damaged}: {what} ({note})"):
                 open_kinds(damaged)
             assert files(damaged) == there
     (damaged / FIRST).write_bytes((path / FIRST).read_bytes())

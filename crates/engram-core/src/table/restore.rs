@@ -215,7 +215,8 @@ impl Restore {
 
 impl TableState {
     /// The same table with other options and another clock, of which `clock` gives the reading; what has none was
-    /// inserted `now`. Items that these do not allow have left, oldest first.
+    /// inserted `now`. Items that these do not allow have left, oldest first. Limits that were set since it was made stay,
+    /// unless the options have others than before.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the options make no sense; what [`TableOptions::check_item`]
@@ -229,7 +230,9 @@ impl TableState {
     ) -> Result<Self> {
         let snapshot = self.snapshot();
         let mut counters = snapshot.counters.clone();
-        counters.limiter.limits = options.limits.clone();
+        if options.limits != self.options.limits {
+            counters.limiter.limits = options.limits.clone();
+        }
         let mut restore = Restore::new(Arc::new(options), Arc::clone(&self.sink), counters)?;
         for item in snapshot.items() {
             restore.item(SavedItem {

@@ -12,6 +12,8 @@ use std::path::Path;
 
 use engram_core::{Error, Result};
 
+use crate::clock::BEGINNING;
+
 use super::bytes::Take;
 use super::file::{FileHead, Kind, record_bytes};
 use super::files::Files;
@@ -170,7 +172,7 @@ fn opening(
         repaired: found.repaired,
         checkpoint: found.from,
         changes: found.next_change.saturating_sub(1),
-        age: found.resumed(),
+        age: found.resumed().saturating_sub(BEGINNING),
         tables,
     };
     Ok((opening, found.store))

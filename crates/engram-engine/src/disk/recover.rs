@@ -411,7 +411,8 @@ impl<'a> Reader<'a> {
                 outcome => outcome?,
             }
         }
-        self.replay(logs, 1, 1)?;
+        let first = logs.first().copied().unwrap_or_default();
+        self.replay(logs, first, 1)?;
         Ok(self.finish())
     }
 

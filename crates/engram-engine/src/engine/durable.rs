@@ -65,14 +65,6 @@ fn unknown(name: &str, there: &[&str]) -> Error {
     ))
 }
 
-/// A table's options, with the limits that it has now.
-fn current(state: &TableState) -> TableOptions {
-    TableOptions {
-        limits: state.stats().limiter.limits.clone(),
-        ..TableOptions::clone(state.options())
-    }
-}
-
 impl Engine {
     /// An engine that lives in a directory, with the tables that are there and those of `tables` that are not.
     /// A table that is there takes the options given here, be they other than before; it goes on with its own
@@ -106,8 +98,7 @@ impl Engine {
         let states = std::mem::take(&mut opened.tables);
         let mut kept = Vec::with_capacity(states.len());
         for (number, state) in states {
-            // As it is, its limits included.
-            let known = current(&state);
+            let known = TableOptions::clone(state.options());
             if opening.drop.contains(&known.name) {
                 changed = true;
                 continue;
@@ -201,7 +192,7 @@ impl Engine {
             }
             let options = TableOptions {
                 name,
-                ..current(&state)
+                ..TableOptions::clone(state.options())
             };
             tables.push(self.adopt(state.with_options(options, &clock, now, trash)?));
         }
