@@ -227,9 +227,9 @@ impl Storage {
         }
         let files = &*opened.storage.files;
         for name in aside {
-            let lost = format!("{name}{LOST}");
+            let set_aside = format!("{name}{LOST}");
             files
-                .rename(&name, &lost)
+                .rename(&name, &set_aside)
                 .map_err(|error| failed(files, "cannot be written", &error))?;
         }
         Ok(opened)
