@@ -17,6 +17,7 @@ from living import FLUSHED, NAMES, QUEUE, STREAM, STREAMED, Calls, all_values, m
 
 from engram import Store, Table, selectors
 from engram.errors import EngramError
+from engram.rate_limiters import MinSize
 
 FAULTS = (
     "refused",
@@ -271,6 +272,7 @@ class Killing:
         with Store.open(copy, tables, durability="none") as store:
             values = {name: all_values(store, name) for name in (STREAM, QUEUE)}
             for name, said in found.items():
+                store.set_rate_limiter(name, MinSize(1))
                 difference = self.compare_items(store, name, Contents.of(said)) if is_known else {}
                 if difference:
                     self.describe(f"items of table {name}: {difference}")

@@ -244,7 +244,8 @@ def test_a_log_that_is_not_there(made, tmp_path):
 def test_a_first_log_that_is_not_there(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
     (path / FIRST).unlink()
-    refused(path, f"{path}: {FIRST} is missing")
+    last = records.records(path / SECOND)[0].u64(0) - 1
+    refused(path, f"{path}: changes 1 to {last} are missing before {SECOND}")
 
 
 # --- records that nobody has written so ----------------------------------------------------------

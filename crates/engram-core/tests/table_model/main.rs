@@ -8,18 +8,20 @@
 
 mod model;
 mod record;
+mod saved;
 
 use std::sync::Arc;
 
-use engram_core::table::{Counters, Restore, SESSION_IDLE, SavedItem};
+use engram_core::table::SESSION_IDLE;
 use engram_core::{
     Admission, Chunk, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind, SessionNumber,
-    Snapshot, TableOptions, TableState, Trash,
+    TableOptions, TableState, Trash,
 };
 use model::{Leased, Model};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use record::{Op, Recorder, chunks, trajectory};
+use saved::Saved;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
@@ -400,20 +402,8 @@ impl Pair {
     /// So does replaying onto a table restored from a snapshot what was recorded since.
     fn check_restore(&mut self, (saved, since): (Saved, usize)) {
         let sink = Arc::new(Recorder::default());
-        let options = Arc::clone(self.table.options());
-        let mut restore = Restore::new(options, sink.clone(), saved.counters).unwrap();
-        for item in saved.items {
-            restore.item(item).unwrap();
-        }
-        for (order, of_sampler) in saved.orders.into_iter().zip([true, false]) {
-            if let Some(order) = order {
-                restore.order(of_sampler, order);
-            }
-        }
-        for (number, used) in saved.sessions {
-            restore.session(number, used);
-        }
-        self.check_copy(restore.finish().unwrap(), &sink, since);
+        let copy = saved.restore(Arc::clone(self.table.options()), sink.clone());
+        self.check_copy(copy, &sink, since);
     }
 
     fn check_copy(&mut self, mut copy: TableState, sink: &Recorder, since: usize) {
@@ -436,39 +426,6 @@ impl Pair {
                 Some((draw.key, draw.times_sampled, probability))
             };
             assert_eq!(next(&mut copy), next(&mut self.table));
-        }
-    }
-}
-
-/// What a checkpoint keeps of a table.
-struct Saved {
-    counters: Counters,
-    items: Vec<SavedItem>,
-    orders: [Option<Vec<u32>>; 2],
-    sessions: Vec<(SessionNumber, u64)>,
-}
-
-impl Saved {
-    fn of(snapshot: &Snapshot) -> Self {
-        let items = snapshot.items().map(|item| SavedItem {
-            item: NewItem {
-                key: item.key,
-                trajectory: item.trajectory.clone(),
-                priority: item.priority,
-            },
-            seq: item.seq,
-            touched: item.touched,
-            times_sampled: item.times_sampled,
-            leases: item.leases,
-            inserted_at: item.inserted_at.unwrap_or_default(),
-        });
-        let mut sessions: Vec<_> = snapshot.sessions().collect();
-        sessions.sort_unstable_by_key(|(_, used)| *used);
-        Self {
-            counters: snapshot.counters.clone(),
-            items: items.collect(),
-            orders: snapshot.orders(),
-            sessions,
         }
     }
 }

@@ -68,9 +68,9 @@ pub(crate) struct Recovered {
     /// The checkpoint that it came from, and what every checkpoint there says that it needs, as far as it can be read.
     pub(crate) from: Option<u64>,
     pub(crate) needs: Vec<(u64, Logs)>,
-    /// Logs that were replayed, and where the last ends.
+    /// Logs that were replayed, and which of them is to be cut off where.
     pub(crate) replayed: Vec<u64>,
-    pub(crate) torn: Option<u64>,
+    pub(crate) torn: Option<(u64, u64)>,
     /// Whole records after that, which are set aside.
     pub(crate) torn_whole: u64,
     /// Something is lost: files that were not used are to be set aside.

@@ -40,8 +40,11 @@ impl Reader<'_> {
         for number in logs {
             let noted = self.out.notes.len();
             match self.replay_log(*number, &mut next) {
-                Ok(torn) => {
-                    self.out.torn = torn;
+                Ok((begun, torn)) => {
+                    // One of chunks alone may follow.
+                    if begun || torn.is_some() {
+                        self.out.torn = torn.map(|place| (*number, place));
+                    }
                     replayed.push(*number);
                 }
                 Err(Trouble::Damaged(Damage(why)) | Trouble::Lost(Damage(why))) if self.repair => {
@@ -59,8 +62,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Makes the changes of a log; returns where it is torn.
-    fn replay_log(&mut self, number: u64, next: &mut u64) -> Result<Option<u64>, Trouble> {
+    /// Makes the changes of a log; returns whether it has any, and where it is torn.
+    fn replay_log(&mut self, number: u64, next: &mut u64) -> Result<(bool, Option<u64>), Trouble> {
         let name = log_name(number);
         let mut scan = self.open(&name, Kind::Log, number)?;
         let mut known = Known::default();
@@ -68,7 +71,7 @@ impl Reader<'_> {
         loop {
             let record = match scan.next() {
                 Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
-                Ok(Err(End::Whole)) => return Ok(None),
+                Ok(Err(End::Whole)) => return Ok((begun, None)),
                 Ok(Err(End::Torn { place, why })) => {
                     let left = scan.len() - place;
                     let whole = scan.count_rest();
@@ -84,7 +87,7 @@ impl Reader<'_> {
                     self.out.notes.push(format!(
                         "{name} ends at byte {place}: {why}; {left} bytes follow, {rest}"
                     ));
-                    return Ok(Some(place));
+                    return Ok((begun, Some(place)));
                 }
                 Ok(Ok(record)) => record,
             };

@@ -385,13 +385,13 @@ impl Storage {
             .first_key_value()
             .map_or(0, |(number, _)| *number);
         if books.good.len() >= self.options.keep.max(1) {
-            let (old, rest) = std::mem::take(&mut books.unread)
-                .into_iter()
-                .partition::<BTreeMap<_, _>, _>(|(number, _)| *number < oldest);
-            books.unread = rest;
-            for (number, needs) in old {
-                if !self.remove(&checkpoint_name(number)) {
-                    books.unread.insert(number, needs);
+            for name in self.files.list().unwrap_or_default() {
+                if let Some(Name::Checkpoint(number)) = Name::of(&name)
+                    && number < oldest
+                    && self.is_ours(&name)
+                    && self.remove(&name)
+                {
+                    books.unread.remove(&number);
                 }
             }
         }
@@ -475,11 +475,11 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
             files.remove(&name)?;
         }
     }
-    if let (Some(torn), Some(log), false) = (found.torn, found.replayed.last(), found.repaired) {
+    if let (Some((log, torn)), false) = (found.torn, found.repaired) {
         if found.torn_whole > 0 {
-            keep_rest(files, &log_name(*log), torn)?;
+            keep_rest(files, &log_name(log), torn)?;
         }
-        files.cut(&log_name(*log), torn)?;
+        files.cut(&log_name(log), torn)?;
     }
     for log in found.logs.iter().map(|log| log.usage().log) {
         files.sync(&log_name(log))?;

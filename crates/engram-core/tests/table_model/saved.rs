@@ -1,0 +1,56 @@
+//! What a checkpoint keeps of a table.
+
+use std::sync::Arc;
+
+use engram_core::table::{Counters, Restore, SavedItem};
+use engram_core::{NewItem, OpSink, SessionNumber, Snapshot, TableOptions, TableState};
+
+/// What a checkpoint keeps of a table.
+pub(crate) struct Saved {
+    counters: Counters,
+    items: Vec<SavedItem>,
+    orders: [Option<Vec<u32>>; 2],
+    sessions: Vec<(SessionNumber, u64)>,
+}
+
+impl Saved {
+    pub(crate) fn of(snapshot: &Snapshot) -> Self {
+        let items = snapshot.items().map(|item| SavedItem {
+            item: NewItem {
+                key: item.key,
+                trajectory: item.trajectory.clone(),
+                priority: item.priority,
+            },
+            seq: item.seq,
+            touched: item.touched,
+            times_sampled: item.times_sampled,
+            leases: item.leases,
+            inserted_at: item.inserted_at.unwrap_or_default(),
+        });
+        let mut sessions: Vec<_> = snapshot.sessions().collect();
+        sessions.sort_unstable_by_key(|(_, used)| *used);
+        Self {
+            counters: snapshot.counters.clone(),
+            items: items.collect(),
+            orders: snapshot.orders(),
+            sessions,
+        }
+    }
+
+    /// The table that it was.
+    pub(crate) fn restore(self, options: Arc<TableOptions>, sink: Arc<dyn OpSink>) -> TableState {
+        let mut restore = Restore::new(options, sink, self.counters).unwrap();
+        for item in self.items {
+            restore.item(item).unwrap();
+        }
+        for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
+            if let Some(order) = order {
+                restore.order(of_sampler, order);
+            }
+        }
+        for (number, used) in self.sessions {
+            restore.session(number, used);
+        }
+        restore.finish().unwrap()
+    }
+}
