@@ -58,6 +58,8 @@ struct Books {
     log: u64,
     /// Logs before this one are synced.
     unsynced: u64,
+    /// Nothing is removed yet: files are to be set aside first.
+    keeps_all: bool,
     /// Checkpoints that are good, and what they need.
     good: BTreeMap<u64, Needs>,
     /// Checkpoints that are there and were not read whole: they stay, with what they need.
@@ -193,6 +195,7 @@ impl Storage {
                 checkpoint: found.checkpoint,
                 log,
                 unsynced: log,
+                keeps_all: found.repaired,
                 good: needs(good),
                 unread: needs(unread),
             }),
@@ -232,6 +235,7 @@ impl Storage {
                 .rename(&name, &set_aside)
                 .map_err(|error| failed(files, "cannot be written", &error))?;
         }
+        opened.storage.books.lock().keeps_all = false;
         Ok(opened)
     }
 
@@ -369,6 +373,9 @@ impl Storage {
 
     /// Removes what no checkpoint that is kept needs. Where that fails, the next does it.
     fn retire(&self, books: &mut Books) {
+        if books.keeps_all {
+            return;
+        }
         while books.good.len() > self.options.keep.max(1) {
             let Some((oldest, _)) = books.good.first_key_value() else {
                 break;
