@@ -68,8 +68,9 @@ def stood_still(runs: list[Phases], pauses: Pauses) -> str:
     for phase in runs[0]:
         logs = [run[phase][REFERENCE] for run in runs]
         spans = [(log[0, 0], log[-1].sum()) for log in logs]
-        share = sum(pauses.within(*span) for span in spans) / sum(end - begin for begin, end in spans)
-        shares.append(f"{phase}: {share:.2%}")
+        length = sum(end - begin for begin, end in spans)
+        share = sum(pauses.within(*span) for span in spans) / length
+        shares.append(f"{phase}: {share:.2%} of {length:.1f} s")
     return "; ".join(shares)
 
 
