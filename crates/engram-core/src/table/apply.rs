@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::item::{HIDDEN, Item, NewItem, Slot};
 use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
+use crate::selector::TableRng;
 use crate::table::{Contents, ITEM_OVERHEAD, TableState, Trash};
 
 impl TableState {
@@ -16,6 +17,11 @@ impl TableState {
     pub fn record_choice(&mut self) {
         let op = TableOp::Choose { rng: &self.rng };
         self.last_lsn = self.sink.append(&self.options.name, &op);
+    }
+
+    /// Makes the table's random choices.
+    pub fn generator(&self) -> &TableRng {
+        &self.rng
     }
 
     /// Applies a recorded change without recording it again: how a journal is replayed.

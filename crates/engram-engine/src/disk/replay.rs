@@ -187,8 +187,11 @@ impl Reader<'_> {
                     if let Some(table) = self.out.tables.get_mut(&id).filter(|_| applies) {
                         change.check(table.options())?;
                         let chosen = self.out.choosing.remove(&id);
-                        if let Change::Choose(rng) = change {
-                            self.out.choosing.insert(id, rng);
+                        // One that says where the generator is anyway changes nothing.
+                        if let Change::Choose(rng) = &change
+                            && rng != table.generator()
+                        {
+                            self.out.choosing.insert(id, rng.clone());
                             continue;
                         }
                         let trash = &mut Trash::default();

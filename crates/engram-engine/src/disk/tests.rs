@@ -1,5 +1,7 @@
 //! Stores whose machine loses power at any write.
 
+use engram_core::selector::TableRng;
+use engram_core::{TableOp, Trash};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -33,6 +35,28 @@ fn live_with_power_cuts(seed: u64) -> (usize, u64) {
         past.words.retain(|(_, lsn), _| *lsn < next);
     }
     (compared, cuts)
+}
+
+/// Of a choice, the power left what was chosen, and not what for.
+#[test]
+fn where_a_generator_is_counts_as_a_change() {
+    let files = PowerFiles::of(&[]);
+    let mut past = Past::default();
+    let mut opened = begin(&files, 1).unwrap();
+    past.work(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
+    let table = opened.tables.get_mut(&1).unwrap();
+    table.end_leases(&mut Trash::default());
+    let chosen = TableRng::seed_from_u64(1);
+    let sink = opened.storage.sink(1);
+    sink.append("", &TableOp::Choose { rng: &chosen });
+    drop(opened);
+    for _ in 0..2 {
+        let opened = begin(&files, 1).unwrap();
+        let last = opened.tables[&1].last_lsn();
+        drop(opened);
+        let found = look(&files).unwrap();
+        assert_eq!(found.tables[&1].last_lsn(), last);
+    }
 }
 
 #[test]
