@@ -176,9 +176,9 @@ def has_no_room_for_chunks(path, durability):
     die()
 
 
-def alone(call, path, durability):
+def alone(call, path, durability, file=__file__):
     """Lets one of those run until it is killed; returns what it printed."""
-    arguments = [sys.executable, __file__, call.__name__, str(path), durability]
+    arguments = [sys.executable, file, call.__name__, str(path), durability]
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")

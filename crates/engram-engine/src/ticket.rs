@@ -50,6 +50,13 @@ impl InsertTicket {
         }
     }
 
+    /// Whether the table has them all, as far as this ticket knows: what it fails with from then on says why that is
+    /// not safe now, and may be asked again.
+    #[must_use]
+    pub fn is_applied(&self) -> bool {
+        matches!(self.state, InsertState::Applied(_))
+    }
+
     /// Withdraws the items that are not in yet; returns how many those were.
     #[must_use]
     pub fn withdraw(mut self) -> usize {

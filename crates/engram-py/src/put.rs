@@ -83,15 +83,17 @@ fn put_into(
     if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
         return Ok(None);
     }
-    if !py.detach(|| outbox.finish(ANSWER)) && outbox.in_flight() > 0 {
-        let unsure = (numbers.iter().zip(options))
-            .filter(|(number, _)| outbox.in_flight_to(**number) > 0)
-            .map(|(_, table)| format!("`{}`", table.name));
+    let heard = py.detach(|| outbox.finish(ANSWER));
+    let unsure = (numbers.iter().zip(options))
+        .filter(|(number, _)| outbox.unsettled_of(**number) > 0)
+        .map(|(_, table)| format!("`{}`", table.name));
+    let unsure: Vec<_> = unsure.collect();
+    if !heard && !unsure.is_empty() {
         let text = format!(
             "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
             link.client.address(),
             timeout.seconds(),
-            unsure.collect::<Vec<_>>().join(", ")
+            unsure.join(", ")
         );
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }
@@ -99,6 +101,6 @@ fn put_into(
     enter(py, || outbox.settle())?;
     let taken = numbers
         .iter()
-        .map(|number| outbox.in_flight_to(*number) == 0);
+        .map(|number| outbox.unsettled_of(*number) == 0);
     Ok(Some(taken.collect()))
 }

@@ -22,8 +22,10 @@ pub(crate) struct Progress {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Per table: items sent, and items settled.
-    tables: Vec<(u64, u64)>,
+    /// One per table.
+    counts: Vec<Counts>,
+    /// Why what the tables have cannot be made safe at the moment.
+    problem: Option<Error>,
     errors: VecDeque<Error>,
     /// Items that those errors refused.
     refused: u64,
@@ -31,38 +33,57 @@ struct State {
     lost: Vec<u32>,
 }
 
+/// Items of a writer for a table, which are numbered from 1 on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    sent: u64,
+    /// That the table has, as far as is known: they may not be safe there.
+    taken: u64,
+    settled: u64,
+}
+
+impl Counts {
+    fn in_flight(&self) -> u64 {
+        self.sent - self.taken.max(self.settled)
+    }
+
+    fn unsettled(&self) -> u64 {
+        self.sent - self.settled
+    }
+}
+
 impl Progress {
     pub(crate) fn add_table(&self) {
-        self.state.lock().tables.push((0, 0));
+        self.state.lock().counts.push(Counts::default());
     }
 
     pub(crate) fn count_sent(&self, table: u32, items: u64) {
-        self.state.lock().tables[table as usize].0 += items;
+        self.state.lock().counts[table as usize].sent += items;
+    }
+
+    fn sum(&self, of: impl Fn(&Counts) -> u64) -> usize {
+        let items = self.state.lock().counts.iter().map(of).sum();
+        u64::try_into(items).unwrap_or(usize::MAX)
+    }
+
+    /// Items sent that no table has yet, as far as is known.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.sum(Counts::in_flight)
     }
 
     /// Items sent and not settled.
-    pub(crate) fn in_flight(&self) -> usize {
-        let state = self.state.lock();
-        let unsettled: u64 = state
-            .tables
-            .iter()
-            .map(|(sent, settled)| sent - settled)
-            .sum();
-        usize::try_from(unsettled).unwrap_or(usize::MAX)
+    pub(crate) fn unsettled(&self) -> usize {
+        self.sum(Counts::unsettled)
     }
 
-    pub(crate) fn in_flight_to(&self, table: u32) -> u64 {
-        let (sent, settled) = self.state.lock().tables[table as usize];
-        sent - settled
+    pub(crate) fn unsettled_of(&self, table: u32) -> u64 {
+        self.state.lock().counts[table as usize].unsettled()
     }
 
-    /// The table of the oldest unsettled item, or so.
+    /// The table of the oldest item in flight, or so.
     pub(crate) fn waits_for(&self) -> Option<u32> {
         let state = self.state.lock();
-        let waiting = state
-            .tables
-            .iter()
-            .position(|(sent, settled)| sent > settled);
+        let waiting = (state.counts.iter()).position(|counts| counts.in_flight() > 0);
         waiting.and_then(|table| u32::try_from(table).ok())
     }
 
@@ -79,6 +100,11 @@ impl Progress {
             state.refused = 0;
         }
         error
+    }
+
+    /// Why what the tables have cannot be made safe, if anybody has said so since somebody asked last.
+    pub(crate) fn take_problem(&self) -> Option<Error> {
+        self.state.lock().problem.take()
     }
 
     /// The table has a successor.
@@ -199,6 +225,17 @@ impl Sending {
     }
 }
 
+impl Sending {
+    fn lane(&self, table: &str) -> Result<usize, Error> {
+        let known = (self.lanes.iter()).position(|lane| lane.table == table);
+        known.ok_or_else(|| {
+            Error::Payload(format!(
+                "the server has items for table `{table}`, which this writer does not use"
+            ))
+        })
+    }
+}
+
 impl Talk for Sending {
     type Command = Command;
     type Out = pb::InsertRequest;
@@ -225,6 +262,10 @@ impl Talk for Sending {
         for lane in &mut self.lanes {
             lane.said = lane.settled;
         }
+        // What was not settled may be gone.
+        for counts in &mut self.progress.state.lock().counts {
+            counts.taken = counts.settled;
+        }
         self.told = Told::default();
         self.parcel = Parcel::default();
         self.requests.clear();
@@ -247,17 +288,23 @@ impl Talk for Sending {
     }
 
     fn heard(&mut self, message: pb::InsertReply) -> Result<(), Error> {
+        for taken in message.taken {
+            let at = self.lane(&taken.table)?;
+            let mut state = self.progress.state.lock();
+            let counts = &mut state.counts[at];
+            counts.taken = counts.taken.max(taken.number.min(counts.sent));
+            if let Some(problem) = taken.problem {
+                state.problem = Some(error_in(problem));
+            }
+        }
         for settled in message.settled {
-            let known = (self.lanes.iter()).position(|lane| lane.table == settled.table);
-            let Some(at) = known else {
-                return Err(Error::Payload(format!(
-                    "the server settled items for table `{}`, which this writer does not use",
-                    settled.table
-                )));
-            };
+            let at = self.lane(&settled.table)?;
             let count = self.lanes[at].settle(settled.number);
             let mut state = self.progress.state.lock();
-            state.tables[at].1 += count;
+            state.counts[at].settled += count;
+            if count > 0 {
+                state.problem = None;
+            }
             if let Some(error) = settled.error {
                 state.refused += count;
                 let error = error_in(error);
@@ -277,7 +324,7 @@ impl Talk for Sending {
 
     fn fail(&mut self, error: &Error) {
         self.given_up = true;
-        let left = self.progress.in_flight();
+        let left = self.progress.unsettled();
         let error = match error {
             Error::Unavailable(text) => {
                 Error::Unavailable(format!("{text}; {left} items are not acknowledged"))

@@ -21,8 +21,8 @@ const EXPLAIN: Duration = Duration::from_millis(500);
 /// How long a writer that goes waits for what it has said to arrive.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Items sent and not yet settled. As a future: ready when at most [`RemoteOutbox::wait_for`] of
-/// them are left.
+/// Items sent that their tables do not have yet, as far as is known. As a future: ready when at most
+/// [`RemoteOutbox::wait_for`] of them are left; if that is none, when they are as safe as the server's store promises.
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
@@ -95,13 +95,13 @@ impl RemoteOutbox {
         &self.tables[number as usize]
     }
 
-    /// Items sent and not yet settled.
+    /// Items sent that no table has yet, as far as the writer has been told.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.progress.in_flight()
     }
 
-    /// Items sent that no table has, as far as the writer has been told.
+    /// As [`RemoteOutbox::in_flight`], with those that were refused.
     #[must_use]
     pub fn items_left(&self) -> usize {
         self.progress.items_left()
@@ -186,15 +186,23 @@ impl Future for RemoteOutbox {
         let this = self.get_mut();
         this.progress.waker.register(context.waker());
         this.settle()?;
-        if this.progress.in_flight() <= this.allowed {
+        let done = match this.allowed {
+            0 => this.progress.unsettled() == 0,
+            allowed => this.progress.in_flight() <= allowed,
+        };
+        if done {
             return Poll::Ready(Ok(()));
         }
-        Poll::Pending
+        // They go on being written; who waits hears that they are not.
+        match this.progress.take_problem() {
+            Some(problem) => Poll::Ready(Err(problem)),
+            None => Poll::Pending,
+        }
     }
 }
 
 impl RemoteOutbox {
-    /// Withdraws what is not settled. If true, [`RemoteOutbox::in_flight`] is final; otherwise the
+    /// Withdraws what is not settled. If true, [`RemoteOutbox::unsettled_of`] is final; otherwise the
     /// server has not answered `within` that time, and may have taken what is in flight.
     pub fn finish(&mut self, within: Duration) -> bool {
         self.commands = None;
@@ -212,10 +220,10 @@ impl RemoteOutbox {
         false
     }
 
-    /// Items for one table that are sent and not settled.
+    /// Items for one table that are sent and not settled: not as safe there as the server's store promises.
     #[must_use]
-    pub fn in_flight_to(&self, table: u32) -> u64 {
-        self.progress.in_flight_to(table)
+    pub fn unsettled_of(&self, table: u32) -> u64 {
+        self.progress.unsettled_of(table)
     }
 }
 

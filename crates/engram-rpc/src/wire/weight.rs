@@ -137,7 +137,10 @@ impl Weighed for pb::InsertRequest {
 }
 
 impl Weighed for pb::InsertReply {
-    const FIELDS: &'static [Field] = &[many::<pb::Settled>(1, &[text(1), one(3, ERROR)])];
+    const FIELDS: &'static [Field] = &[
+        many::<pb::Settled>(1, &[text(1), one(3, ERROR)]),
+        many::<pb::Taken>(2, &[text(1), one(3, ERROR)]),
+    ];
 }
 
 impl Weighed for pb::SampleRequest {

@@ -83,8 +83,14 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         number: 9,
         error,
     });
+    let taken = [Some(unknown()), None].map(|problem| pb::Taken {
+        table: "table".into(),
+        number: 9,
+        problem,
+    });
     let reply = pb::InsertReply {
         settled: settled.into(),
+        taken: taken.into(),
     };
     add(Kind::InsertReply, reply.encode_to_vec());
     for reply in [

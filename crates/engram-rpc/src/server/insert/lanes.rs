@@ -27,8 +27,10 @@ pub(super) struct Batch {
     load: Load,
     /// Of its items, those that its writer has not heard to be in.
     untold: usize,
-    /// Of its items, those that were not in when it was last looked at.
+    /// Of its items, those that were not in, or not safe there, when it was last looked at.
     left: usize,
+    /// Those that were not in.
+    out: usize,
     outcome: Option<Outcome>,
     /// Tells batches apart.
     id: u64,
@@ -53,6 +55,7 @@ impl Batch {
             number,
             untold: load.items,
             left: load.items,
+            out: load.items,
             load,
             outcome: None,
             id: 0,
@@ -67,10 +70,53 @@ impl Batch {
     }
 }
 
+/// A table's batches, in order.
+#[derive(Debug, Default)]
+struct Queue {
+    batches: VecDeque<Batch>,
+    /// Batches at the front that are in, and wait to be safe there.
+    inside: usize,
+    /// The last number that was told to be in.
+    taken: u64,
+}
+
+impl Queue {
+    fn find(&mut self, id: u64) -> Option<&mut Batch> {
+        let at = self.batches.binary_search_by_key(&id, |batch| batch.id);
+        self.batches.get_mut(at.ok()?)
+    }
+
+    /// The number up to which items are in, unless that has been told.
+    fn taken(&mut self) -> Option<u64> {
+        let is_in = |batch: &Batch| batch.out == 0 || batch.outcome.is_some();
+        while self.batches.get(self.inside).is_some_and(is_in) {
+            self.inside += 1;
+        }
+        let some = self.batches.get(self.inside);
+        let some = some.filter(|batch| batch.out < batch.load.items);
+        let last = match some {
+            Some(batch) => batch.number - batch.out as u64,
+            None => self.batches.get(self.inside.checked_sub(1)?)?.number,
+        };
+        if last <= self.taken {
+            return None;
+        }
+        self.taken = last;
+        Some(last)
+    }
+
+    /// The first batch, if it has ended, and how.
+    fn next_ended(&mut self) -> Option<(Batch, Outcome)> {
+        let outcome = self.batches.front_mut()?.outcome.take()?;
+        self.inside = self.inside.saturating_sub(1);
+        Some((self.batches.pop_front()?, outcome))
+    }
+}
+
 /// What waits, table by table, in order; and what its writer has yet to hear.
 #[derive(Default)]
 pub(super) struct Lanes {
-    queues: HashMap<Arc<str>, VecDeque<Batch>>,
+    queues: HashMap<Arc<str>, Queue>,
     waits: SelectAll<Wait>,
     backlog: Backlog,
     news: News,
@@ -86,10 +132,11 @@ impl Lanes {
     /// Takes note of items that are in a table's queue.
     pub(super) fn add(&mut self, table: &str, mut batch: Batch, mut ticket: InsertTicket) {
         // Most are served at once.
-        batch.outcome = (&mut ticket).now_or_never().map(outcome_out);
-        batch.id = self.next_id;
-        self.next_id += 1;
-        let (id, left) = (batch.id, batch.left);
+        let outcome = (&mut ticket).now_or_never();
+        // What is in and cannot be made safe now may be later.
+        let is_final = |outcome: &Outcome| outcome.is_ok() || !ticket.is_applied();
+        batch.outcome = outcome.map(outcome_out).filter(is_final);
+        let (id, left) = (self.next_id, batch.left);
         if let Some(table) = self.push(table, batch) {
             let mut wait = Wait::new(table, id, ticket, left);
             // Some of them may be in.
@@ -110,7 +157,9 @@ impl Lanes {
     }
 
     /// Puts a batch behind those of its table; returns the table where it has to be waited for.
-    fn push(&mut self, table: &str, batch: Batch) -> Option<Arc<str>> {
+    fn push(&mut self, table: &str, mut batch: Batch) -> Option<Arc<str>> {
+        batch.id = self.next_id;
+        self.next_id += 1;
         let name = match self.queues.get_key_value(table) {
             Some((name, _)) => Arc::clone(name),
             None if batch.outcome.is_some() => {
@@ -124,6 +173,7 @@ impl Lanes {
         self.queues
             .entry(Arc::clone(&name))
             .or_default()
+            .batches
             .push_back(batch);
         waits.then_some(name)
     }
@@ -146,6 +196,30 @@ impl Lanes {
         match standing {
             Standing::Ended(outcome) => self.settle(&table, id, outcome_out(outcome)),
             Standing::Left(left) => self.advance(&table, id, left),
+            Standing::Out(out) => self.take(&table, id, out),
+            Standing::Unsafe(error) => self.complain(&table, id, &error),
+        }
+    }
+
+    /// Tells how much of a batch is in; one behind another that is not is told of after that.
+    fn take(&mut self, table: &str, id: u64, out: usize) {
+        let Some(queue) = self.queues.get_mut(table) else {
+            return;
+        };
+        if let Some(batch) = queue.find(id) {
+            batch.out = out;
+        }
+        if let Some(number) = queue.taken() {
+            self.news.take(table, number, None);
+        }
+    }
+
+    /// Tells why what is in is not safe: once for all that wait with it.
+    fn complain(&mut self, table: &str, id: u64, error: &Error) {
+        let queue = self.queues.get(table);
+        let first = queue.and_then(|queue| queue.batches.front());
+        if first.is_some_and(|batch| batch.id == id) {
+            self.news.take(table, 0, Some(refusal(error, TEXT)));
         }
     }
 
@@ -154,10 +228,11 @@ impl Lanes {
         let Some(queue) = self.queues.get_mut(table) else {
             return;
         };
-        if let Some(batch) = queue.iter_mut().find(|batch| batch.id == id) {
+        if let Some(batch) = queue.find(id) {
             batch.left = left;
+            batch.out = batch.out.min(left);
         }
-        if let Some(number) = queue.front_mut().and_then(Batch::news) {
+        if let Some(number) = queue.batches.front_mut().and_then(Batch::news) {
             self.tell(table, number, Ok(()));
         }
     }
@@ -166,25 +241,18 @@ impl Lanes {
         let Some(mut queue) = self.queues.remove(table) else {
             return;
         };
-        if let Some(batch) = queue
-            .iter_mut()
-            .find(|batch| batch.id == id && batch.outcome.is_none())
-        {
+        if let Some(batch) = queue.find(id).filter(|batch| batch.outcome.is_none()) {
             batch.outcome = Some(outcome);
         }
-        while let Some(batch) = queue.pop_front() {
-            let Some(outcome) = batch.outcome else {
-                queue.push_front(batch);
-                break;
-            };
+        while let Some((batch, outcome)) = queue.next_ended() {
             self.backlog.remove(&batch.load);
             self.tell(table, batch.number, outcome);
         }
         // What was noted of the next while it was not the first.
-        if let Some(number) = queue.front_mut().and_then(Batch::news) {
+        if let Some(number) = queue.batches.front_mut().and_then(Batch::news) {
             self.tell(table, number, Ok(()));
         }
-        if !queue.is_empty() {
+        if !queue.batches.is_empty() {
             self.queues.insert(Arc::clone(table), queue);
         }
     }

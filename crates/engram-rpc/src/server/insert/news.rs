@@ -20,19 +20,37 @@ const LATEST: usize = 16;
 
 /// News, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct News(VecDeque<pb::Settled>);
+pub(super) struct News {
+    settled: VecDeque<pb::Settled>,
+    /// One per table.
+    taken: Vec<pb::Taken>,
+}
 
 impl News {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.settled.len() + self.taken.len()
+    }
+
+    /// A table has items up to a number, which are not safe yet; why they cannot be now.
+    pub(super) fn take(&mut self, table: &str, number: u64, problem: Option<pb::Error>) {
+        if let Some(news) = self.taken.iter_mut().find(|news| news.table == table) {
+            news.number = news.number.max(number);
+            news.problem = problem.or_else(|| news.problem.take());
+        } else {
+            self.taken.push(pb::Taken {
+                table: table.into(),
+                number,
+                problem,
+            });
+        }
     }
 
     /// A table is done with items up to a number.
     pub(super) fn add(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
-        let mut latest = self.0.iter_mut().rev().take(LATEST);
+        let mut latest = self.settled.iter_mut().rev().take(LATEST);
         match latest.find(|news| news.table == table) {
             Some(last) if last.error.is_none() && error.is_none() => last.number = number,
-            _ => self.0.push_back(pb::Settled {
+            _ => self.settled.push_back(pb::Settled {
                 table: table.into(),
                 number,
                 error,
@@ -45,12 +63,14 @@ impl News {
         let mut bytes = 0;
         let mut settled = Vec::new();
         while bytes < REPLY
-            && let Some(news) = self.0.pop_front()
+            && let Some(news) = self.settled.pop_front()
         {
             bytes += news.encoded_len();
             settled.push(news);
         }
-        (!settled.is_empty()).then_some(pb::InsertReply { settled })
+        let taken = std::mem::take(&mut self.taken);
+        let is_news = !(settled.is_empty() && taken.is_empty());
+        is_news.then_some(pb::InsertReply { settled, taken })
     }
 }
 
@@ -102,6 +122,27 @@ mod tests {
             told.into_iter()
                 .eq(due.map(|(table, number, bad)| (table.into(), number, bad)))
         );
+        assert_eq!(news.next_reply(), None);
+    }
+
+    #[test]
+    fn what_is_in_is_told_once_per_table() {
+        let mut news = News::default();
+        let problem = || Some(refusal(&Error::Storage("full".into()), 100));
+        for (table, number, problem) in [
+            ("a", 3, None),
+            ("b", 1, None),
+            ("a", 0, problem()),
+            ("a", 5, None),
+        ] {
+            news.take(table, number, problem);
+        }
+        assert_eq!(news.len(), 2);
+        let told = news.next_reply().unwrap().taken.into_iter();
+        let told: Vec<_> = told
+            .map(|news| (news.table, news.number, news.problem.is_some()))
+            .collect();
+        assert_eq!(told, [("a".into(), 5, true), ("b".into(), 1, false)]);
         assert_eq!(news.next_reply(), None);
     }
 

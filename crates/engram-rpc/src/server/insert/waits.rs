@@ -1,17 +1,20 @@
-//! Batches that wait for their table: how far each of them is.
+//! Batches that wait for their table, and to be safe there: how far each of them is.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use engram_core::Result;
+use engram_core::{Error, Result};
 use engram_engine::{InsertTicket, Safe};
 use futures_util::{FutureExt as _, Stream};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep};
 
 /// How often items that wait look for others that have expired meanwhile.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// How long to wait before what could not be made safe is asked for again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// A batch's table, its id, and how it stands.
 pub(super) type Progress = (Arc<str>, u64, Standing);
@@ -20,8 +23,12 @@ pub(super) type Progress = (Arc<str>, u64, Standing);
 #[derive(Debug)]
 pub(super) enum Standing {
     Ended(Result<()>),
-    /// So many of its items are not in yet.
+    /// So many of its items are not in yet; the others are not safe yet.
+    Out(usize),
+    /// So many of its items are not in yet; the others are safe.
     Left(usize),
+    /// Why those that are in cannot be made safe now.
+    Unsafe(Error),
 }
 
 /// A batch that waits. As a stream: how it stands, each time that more of it is in, and how it ends.
@@ -31,12 +38,16 @@ pub(super) struct Wait {
     id: u64,
     /// None once it has ended.
     ticket: Option<InsertTicket>,
-    /// Items that were not in yet when it was last told of.
+    /// Items that were not in yet, as was told last.
+    out: usize,
+    /// Items that were not in yet when others were safe, as was told last.
     left: usize,
     /// Fewer are by now; that is told once those that are in are safe.
     news: Option<(usize, Safe)>,
     /// When to ask again where items expire: that removes them, which may make room.
     glances: Option<Interval>,
+    /// After which to ask again whether it is safe.
+    again: Option<Pin<Box<Sleep>>>,
 }
 
 impl Wait {
@@ -52,9 +63,11 @@ impl Wait {
             table,
             id,
             ticket: Some(ticket),
+            out: left,
             left,
             news: None,
             glances,
+            again: None,
         }
     }
 
@@ -82,23 +95,50 @@ impl Stream for Wait {
             return Poll::Ready(None);
         };
         let standing = loop {
-            if let Poll::Ready(outcome) = ticket.poll_unpin(context) {
-                this.ticket = None;
-                break Standing::Ended(outcome);
+            if let Some(again) = &mut this.again {
+                ready!(again.as_mut().poll(context));
+                this.again = None;
             }
+            match ticket.poll_unpin(context) {
+                Poll::Ready(Err(error)) if ticket.is_applied() => {
+                    this.again = Some(Box::pin(sleep(AGAIN)));
+                    break Standing::Unsafe(error);
+                }
+                Poll::Ready(outcome) => {
+                    this.ticket = None;
+                    break Standing::Ended(outcome);
+                }
+                Poll::Pending => {}
+            }
+            if ticket.is_applied() {
+                if this.out == 0 {
+                    return Poll::Pending;
+                }
+                this.out = 0;
+                break Standing::Out(0);
+            }
+            let out = ticket.items_left();
             if this.news.is_none() {
-                let left = ticket.items_left();
-                this.news = (left < this.left).then(|| (left, ticket.table().safe()));
+                this.news = (out < this.left).then(|| (out, ticket.table().safe()));
             }
             if let Some((left, safe)) = &mut this.news {
-                let left = *left;
-                if let Err(error) = ready!(safe.poll_unpin(context)) {
-                    this.ticket = None;
-                    break Standing::Ended(Err(error));
+                match safe.poll_unpin(context) {
+                    Poll::Ready(Ok(())) => {
+                        this.left = *left;
+                        this.out = this.out.min(*left);
+                        this.news = None;
+                        break Standing::Left(this.left);
+                    }
+                    Poll::Ready(Err(error)) => {
+                        this.again = Some(Box::pin(sleep(AGAIN)));
+                        break Standing::Unsafe(error);
+                    }
+                    Poll::Pending if out < this.out => {
+                        this.out = out;
+                        break Standing::Out(out);
+                    }
+                    Poll::Pending => return Poll::Pending,
                 }
-                this.left = left;
-                this.news = None;
-                break Standing::Left(left);
             }
             match &mut this.glances {
                 Some(glances) => ready!(glances.poll_tick(context)),
