@@ -425,10 +425,16 @@ class Store(AnyStore):
         """Ends every waiting call with `ClosedError`, and all tables; may be called again.
 
         What a store with a directory has acknowledged is there when that is opened again.
+
+        Raises:
+            StorageError: Changes could not be written to the directory, as where the disk is full. Nobody was told
+                that they were; the store is closed all the same.
         """
-        super().close()
-        if self._periodic is not None:
-            self._periodic.stop()
+        try:
+            super().close()
+        finally:
+            if self._periodic is not None:
+                self._periodic.stop()
 
     def __repr__(self) -> str:
         try:

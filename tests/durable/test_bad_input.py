@@ -117,10 +117,8 @@ def test_a_directory_that_may_only_be_read(made, tmp_path):
 def test_a_file_that_may_not_be_read(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
     (path / NEW).chmod(0)
-    (path / OLD).chmod(0)
-    why = "cannot be read: Permission denied (os error 13)"
-    text = f"{path}: none of 2 checkpoints can be used: {NEW} is not used: {NEW} {why}; {OLD} is not used: {OLD} {why}"
-    assert opened_by_a_reader(path) == text
+    # It is not damaged: the one before is not to be used in its place.
+    assert opened_by_a_reader(path) == f"{path}: {NEW} cannot be read: Permission denied (os error 13)"
     for name in (OLD, NEW):
         (path / name).chmod(0o644)
     assert state(path) == made[1]
@@ -153,6 +151,88 @@ def test_a_directory_of_another_process(made, tmp_path):
         # Who is killed holds nothing any more.
         holder.kill()
         holder.wait()
+    assert state(path) == made[1]
+
+
+PARENT = """
+import os, sys
+from engram import Store
+store = Store.open(sys.argv[1])
+if os.fork() == 0:
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+os.wait()
+"""
+
+
+@store_is(logged)
+def test_children_do_not_keep_the_directory_of_a_process_that_was_killed(made, tmp_path):
+    path = copied(made[0], tmp_path / "store")
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        with pytest.raises(StorageError, match=f"is in use by process {parent.pid}"):
+            open_kinds(path)
+        parent.kill()
+        parent.wait()
+        # The child is still there.
+        assert state(path) == made[1]
+
+
+MANY_LOGS = """
+import resource, sys
+from engram import Store, Table
+tables = [Table("t", max_size=1_000)]
+with Store.open(sys.argv[1], tables) as store:
+    for value in range(60):
+        store.insert({"x": value}, {"t": 1.0})
+        store.checkpoint()
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+# Standard streams, the directory's lock, a checkpoint and the log at hand, and some room.
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, most))
+with Store.open(sys.argv[1]) as store:
+    print(store.info()["t"].size, store.notes)
+"""
+
+
+def test_many_logs_take_no_more_open_files(tmp_path):
+    command = [sys.executable, "-c", MANY_LOGS, tmp_path / "store"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("60 ()\n", "")
+    assert len(list((tmp_path / "store").glob("log-*"))) > 50
+
+
+FEW_FILES = """
+import os, resource, sys
+from engram import Store
+from engram.errors import StorageError
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+free = os.open(os.devnull, os.O_RDONLY)
+os.close(free)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + int(sys.argv[2]), most))
+try:
+    Store.open(sys.argv[1]).close()
+except StorageError as error:
+    print(error)
+"""
+
+
+@store_is(logged)
+def test_too_few_open_files_are_no_damage(made, tmp_path):
+    path = copied(made[0], tmp_path / "store")
+    there = files(path)
+    said = set()
+    for room in range(8):
+        command = [sys.executable, "-c", FEW_FILES, path, str(room)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        said.add(done.stdout)
+        if not done.stdout:
+            break
+        assert "Too many open files (os error 24)" in done.stdout
+        assert files(path) == there
+    assert any(re.search(r": (checkpoint|log)-\d+ cannot be read: Too many", text) for text in said), said
     assert state(path) == made[1]
 
 

@@ -135,6 +135,8 @@ def is_closed_while_full(path, durability):
     store = open_some(path, durability)
     acknowledged = until_full(store, path)
     print(acknowledged, flush=True)  # noqa: T201, the parent reads it
+    with raises(StorageError, f"changes were not written to {path}: File too large (os error 27)"):
+        store.close()
     store.close()
     die()
 

@@ -231,14 +231,18 @@ impl Engine {
     }
 
     /// Ends every waiting call, and lets nobody in any more. Calling it again does nothing.
-    pub fn close(&self) {
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where changes were not written that should be: they were not acknowledged.
+    pub fn close(&self) -> Result<()> {
         *self.closed.write() = true;
         let tables = std::mem::take(&mut *self.tables.write());
         for table in tables.values() {
             table.close(closed());
         }
-        if let Home::Disk { storage, .. } = &self.home {
-            storage.close();
+        match &self.home {
+            Home::Disk { storage, .. } => storage.close(),
+            _ => Ok(()),
         }
     }
 

@@ -7,6 +7,7 @@ mod disk;
 pub mod engine;
 mod fair;
 pub mod info;
+mod inherited;
 pub mod lease;
 pub mod outbox;
 pub mod session;
@@ -22,6 +23,7 @@ pub use disk::{
 };
 pub use engine::{Engine, Opening, spread, unsent_text};
 pub use info::TableInfo;
+pub use inherited::{Inherited, close_inherited};
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;
 pub use session::Session;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engram_core::Result;
+use engram_engine::close_inherited;
 use engram_engine::{Patience, Waited, wait};
-use engram_rpc::server::close_inherited;
 use pyo3::prelude::*;
 
 use crate::errors;

@@ -192,10 +192,7 @@ impl Store {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.tables(py)? {
-            Tables::Here(engine) => enter(py, || {
-                engine.close();
-                Ok(())
-            }),
+            Tables::Here(engine) => enter(py, || engine.close()),
             Tables::There(link) => {
                 let changed = link.settle_changes(py, 0);
                 py.detach(|| link.client.close());

@@ -9,7 +9,6 @@ mod calls;
 mod change;
 mod connection;
 mod counts;
-mod inherited;
 mod insert;
 mod manage;
 mod metrics;
@@ -33,7 +32,6 @@ use tokio::sync::watch;
 
 use auth::Guard;
 use bind::{Doors, check_address};
-pub use inherited::close_inherited;
 use serve::Serving;
 use service::Service;
 use stopping::Stopping;

@@ -216,15 +216,30 @@ impl Journal {
     /// Fails where nothing more is written.
     fn check(&self, safe: &Safe) -> Result<()> {
         if let Some(problem) = &safe.problem {
-            return Err(Error::Storage(format!(
-                "changes cannot be written to {}: {problem}",
-                self.files.path().display()
-            )));
+            return Err(self.unwritten_error("cannot be written", problem));
         }
         if safe.ended {
             return Err(Error::Closed("the store is closed".into()));
         }
         Ok(())
+    }
+
+    fn unwritten_error(&self, what: &str, problem: &str) -> Error {
+        let path = self.files.path().display();
+        Error::Storage(format!("changes {what} to {path}: {problem}"))
+    }
+
+    /// How it ended, once its thread has.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where something that was told is not written, and should be.
+    pub(crate) fn ended(&self) -> Result<()> {
+        match &self.safe.lock().problem {
+            Some(problem) if self.durability != Durability::None => {
+                Err(self.unwritten_error("were not written", problem))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Says how far the log is.

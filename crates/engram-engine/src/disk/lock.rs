@@ -2,12 +2,30 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use engram_core::{Error, Result};
 
+use crate::inherited::Inherited;
+
 use super::names::LOCK;
 use super::recover::Moment;
+
+/// A directory that this process has. Forked children do not keep it when the process is gone.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+    _inherited: Inherited,
+}
+
+impl Lock {
+    /// Lets others have it.
+    pub(super) fn release(self) {
+        // Children that were forked otherwise than by Python may have it, too.
+        let _ = self.file.unlock();
+    }
+}
 
 pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be used: {error}", path.display()))
@@ -17,7 +35,7 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 ///
 /// # Errors
 /// [`Error::Storage`] where another process has it, or the lock cannot be written.
-pub(super) fn lock(path: &Path) -> Result<File> {
+pub(super) fn lock(path: &Path) -> Result<Lock> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let file = options
@@ -34,7 +52,8 @@ pub(super) fn lock(path: &Path) -> Result<File> {
         .and_then(|()| (&file).rewind())
         .and_then(|()| (&file).write_all(text.as_bytes()));
     written.map_err(|error| unusable(path, &error))?;
-    Ok(file)
+    let _inherited = Inherited::new([file.as_raw_fd()]);
+    Ok(Lock { file, _inherited })
 }
 
 /// Keeps others from taking a directory that is only read, as long as what this returns lives.

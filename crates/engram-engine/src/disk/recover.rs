@@ -110,6 +110,8 @@ pub(super) struct Reader<'a> {
     /// The others: where they are, and whether they are in use.
     others: HashMap<u64, Other>,
     logs: BTreeMap<u64, Loaded>,
+    /// The log that a chunk was read from last: the next is likely there, too, and not all may be open at once.
+    at_hand: Option<(u64, Scan)>,
     /// Goes on without what is lost.
     pub(super) repair: bool,
     progress: Progress<'a>,
@@ -131,7 +133,6 @@ struct Loaded {
     log: Arc<Log>,
     /// All forms that it tells.
     known: Known,
-    scan: Scan,
 }
 
 fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
@@ -276,9 +277,15 @@ pub(super) enum Trouble {
 
 impl Trouble {
     fn told(self, files: &dyn Files) -> Error {
-        let (Self::Damaged(Damage(why)) | Self::Lost(Damage(why)) | Self::Refused(Damage(why))) =
-            self;
+        let Damage(why) = self.into();
         Error::Storage(format!("{}: {why}", files.path().display()))
+    }
+}
+
+impl From<Trouble> for Damage {
+    fn from(trouble: Trouble) -> Self {
+        let (Trouble::Damaged(why) | Trouble::Lost(why) | Trouble::Refused(why)) = trouble;
+        why
     }
 }
 
@@ -328,6 +335,7 @@ impl<'a> Reader<'a> {
             chunks: HashMap::new(),
             others: HashMap::new(),
             logs: BTreeMap::new(),
+            at_hand: None,
             repair,
             progress,
             done: 0,
@@ -338,7 +346,17 @@ impl<'a> Reader<'a> {
 
     pub(super) fn open(&mut self, name: &str, kind: Kind, number: u64) -> Result<Scan, Trouble> {
         let opened = self.files.open(name).and_then(Scan::new);
-        let opened = opened.map_err(|error| Damage(format!("{name} cannot be read: {error}")))?;
+        let opened = opened.map_err(|error| {
+            let why = Damage(format!("{name} cannot be read: {error}"));
+            // What it holds is another matter than that nobody may look, or that too many files are open.
+            match error.kind() {
+                io::ErrorKind::NotFound => Trouble::Damaged(why),
+                _ if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
+                    Trouble::Damaged(why)
+                }
+                _ => Trouble::Refused(why),
+            }
+        })?;
         let scan = opened.map_err(|why| match why {
             NoHead::Damaged(Damage(why)) => Damage(format!("{name}: {why}")).into(),
             NoHead::OtherVersion(version) => Trouble::Refused(Damage(format!(
@@ -477,7 +495,7 @@ impl<'a> Reader<'a> {
                 self.others.insert(serial, other);
             }
         }
-        self.logs.insert(number, Loaded { log, known, scan });
+        self.logs.insert(number, Loaded { log, known });
         Ok(())
     }
 
@@ -487,11 +505,18 @@ impl<'a> Reader<'a> {
             return Ok(Arc::clone(chunk));
         }
         let missing = || Damage(format!("chunk {serial} is missing"));
-        let other = self.others.get_mut(&serial).ok_or_else(missing)?;
+        let other = self.others.get(&serial).ok_or_else(missing)?;
         if let Some(chunk) = other.used.upgrade() {
             return Ok(chunk);
         }
-        let Loaded { log, known, scan } = self.logs.get(&other.log).ok_or_else(missing)?;
+        let number = other.log;
+        let scan = match self.at_hand.take() {
+            Some((at_hand, scan)) if at_hand == number => scan,
+            _ => self.open(&log_name(number), Kind::Log, number)?,
+        };
+        let (_, scan) = self.at_hand.insert((number, scan));
+        let other = self.others.get_mut(&serial).ok_or_else(missing)?;
+        let Loaded { log, known } = self.logs.get(&number).ok_or_else(missing)?;
         let body = scan.body_at(other.place, other.bytes)?;
         let (_, chunk) = known.chunk(&body, |_| true)?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);

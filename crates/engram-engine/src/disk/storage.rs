@@ -15,7 +15,7 @@ use super::checkpoint::{self, Logs, Saved};
 use super::chunk_log::ChunkLog;
 use super::files::{Files, SystemFiles};
 use super::journal::{Durability, Journal, Mark, Start};
-use super::lock::{lock, unusable};
+use super::lock::{Lock, lock, unusable};
 use super::log;
 use super::log_writer::LogWriter;
 use super::names::{LOST, Name, checkpoint_name, log_name};
@@ -43,7 +43,7 @@ pub(crate) struct Storage {
     books: Mutex<Books>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Let go of when the store is closed.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<Lock>>,
     closing: AtomicBool,
     /// Bytes of earlier logs since the last checkpoint.
     since: AtomicU64,
@@ -144,7 +144,7 @@ impl Storage {
         mut found: Recovered,
         options: StorageOptions,
         entropy: u64,
-        lock: Option<File>,
+        lock: Option<Lock>,
     ) -> Result<Opened> {
         settle(&*files, &found).map_err(|error| failed(&*files, "cannot be written", &error))?;
         let last = found.tables.values().map(|table| table.last_lsn().0).max();
@@ -437,23 +437,30 @@ impl Storage {
     }
 
     /// Writes what was told, and ends; a checkpoint under way is given up, if it is not about to be finished.
-    pub(crate) fn close(&self) {
+    /// Does nothing when called again.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] where something could not be written that should be.
+    pub(crate) fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Relaxed);
         self.journal.stop();
+        let mut ended = Ok(());
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
+            ended = self.journal.ended();
         }
         let _books = self.books.lock();
         if let Some(lock) = self.lock.lock().take() {
-            // Children that were forked may have it, too.
-            let _ = lock.unlock();
+            lock.release();
         }
+        ended
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.close();
+        // Nobody is left to hear of it.
+        let _ = self.close();
     }
 }
 

@@ -9,9 +9,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use engram_core::{Error, Result};
+use engram_engine::Inherited;
 
 use super::ServerOptions;
-use super::inherited::Inherited;
 
 /// Refuses to let strangers in by mistake.
 ///
