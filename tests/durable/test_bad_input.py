@@ -232,7 +232,8 @@ def test_too_few_open_files_are_no_damage(made, tmp_path):
             break
         assert "Too many open files (os error 24)" in done.stdout
         assert files(path) == there
-    assert any(re.search(r": (checkpoint|log)-\d+ cannot be read: Too many", text) for text in said), said
+    found = rf"{re.escape(str(path))}: (checkpoint|log)-\d+ cannot be read: Too many"
+    assert any(re.match(found, text) for text in said), said
     assert state(path) == made[1]
 
 

@@ -242,7 +242,7 @@ impl Engine {
         }
         match &self.home {
             Home::Disk { storage, .. } => storage.close(),
-            _ => Ok(()),
+            Home::Memory(_) => Ok(()),
         }
     }
 

@@ -20,6 +20,7 @@ impl TableState {
     }
 
     /// Makes the table's random choices.
+    #[must_use]
     pub fn generator(&self) -> &TableRng {
         &self.rng
     }

@@ -28,6 +28,17 @@ impl Block {
         Self { bytes, start: 0 }
     }
 
+    /// As many bytes, in the same memory.
+    pub(super) fn of_len(mut self, len: usize) -> Self {
+        self.start = 0;
+        self.bytes.resize(len, 0);
+        self
+    }
+
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
     pub(super) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..]
     }

@@ -97,9 +97,7 @@ impl FileHead {
 /// The head of a record whose body lies in several pieces.
 pub(crate) fn record_head(file: u64, place: u64, kind: u32, body: &[&[u8]]) -> [u8; RECORD_HEAD] {
     let len: usize = body.iter().map(|piece| piece.len()).sum();
-    let sum = body
-        .iter()
-        .fold(0, |sum, piece| crc32c::crc32c_append(sum, piece));
+    let sum = sum(body);
     let mut head = [0; RECORD_HEAD];
     head[4..8].copy_from_slice(&kind.to_le_bytes());
     head[8..16].copy_from_slice(&(len as u64).to_le_bytes());
@@ -108,6 +106,11 @@ pub(crate) fn record_head(file: u64, place: u64, kind: u32, body: &[&[u8]]) -> [
     let own = head_sum(&head, place);
     head[..4].copy_from_slice(&own.to_le_bytes());
     head
+}
+
+fn sum(body: &[&[u8]]) -> u32 {
+    body.iter()
+        .fold(0, |sum, piece| crc32c::crc32c_append(sum, piece))
 }
 
 /// Of the head of a record at that place: the same bytes do not pass at another.
@@ -164,9 +167,10 @@ impl RecordHead {
         })
     }
 
-    /// Whether the body is the one that was written.
-    pub(crate) fn fits(&self, body: &[u8]) -> bool {
-        body.len() == self.len && crc32c::crc32c(body) == self.sum
+    /// Whether the body, in pieces, is the one that was written.
+    pub(crate) fn fits(&self, body: &[&[u8]]) -> bool {
+        let len: usize = body.iter().map(|piece| piece.len()).sum();
+        len == self.len && sum(body) == self.sum
     }
 }
 
@@ -218,15 +222,15 @@ mod tests {
         let head = record_head(3, 48, 4, &[&body[..4], &body[4..]]);
         let read = |file, place| RecordHead::read(&head, file, place, 16);
         let good = read(3, 48).unwrap();
-        assert!(good.fits(body) && (good.kind, good.len) == (4, 10));
-        assert!(!good.fits(b"some bytez") && !good.fits(&body[1..]));
+        assert!(good.fits(&[body]) && (good.kind, good.len) == (4, 10));
+        assert!(!good.fits(&[b"some bytez"]) && !good.fits(&[&body[1..]]));
         assert!(read(3, 56).is_err() && read(4, 48).is_err());
         assert!(RecordHead::read(&head, 3, 48, 15).is_err());
         for bit in 0..RECORD_HEAD * 8 {
             let mut head = head;
             head[bit / 8] ^= 1 << (bit % 8);
             let read = RecordHead::read(&head, 3, 48, 16);
-            assert!(!read.is_ok_and(|read| read.fits(body)), "bit {bit}");
+            assert!(!read.is_ok_and(|read| read.fits(&[body])), "bit {bit}");
         }
     }
 }

@@ -52,8 +52,10 @@ pub(super) fn lock(path: &Path) -> Result<Lock> {
         .and_then(|()| (&file).rewind())
         .and_then(|()| (&file).write_all(text.as_bytes()));
     written.map_err(|error| unusable(path, &error))?;
-    let _inherited = Inherited::new([file.as_raw_fd()]);
-    Ok(Lock { file, _inherited })
+    Ok(Lock {
+        _inherited: Inherited::new([file.as_raw_fd()]),
+        file,
+    })
 }
 
 /// Keeps others from taking a directory that is only read, as long as what this returns lives.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engram_core::chunk::Chunk;
@@ -15,15 +15,16 @@ use crate::clock::BEGINNING;
 
 use super::bytes::Damage;
 use super::checkpoint::Logs;
-use super::file::{FileHead, Kind, NoHead, VERSION, record_bytes};
+use super::chunks::{Loaded, Other};
+use super::file::{FileHead, Kind, NoHead, VERSION};
 use super::files::{Files, SystemFiles};
+use super::loads::Loads;
 use super::lock::{lock_to_read, unusable};
 use super::log::Log;
 use super::names::{Name, checkpoint_name, log_name};
 use super::ranges::Ranges;
 use super::saved::{check, first_logs, tables};
 use super::scan::Scan;
-use super::things::{Known, kind};
 
 /// Is told bytes read, and bytes in all, now and then.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
@@ -106,33 +107,19 @@ pub(super) struct Reader<'a> {
     pub(super) files: &'a dyn Files,
     pub(super) out: Recovered,
     /// Chunks that the checkpoint's items refer to.
-    chunks: HashMap<u64, Arc<Chunk>>,
+    pub(super) chunks: HashMap<u64, Arc<Chunk>>,
     /// The others: where they are, and whether they are in use.
-    others: HashMap<u64, Other>,
-    logs: BTreeMap<u64, Loaded>,
+    pub(super) others: HashMap<u64, Other>,
+    pub(super) logs: BTreeMap<u64, Loaded>,
     /// The log that a chunk was read from last: the next is likely there, too, and not all may be open at once.
-    at_hand: Option<(u64, Scan)>,
+    pub(super) at_hand: Option<(u64, Scan)>,
+    pub(super) loads: Loads,
     /// Goes on without what is lost.
     pub(super) repair: bool,
     progress: Progress<'a>,
     done: u64,
     told: u64,
     total: u64,
-}
-
-/// A chunk that no item of the checkpoint refers to: read when a change does.
-struct Other {
-    log: u64,
-    place: u64,
-    bytes: usize,
-    used: Weak<Chunk>,
-}
-
-/// A log whose chunks were looked at.
-struct Loaded {
-    log: Arc<Log>,
-    /// All forms that it tells.
-    known: Known,
 }
 
 fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
@@ -336,6 +323,7 @@ impl<'a> Reader<'a> {
             others: HashMap::new(),
             logs: BTreeMap::new(),
             at_hand: None,
+            loads: Loads::default(),
             repair,
             progress,
             done: 0,
@@ -457,72 +445,6 @@ impl<'a> Reader<'a> {
         let scan = self.open(&name, Kind::Checkpoint, number)?;
         let said = check(scan)?;
         Ok((self.open(&name, Kind::Checkpoint, number)?, said))
-    }
-
-    /// Loads the chunks of a log that are wanted, and notes where the others are.
-    fn load_chunks(&mut self, number: u64, wanted: &Ranges) -> Result<(), Trouble> {
-        let name = log_name(number);
-        let mut scan = self.open(&name, Kind::Log, number)?;
-        let log = Log::new(scan.head.store, number);
-        let mut known = Known::default();
-        loop {
-            let place = scan.place();
-            let record = match scan.next() {
-                Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
-                // What is torn here is told when it is replayed, or missed if it was needed.
-                Ok(Err(_)) => break,
-                Ok(Ok(record)) => record,
-            };
-            let bytes = record_bytes(record.body.len()) as u64;
-            log.add(bytes);
-            self.advance(bytes);
-            if record.kind != kind::CHUNK {
-                known.take(record.kind, record.body)?;
-                continue;
-            }
-            let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
-            self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
-            if let Some(chunk) = chunk {
-                drop(log.hold(&chunk, serial, bytes));
-                self.chunks.insert(serial, Arc::new(chunk));
-            } else {
-                let other = Other {
-                    log: number,
-                    place,
-                    bytes: record_bytes(record.body.len()),
-                    used: Weak::new(),
-                };
-                self.others.insert(serial, other);
-            }
-        }
-        self.logs.insert(number, Loaded { log, known });
-        Ok(())
-    }
-
-    /// A chunk that a change refers to.
-    pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, Damage> {
-        if let Some(chunk) = self.chunks.get(&serial) {
-            return Ok(Arc::clone(chunk));
-        }
-        let missing = || Damage(format!("chunk {serial} is missing"));
-        let other = self.others.get(&serial).ok_or_else(missing)?;
-        if let Some(chunk) = other.used.upgrade() {
-            return Ok(chunk);
-        }
-        let number = other.log;
-        let scan = match self.at_hand.take() {
-            Some((at_hand, scan)) if at_hand == number => scan,
-            _ => self.open(&log_name(number), Kind::Log, number)?,
-        };
-        let (_, scan) = self.at_hand.insert((number, scan));
-        let other = self.others.get_mut(&serial).ok_or_else(missing)?;
-        let Loaded { log, known } = self.logs.get(&number).ok_or_else(missing)?;
-        let body = scan.body_at(other.place, other.bytes)?;
-        let (_, chunk) = known.chunk(&body, |_| true)?;
-        let chunk = Arc::new(chunk.ok_or_else(missing)?);
-        drop(log.hold(&chunk, serial, other.bytes as u64));
-        other.used = Arc::downgrade(&chunk);
-        Ok(chunk)
     }
 
     fn finish(mut self) -> Recovered {

@@ -38,6 +38,12 @@ impl Reader<'_> {
         let mut next = first_change;
         let mut replayed = Vec::new();
         for number in logs {
+            if let Some(loaded) = self.logs.get(number).filter(|loaded| loaded.is_chunks) {
+                let bytes = loaded.log.usage().bytes;
+                self.advance(bytes);
+                replayed.push(*number);
+                continue;
+            }
             let noted = self.out.notes.len();
             match self.replay_log(*number, &mut next) {
                 Ok((begun, torn)) => {

@@ -7,9 +7,25 @@ use super::ahead::{Ahead, BLOCK, Block};
 use super::bytes::Damage;
 use super::file::{FILE_HEAD, FileHead, NoHead, RECORD_HEAD, RecordHead, record_bytes};
 use super::files::Read;
+use super::things::kind;
 
 /// Records begin at multiples of it.
 const STEP: u64 = 8;
+
+/// A chunk's record from this size on may be read by somebody else.
+const LARGE: usize = 16 << 10;
+
+/// Of such a record, what is looked at, if that is enough to know what it is.
+const FRONT: usize = 512;
+
+/// Bytes that are read at once behind records that others read, at first; while none follows, it doubles.
+const WINDOW: usize = 1 << 10;
+
+/// How often it does before all is read again.
+const DOUBLINGS: u32 = 8;
+
+/// Bytes that are announced at once, so that the disk is busy while others read.
+const ANNOUNCED: u64 = 8 << 20;
 
 /// Bytes that are searched for records that pass.
 const SEARCHED: u64 = 64 << 20;
@@ -26,6 +42,20 @@ pub(crate) struct Scan {
     block: Block,
     from: u64,
     ahead: Option<Ahead>,
+    /// Windows since the beginning, or since a record was left to others; none where all is read.
+    windows: Option<u32>,
+    /// What was announced ends here.
+    announced: u64,
+}
+
+/// A large chunk's record, whose body is not read.
+#[derive(Debug)]
+pub(crate) struct Front<'a> {
+    pub(crate) head: RecordHead,
+    /// The first bytes of its body, which nobody has checked, and where they lie.
+    pub(crate) body: &'a [u8],
+    pub(crate) place: u64,
+    pub(crate) file: &'a Arc<dyn Read>,
 }
 
 /// Why a file has no more records.
@@ -67,6 +97,51 @@ impl Scan {
             block: Block::default(),
             from: 0,
             ahead: None,
+            windows: Some(0),
+            announced: 0,
+        }
+    }
+
+    /// The next record, if it is of a large chunk, which is not read then; [`Scan::skip`] goes on behind it.
+    pub(crate) fn front(&mut self) -> io::Result<Option<Front<'_>>> {
+        if self.place + RECORD_HEAD as u64 > self.len {
+            return Ok(None);
+        }
+        let Ok(head) = self.record_head()? else {
+            return Ok(None);
+        };
+        if head.kind != kind::CHUNK || head.len < self.large() {
+            return Ok(None);
+        }
+        let front = FRONT.min(head.len);
+        let at = self.have(RECORD_HEAD + front)? + RECORD_HEAD;
+        Ok(Some(Front {
+            head,
+            body: &self.block.filled()[at..at + front],
+            place: self.place + RECORD_HEAD as u64,
+            file: &self.file,
+        }))
+    }
+
+    /// Tests have no large chunks: in some of their files, all are.
+    fn large(&self) -> usize {
+        if cfg!(test) && self.head.number % 8 == 3 {
+            0
+        } else {
+            LARGE
+        }
+    }
+
+    /// Leaves the next record to somebody else.
+    pub(crate) fn skip(&mut self, head: &RecordHead) {
+        self.place += record_bytes(head.len) as u64;
+        self.ahead = None;
+        self.windows = Some(0);
+        // One such piece is on its way while another is read.
+        while self.announced < (self.place + ANNOUNCED).min(self.len) {
+            let from = self.announced.max(self.place);
+            self.file.announce(from, ANNOUNCED);
+            self.announced = from + ANNOUNCED;
         }
     }
 
@@ -105,7 +180,7 @@ impl Scan {
             Err(Damage(why)) => return torn(why),
         };
         let at = self.have(record_bytes(head.len))? + RECORD_HEAD;
-        if !head.fits(&self.block.filled()[at..at + head.len]) {
+        if !head.fits(&[&self.block.filled()[at..at + head.len]]) {
             return torn(format!(
                 "the checksum of its {} bytes does not fit",
                 head.len
@@ -167,7 +242,7 @@ impl Scan {
         let head = RecordHead::read(&head, self.head.number, place, left)?;
         record.drain(..RECORD_HEAD);
         record.truncate(head.len);
-        if head.fits(&record) {
+        if head.fits(&[&record]) {
             return Ok(record);
         }
         Damage::new(format!("it has changed at byte {place}"))
@@ -184,7 +259,21 @@ impl Scan {
             // It goes on elsewhere.
             self.end();
         }
-        let rest = self.block.filled().get(at..).unwrap_or_default().to_vec();
+        if let Some(windows) = self.windows {
+            self.windows = (windows < DOUBLINGS).then_some(windows + 1);
+            let left = usize::try_from(self.len - self.place).unwrap_or(usize::MAX);
+            let window = bytes.max(WINDOW << windows).min(left);
+            let mut block = std::mem::take(&mut self.block).of_len(window);
+            self.file.read_at(block.room(), self.place)?;
+            self.from = self.place;
+            self.block = block;
+            return Ok(0);
+        }
+        let rest = match &self.ahead {
+            Some(_) => self.block.filled().get(at..).unwrap_or_default().to_vec(),
+            // What comes next begins here.
+            None => Vec::new(),
+        };
         self.from = self.place;
         let block = std::mem::take(&mut self.block);
         let block = self.next_block(block)?.behind(&rest);

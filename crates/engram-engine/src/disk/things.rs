@@ -227,6 +227,26 @@ fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, Damage> {
     })
 }
 
+/// What a log says of a chunk, beside its bytes.
+#[derive(Debug)]
+pub(crate) struct ChunkFacts {
+    origin: Origin,
+    schema: Arc<Schema>,
+    extents: Vec<Extent>,
+}
+
+impl ChunkFacts {
+    pub(crate) fn chunk(self, payload: AlignedBytes) -> Result<Chunk, Damage> {
+        let payload = Payload::Heap(payload);
+        Ok(Chunk::from_parts(
+            self.origin,
+            self.schema,
+            self.extents.into(),
+            payload,
+        )?)
+    }
+}
+
 impl Known {
     /// Takes note of a form; false where the record is something else.
     pub(crate) fn take(&mut self, kind: u32, body: &[u8]) -> Result<bool, Damage> {
@@ -273,6 +293,17 @@ impl Known {
         if !wanted(serial) {
             return Ok((serial, None));
         }
+        let facts = self.chunk_facts(&mut take)?;
+        let mut payload = AlignedBytes::zeroed(take.0.len()).ok_or_else(|| {
+            let bytes = Some(take.0.len());
+            engram_core::Error::out_of_memory(format_args!("chunk {serial}"), bytes)
+        })?;
+        payload.copy_from_slice(take.0);
+        Ok((serial, Some(facts.chunk(payload)?)))
+    }
+
+    /// What a chunk's record says after its serial and before the chunk's bytes.
+    pub(crate) fn chunk_facts(&self, take: &mut Take<'_>) -> Result<ChunkFacts, Damage> {
         let key = take.u64()?;
         let schema = at(&self.schemas, take.u32()?, "schema")?;
         let origin = Origin {
@@ -289,13 +320,11 @@ impl Known {
                 codec: if take.bool()? { Codec::Lz4 } else { Codec::Raw },
             })
         })?;
-        let mut payload = AlignedBytes::zeroed(take.0.len()).ok_or_else(|| {
-            let bytes = Some(take.0.len());
-            engram_core::Error::out_of_memory(format_args!("chunk {serial}"), bytes)
-        })?;
-        payload.copy_from_slice(take.0);
-        let chunk = Chunk::from_parts(origin, schema, extents.into(), Payload::Heap(payload))?;
-        Ok((serial, Some(chunk)))
+        Ok(ChunkFacts {
+            origin,
+            schema,
+            extents,
+        })
     }
 
     /// An item whose trajectory's parts are to be checked.

@@ -241,8 +241,8 @@ fn closing_ends_waiting_calls_with_the_reason() {
     });
     thread::sleep(Duration::from_millis(30));
     engine.drop_table("a").unwrap();
-    engine.close();
-    engine.close();
+    engine.close().unwrap();
+    engine.close().unwrap();
     let reasons = [dropped("a"), Error::Closed("the store is closed".into())];
     for ((table, sampler, inserter), reason) in both.into_iter().zip(reasons) {
         assert_eq!(sampler.join().unwrap(), reason);

@@ -332,7 +332,7 @@ async fn refused_items_are_settled_with_the_tables_error() {
     stream.say(sending([rows("nowhere", 1, 2, 1)])).await;
     let errors = stream.settled("nowhere", 2).await;
     assert_eq!(errors[0].1.text, "no table `nowhere`; known tables: `t`");
-    engine.close();
+    engine.close().unwrap();
     stream.say(sending([rows("t", 17, 2, 1)])).await;
     let errors = stream.settled("t", 18).await;
     assert_eq!(errors[0].1.text, "the store is closed");

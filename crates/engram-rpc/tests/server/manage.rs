@@ -190,7 +190,7 @@ async fn a_closed_store_says_so() {
     let engine = engine(vec![options("a")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    engine.close();
+    engine.close().unwrap();
     let error = error_of(ask(&mut client, Call::Tables(NOTHING)).await);
     assert_eq!(error.text, "the store is closed");
     assert_eq!(error.code(), Code::Closed);

@@ -84,7 +84,7 @@ fn numbers_are_those_of_the_moment() {
 fn a_closed_store_has_no_tables_to_tell_of() {
     let engine = engine(vec![options("t")]);
     let (_server, address) = serve(&engine);
-    engine.close();
+    engine.close().unwrap();
     let answer = get(address, "/metrics");
     assert!(
         answer.contains("engram_server_connections_total 0"),

@@ -1,0 +1,179 @@
+//! The chunks of logs that are read back: those that are in use, and where the others are.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use engram_core::chunk::Chunk;
+
+use super::bytes::{Damage, Take};
+use super::file::{Kind, record_bytes};
+use super::loads::{Found, Loads, Wanted};
+use super::log::Log;
+use super::names::log_name;
+use super::ranges::Ranges;
+use super::recover::{Reader, Trouble};
+use super::scan::{End, Front, Scan};
+use super::things::{Known, kind};
+
+/// A chunk that no item of the checkpoint refers to: read when a change does.
+pub(super) struct Other {
+    log: u64,
+    place: u64,
+    bytes: usize,
+    used: Weak<Chunk>,
+}
+
+/// A log whose chunks were looked at.
+pub(super) struct Loaded {
+    pub(super) log: Arc<Log>,
+    /// All forms that it tells.
+    known: Known,
+    /// It is whole, and has no changes.
+    pub(super) is_chunks: bool,
+}
+
+impl Reader<'_> {
+    /// Loads the chunks of a log that are wanted, and notes where the others are.
+    pub(super) fn load_chunks(&mut self, number: u64, wanted: &Ranges) -> Result<(), Trouble> {
+        let mut loads = std::mem::take(&mut self.loads);
+        if let Ok(true) = self.load(number, wanted, Some(&mut loads)) {
+            self.loads = loads;
+        } else {
+            // All is looked at in order, up to what is torn; what was found behind that does not count.
+            let store = self.out.store.unwrap_or_default();
+            let is_elsewhere =
+                |chunk: &Arc<Chunk>| chunk.filed(store).is_none_or(|(_, log)| log != number);
+            self.chunks.retain(|_, chunk| is_elsewhere(chunk));
+            self.others.retain(|_, other| other.log != number);
+            self.load(number, wanted, None)?;
+        }
+        Ok(())
+    }
+
+    /// With others who read large chunks: false where one of them is not what was written.
+    fn load(
+        &mut self,
+        number: u64,
+        wanted: &Ranges,
+        mut loads: Option<&mut Loads>,
+    ) -> Result<bool, Trouble> {
+        let name = log_name(number);
+        let mut scan = self.open(&name, Kind::Log, number)?;
+        let log = Log::new(scan.head.store, number);
+        let mut known = Known::default();
+        let mut is_chunks = true;
+        let keep = |chunks: &mut HashMap<_, _>, found: Vec<Found>| {
+            for (serial, bytes, chunk) in found {
+                drop(log.hold(&chunk, serial, bytes));
+                chunks.insert(serial, Arc::new(chunk));
+            }
+        };
+        loop {
+            if let Some(loads) = &mut loads
+                && let Some(wanted) = large(&mut scan, &known, wanted)
+            {
+                self.out.next_serial = self.out.next_serial.max(wanted.serial.saturating_add(1));
+                log.add(wanted.bytes);
+                self.advance(wanted.bytes);
+                match loads.give(wanted) {
+                    Ok(found) => keep(&mut self.chunks, found),
+                    Err(_) => return Ok(false),
+                }
+                continue;
+            }
+            let place = scan.place();
+            let record = match scan.next() {
+                Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
+                // What is torn here is told when it is replayed, or missed if it was needed.
+                Ok(Err(end)) => {
+                    is_chunks &= end == End::Whole;
+                    break;
+                }
+                Ok(Ok(record)) => record,
+            };
+            let bytes = record_bytes(record.body.len()) as u64;
+            log.add(bytes);
+            self.advance(bytes);
+            if record.kind != kind::CHUNK {
+                is_chunks &= known.take(record.kind, record.body)?;
+                continue;
+            }
+            let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
+            self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
+            if let Some(chunk) = chunk {
+                keep(&mut self.chunks, vec![(serial, bytes, chunk)]);
+            } else {
+                let other = Other {
+                    log: number,
+                    place,
+                    bytes: record_bytes(record.body.len()),
+                    used: Weak::new(),
+                };
+                self.others.insert(serial, other);
+            }
+        }
+        match loads.map_or(Ok(Vec::new()), Loads::finish) {
+            Ok(found) => keep(&mut self.chunks, found),
+            Err(_) => return Ok(false),
+        }
+        let loaded = Loaded {
+            log,
+            known,
+            is_chunks,
+        };
+        self.logs.insert(number, loaded);
+        Ok(true)
+    }
+
+    /// A chunk that a change refers to.
+    pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, Damage> {
+        if let Some(chunk) = self.chunks.get(&serial) {
+            return Ok(Arc::clone(chunk));
+        }
+        let missing = || Damage(format!("chunk {serial} is missing"));
+        let other = self.others.get(&serial).ok_or_else(missing)?;
+        if let Some(chunk) = other.used.upgrade() {
+            return Ok(chunk);
+        }
+        let number = other.log;
+        let scan = match self.at_hand.take() {
+            Some((at_hand, scan)) if at_hand == number => scan,
+            _ => self.open(&log_name(number), Kind::Log, number)?,
+        };
+        let (_, scan) = self.at_hand.insert((number, scan));
+        let other = self.others.get_mut(&serial).ok_or_else(missing)?;
+        let Loaded { log, known, .. } = self.logs.get(&number).ok_or_else(missing)?;
+        let body = scan.body_at(other.place, other.bytes)?;
+        let (_, chunk) = known.chunk(&body, |_| true)?;
+        let chunk = Arc::new(chunk.ok_or_else(missing)?);
+        drop(log.hold(&chunk, serial, other.bytes as u64));
+        other.used = Arc::downgrade(&chunk);
+        Ok(chunk)
+    }
+}
+
+/// The next record of a log, if it is of a large chunk that is wanted: somebody else is to read it.
+fn large(scan: &mut Scan, known: &Known, wanted: &Ranges) -> Option<Wanted> {
+    let Front {
+        head,
+        body,
+        place,
+        file,
+    } = scan.front().ok()??;
+    let mut take = Take(body);
+    let serial = take.u64().ok().filter(|serial| wanted.contains(*serial))?;
+    let facts = known.chunk_facts(&mut take).ok()?;
+    let front = body.len() - take.0.len();
+    let wanted = Wanted {
+        serial,
+        file: Arc::clone(file),
+        head,
+        front: body[..front].to_vec(),
+        facts,
+        place: place + front as u64,
+        len: head.len - front,
+        bytes: record_bytes(head.len) as u64,
+    };
+    scan.skip(&head);
+    Some(wanted)
+}
