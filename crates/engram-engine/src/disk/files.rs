@@ -3,11 +3,8 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom};
-use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::Advice;
 
 use super::direct::DirectFile;
 use super::file::write_all;
@@ -59,9 +56,6 @@ pub(crate) trait Read: fmt::Debug + Send + Sync {
 
     /// Fills the buffer from `place` on.
     fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()>;
-
-    /// Says that these bytes are going to be read.
-    fn announce(&self, _place: u64, _len: u64) {}
 }
 
 /// A directory of the system's.
@@ -162,10 +156,5 @@ impl Read for File {
 
     fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
         self.read_exact_at(buffer, place)
-    }
-
-    fn announce(&self, place: u64, len: u64) {
-        // Where that means nothing, they are read when they are.
-        let _ = rustix::fs::fadvise(self, place, NonZeroU64::new(len), Advice::WillNeed);
     }
 }
