@@ -427,8 +427,8 @@ class Store(AnyStore):
         What a store with a directory has acknowledged is there when that is opened again.
 
         Raises:
-            StorageError: Changes could not be written to the directory, as where the disk is full. Nobody was told
-                that they were; the store is closed all the same.
+            StorageError: Changes could not be written to the directory, as where the disk is full. The store is closed
+                all the same.
         """
         try:
             super().close()

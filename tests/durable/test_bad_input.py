@@ -213,28 +213,34 @@ free = os.open(os.devnull, os.O_RDONLY)
 os.close(free)
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + int(sys.argv[2]), most))
 try:
-    Store.open(sys.argv[1]).close()
+    with Store.open(sys.argv[1], repair=sys.argv[3] == "repair") as store:
+        print("opened", store.notes)
 except StorageError as error:
     print(error)
 """
 
 
-@store_is(logged)
-def test_too_few_open_files_are_no_damage(made, tmp_path):
+@pytest.mark.parametrize("made", [checkpointed, logged], indirect=True, ids=["checkpointed", "logged"])
+@pytest.mark.parametrize("repair", ["", "repair"])
+def test_too_few_open_files_are_no_damage(made, tmp_path, repair):
     path = copied(made[0], tmp_path / "store")
     there = files(path)
-    said = set()
-    for room in range(8):
-        command = [sys.executable, "-c", FEW_FILES, path, str(room)]
+    name = re.escape(str(path))
+    refused = rf"{name}(:| cannot be used:).* Too many open files \(os error 24\)\n"
+    said = []
+    for room in range(12):
+        command = [sys.executable, "-c", FEW_FILES, path, str(room), repair]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        said.add(done.stdout)
-        if not done.stdout:
+        said.append(done.stdout)
+        if done.stdout == "opened ()\n":
             break
-        assert "Too many open files (os error 24)" in done.stdout
-        assert files(path) == there
-    found = rf"{re.escape(str(path))}: (checkpoint|log)-\d+ cannot be read: Too many"
-    assert any(re.match(found, text) for text in said), said
-    assert state(path) == made[1]
+        assert re.fullmatch(refused, done.stdout)
+        assert "can be used" not in done.stdout
+        assert "is not used" not in done.stdout
+        assert {name: there[name] for name in there if name in files(path)} == there
+    assert said[-1] == "opened ()\n"
+    assert any(re.match(rf"{name}: (checkpoint|log)-\d+ cannot be read: Too many", text) for text in said), said
+    assert state(path)[0] == made[1][0]
 
 
 @store_is(logged)

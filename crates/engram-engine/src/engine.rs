@@ -233,7 +233,7 @@ impl Engine {
     /// Ends every waiting call, and lets nobody in any more. Calling it again does nothing.
     ///
     /// # Errors
-    /// [`Error::Storage`] where changes were not written that should be: they were not acknowledged.
+    /// [`Error::Storage`] where changes could not be written.
     pub fn close(&self) -> Result<()> {
         *self.closed.write() = true;
         let tables = std::mem::take(&mut *self.tables.write());

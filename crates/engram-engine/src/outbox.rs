@@ -106,9 +106,7 @@ impl Outbox {
     /// Where more can be told, should too much wait to be written.
     #[must_use]
     pub fn room(&self) -> Option<Room> {
-        let table = self.tables.first()?;
-        let has_room = table.sink.poll_room(Waker::noop());
-        (!matches!(has_room, Poll::Ready(Ok(())))).then(|| Room::new(&table.sink))
+        self.tables.first()?.room()
     }
 
     /// Why the oldest item waits, for the error that ends a wait.

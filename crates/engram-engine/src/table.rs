@@ -9,7 +9,7 @@ mod tickets;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use engram_core::table::{SnapshotRoom, SnapshotStep};
 use engram_core::{
@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::fair::Fair;
 use crate::info::{Meter, TableInfo};
 use crate::session::Session;
-use crate::ticket::{InsertTicket, Safe, SampleTicket};
+use crate::ticket::{InsertTicket, Room, Safe, SampleTicket};
 use serve::{Aside, InsertWait, Numbers, SampleWait, Shared};
 pub(crate) use tickets::Progress;
 
@@ -100,6 +100,13 @@ impl Table {
     #[must_use]
     pub fn safe(&self) -> Safe {
         Safe::new(&self.sink)
+    }
+
+    /// Where more can be told, should too much wait to be written.
+    #[must_use]
+    pub fn room(&self) -> Option<Room> {
+        let has_room = self.sink.poll_room(Waker::noop());
+        (!matches!(has_room, Poll::Ready(Ok(())))).then(|| Room::new(&self.sink))
     }
 
     /// What it was made with; the limits may have changed since.

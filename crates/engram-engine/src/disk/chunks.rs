@@ -11,7 +11,7 @@ use super::loads::{Found, Loads, Wanted};
 use super::log::Log;
 use super::names::log_name;
 use super::ranges::Ranges;
-use super::recover::{Reader, Trouble};
+use super::recover::{Reader, Trouble, unreadable};
 use super::scan::{End, Front, Scan};
 use super::things::{Known, kind};
 
@@ -32,22 +32,29 @@ pub(super) struct Loaded {
     pub(super) is_chunks: bool,
 }
 
+/// What a log has.
+#[derive(Default)]
+struct Held {
+    chunks: HashMap<u64, Arc<Chunk>>,
+    others: HashMap<u64, Other>,
+}
+
 impl Reader<'_> {
     /// Loads the chunks of a log that are wanted, and notes where the others are.
     pub(super) fn load_chunks(&mut self, number: u64, wanted: &Ranges) -> Result<(), Trouble> {
         let mut loads = std::mem::take(&mut self.loads);
-        if let Ok(true) = self.load(number, wanted, Some(&mut loads)) {
+        let mut held = Held::default();
+        let mut outcome = self.load(number, wanted, Some(&mut loads), &mut held);
+        if let Ok(true) = outcome {
             self.loads = loads;
         } else {
             // All is looked at in order, up to what is torn; what was found behind that does not count.
-            let store = self.out.store.unwrap_or_default();
-            let is_elsewhere =
-                |chunk: &Arc<Chunk>| chunk.filed(store).is_none_or(|(_, log)| log != number);
-            self.chunks.retain(|_, chunk| is_elsewhere(chunk));
-            self.others.retain(|_, other| other.log != number);
-            self.load(number, wanted, None)?;
+            held = Held::default();
+            outcome = self.load(number, wanted, None, &mut held);
         }
-        Ok(())
+        self.chunks.extend(held.chunks);
+        self.others.extend(held.others);
+        outcome.map(|_| ())
     }
 
     /// With others who read large chunks: false where one of them is not what was written.
@@ -56,6 +63,7 @@ impl Reader<'_> {
         number: u64,
         wanted: &Ranges,
         mut loads: Option<&mut Loads>,
+        held: &mut Held,
     ) -> Result<bool, Trouble> {
         let name = log_name(number);
         let mut scan = self.open(&name, Kind::Log, number)?;
@@ -76,14 +84,14 @@ impl Reader<'_> {
                 log.add(wanted.bytes);
                 self.advance(wanted.bytes);
                 match loads.give(wanted) {
-                    Ok(found) => keep(&mut self.chunks, found),
+                    Ok(found) => keep(&mut held.chunks, found),
                     Err(_) => return Ok(false),
                 }
                 continue;
             }
             let place = scan.place();
             let record = match scan.next() {
-                Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
+                Err(error) => return Err(unreadable(&name, &error)),
                 // What is torn here is told when it is replayed, or missed if it was needed.
                 Ok(Err(end)) => {
                     is_chunks &= end == End::Whole;
@@ -101,7 +109,7 @@ impl Reader<'_> {
             let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
-                keep(&mut self.chunks, vec![(serial, bytes, chunk)]);
+                keep(&mut held.chunks, vec![(serial, bytes, chunk)]);
             } else {
                 let other = Other {
                     log: number,
@@ -109,11 +117,11 @@ impl Reader<'_> {
                     bytes: record_bytes(record.body.len()),
                     used: Weak::new(),
                 };
-                self.others.insert(serial, other);
+                held.others.insert(serial, other);
             }
         }
         match loads.map_or(Ok(Vec::new()), Loads::finish) {
-            Ok(found) => keep(&mut self.chunks, found),
+            Ok(found) => keep(&mut held.chunks, found),
             Err(_) => return Ok(false),
         }
         let loaded = Loaded {
@@ -136,11 +144,18 @@ impl Reader<'_> {
             return Ok(chunk);
         }
         let number = other.log;
-        let scan = match self.at_hand.take() {
-            Some((at_hand, scan)) if at_hand == number => scan,
-            _ => self.open(&log_name(number), Kind::Log, number)?,
-        };
-        let (_, scan) = self.at_hand.insert((number, scan));
+        if self.at_hand.as_ref().is_none_or(|(log, _)| *log != number) {
+            self.at_hand = None;
+            let opened = self.open(&log_name(number), Kind::Log, number);
+            let scan = opened.map_err(|trouble| {
+                if let Trouble::Refused(why) = &trouble {
+                    self.refused = Some(why.clone());
+                }
+                Damage::from(trouble)
+            })?;
+            self.at_hand = Some((number, scan));
+        }
+        let (_, scan) = self.at_hand.as_ref().ok_or_else(missing)?;
         let other = self.others.get_mut(&serial).ok_or_else(missing)?;
         let Loaded { log, known, .. } = self.logs.get(&number).ok_or_else(missing)?;
         let body = scan.body_at(other.place, other.bytes)?;

@@ -233,8 +233,9 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::Storage`] where something that was told is not written, and should be.
-    pub(crate) fn ended(&self) -> Result<()> {
-        match &self.safe.lock().problem {
+    pub(crate) fn ended(&self, by_itself: bool) -> Result<()> {
+        let panicked = (!by_itself).then(|| "the thread that writes them panicked".into());
+        match &self.safe.lock().problem.clone().or(panicked) {
             Some(problem) if self.durability != Durability::None => {
                 Err(self.unwritten_error("were not written", problem))
             }

@@ -15,8 +15,9 @@ use super::recover::Moment;
 /// A directory that this process has. Forked children do not keep it when the process is gone.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    file: File,
+    /// Before the file: its number may be another's as soon as it is closed.
     _inherited: Inherited,
+    file: File,
 }
 
 impl Lock {

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
 use engram_core::{Error, Result, TableState};
+use rustix::io::Errno;
 
 use crate::clock::BEGINNING;
 
@@ -114,6 +115,8 @@ pub(super) struct Reader<'a> {
     /// The log that a chunk was read from last: the next is likely there, too, and not all may be open at once.
     pub(super) at_hand: Option<(u64, Scan)>,
     pub(super) loads: Loads,
+    /// Why a log could not be opened that a change needs.
+    pub(super) refused: Option<Damage>,
     /// Goes on without what is lost.
     pub(super) repair: bool,
     progress: Progress<'a>,
@@ -222,12 +225,15 @@ fn attempt(
                 notes.append(&mut recovered.notes);
                 let mut reader = Reader::new(files, checkpoints, logs, repair, progress);
                 reader.out.store = recovered.store;
-                let needs = checkpoints.iter().filter_map(|number| {
-                    let name = checkpoint_name(*number);
-                    let scan = reader.open(&name, Kind::Checkpoint, *number).ok()?;
-                    Some((*number, first_logs(scan).ok()?))
-                });
-                let needs: Vec<(u64, Logs)> = needs.collect();
+                let mut needs = Vec::new();
+                for number in checkpoints {
+                    match reader.open(&checkpoint_name(*number), Kind::Checkpoint, *number) {
+                        Ok(scan) => needs.extend(first_logs(scan).map(|logs| (*number, logs))),
+                        // What it needs is not to be taken for nobody's.
+                        Err(Trouble::Refused(why)) => return Err(Trouble::Refused(why)),
+                        Err(_) => {}
+                    }
+                }
                 return Ok(Recovered {
                     needs,
                     notes,
@@ -260,6 +266,25 @@ pub(super) enum Trouble {
     Lost(Damage),
     /// Nobody may touch it.
     Refused(Damage),
+}
+
+/// What it means that a file cannot be read. Whether it is damaged is another matter than that nobody may look now,
+/// or that too many files are open.
+pub(super) fn unreadable(name: &str, error: &io::Error) -> Trouble {
+    let why = Damage(format!("{name} cannot be read: {error}"));
+    let passing = [
+        Errno::ACCESS,
+        Errno::AGAIN,
+        Errno::INTR,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::PERM,
+    ];
+    match Errno::from_io_error(error) {
+        Some(code) if passing.contains(&code) => Trouble::Refused(why),
+        _ => Trouble::Damaged(why),
+    }
 }
 
 impl Trouble {
@@ -324,6 +349,7 @@ impl<'a> Reader<'a> {
             logs: BTreeMap::new(),
             at_hand: None,
             loads: Loads::default(),
+            refused: None,
             repair,
             progress,
             done: 0,
@@ -334,17 +360,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn open(&mut self, name: &str, kind: Kind, number: u64) -> Result<Scan, Trouble> {
         let opened = self.files.open(name).and_then(Scan::new);
-        let opened = opened.map_err(|error| {
-            let why = Damage(format!("{name} cannot be read: {error}"));
-            // What it holds is another matter than that nobody may look, or that too many files are open.
-            match error.kind() {
-                io::ErrorKind::NotFound => Trouble::Damaged(why),
-                _ if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
-                    Trouble::Damaged(why)
-                }
-                _ => Trouble::Refused(why),
-            }
-        })?;
+        let opened = opened.map_err(|error| unreadable(name, &error))?;
         let scan = opened.map_err(|why| match why {
             NoHead::Damaged(Damage(why)) => Damage(format!("{name}: {why}")).into(),
             NoHead::OtherVersion(version) => Trouble::Refused(Damage(format!(

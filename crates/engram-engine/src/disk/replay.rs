@@ -12,7 +12,7 @@ use super::bytes::{Damage, Take};
 use super::changes::Change;
 use super::file::{Kind, record_bytes};
 use super::names::log_name;
-use super::recover::{Moment, Reader, Trouble};
+use super::recover::{Moment, Reader, Trouble, unreadable};
 use super::scan::End;
 use super::things::{Known, kind, options_in};
 
@@ -76,7 +76,7 @@ impl Reader<'_> {
         let mut begun = false;
         loop {
             let record = match scan.next() {
-                Err(error) => return Err(Damage(format!("{name} cannot be read: {error}")).into()),
+                Err(error) => return Err(unreadable(&name, &error)),
                 Ok(Err(End::Whole)) => return Ok((begun, None)),
                 Ok(Err(End::Torn { place, why })) => {
                     let left = scan.len() - place;
@@ -108,7 +108,10 @@ impl Reader<'_> {
                 self.begin(&name, &body, *next)?;
                 begun = true;
             } else if begun {
-                self.change(kind, &body, &known, next)?;
+                if let Err(damage) = self.change(kind, &body, &known, next) {
+                    let refused = self.refused.take();
+                    return Err(refused.map_or(Trouble::Damaged(damage), Trouble::Refused));
+                }
             } else {
                 return Err(Damage(format!("{name} does not say where it begins")).into());
             }

@@ -446,8 +446,8 @@ impl Storage {
         self.journal.stop();
         let mut ended = Ok(());
         if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-            ended = self.journal.ended();
+            let joined = thread.join();
+            ended = self.journal.ended(joined.is_ok());
         }
         let _books = self.books.lock();
         if let Some(lock) = self.lock.lock().take() {

@@ -263,9 +263,12 @@ impl Talk for Sending {
             lane.said = lane.settled;
         }
         // What was not settled may be gone.
-        for counts in &mut self.progress.state.lock().counts {
+        let mut state = self.progress.state.lock();
+        state.problem = None;
+        for counts in &mut state.counts {
             counts.taken = counts.settled;
         }
+        drop(state);
         self.told = Told::default();
         self.parcel = Parcel::default();
         self.requests.clear();

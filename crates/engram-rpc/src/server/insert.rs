@@ -74,14 +74,16 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, requests: Streaming<pb::InsertRequest>, replies: Sender<Reply>) {
-        let end = self.work(requests, &replies).await;
+        let mut end = self.work(requests, &replies).await;
         // What is settled is told; what waits is withdrawn: its writer may send it again.
         let mut news = std::mem::take(&mut self.lanes).withdraw();
         let safe = self.shared.engine.safe();
         drop(self);
-        if safe.await.is_err() {
-            // Nothing is told of what may be lost: items that come again are known by their numbers.
+        if let Err(error) = safe.await {
+            // Nothing is told of what may be lost, not even that it is not in: items that come again are known by
+            // their numbers.
             news = News::default();
+            end = end.and(Err(Status::unavailable(error.to_string())));
         }
         while let Some(reply) = news.next_reply() {
             if replies.send(Ok(reply)).await.is_err() {

@@ -4,13 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use engram_core::{Chunk, Error, NewItem};
-use engram_engine::InsertTicket;
+use engram_engine::{InsertTicket, Room};
 use futures_util::stream::SelectAll;
 use futures_util::{FutureExt as _, StreamExt as _};
+use tokio::time::sleep;
 
 use super::backlog::{Backlog, Load};
 use super::news::{News, TEXT, refusal, weight};
-use super::waits::{Progress, Standing, Wait};
+use super::waits::{AGAIN, Progress, Standing, Wait};
 use crate::pb;
 
 /// News that may wait for their reader; then no more items are read.
@@ -105,6 +106,12 @@ impl Queue {
         Some(last)
     }
 
+    /// The same, where up to `settled` is told anyway.
+    fn taken_beyond(&mut self, settled: Option<u64>) -> Option<u64> {
+        self.taken = self.taken.max(settled.unwrap_or_default());
+        self.taken()
+    }
+
     /// The first batch, if it has ended, and how.
     fn next_ended(&mut self) -> Option<(Batch, Outcome)> {
         let outcome = self.batches.front_mut()?.outcome.take()?;
@@ -121,12 +128,14 @@ pub(super) struct Lanes {
     backlog: Backlog,
     news: News,
     next_id: u64,
+    /// Too much waits to be written.
+    room: Option<Room>,
 }
 
 impl Lanes {
     /// May more items be read?
     pub(super) fn have_room(&self) -> bool {
-        self.backlog.has_room() && self.news.len() < MAX_NEWS
+        self.backlog.has_room() && self.news.len() < MAX_NEWS && self.room.is_none()
     }
 
     /// Takes note of items that are in a table's queue.
@@ -136,6 +145,7 @@ impl Lanes {
         // What is in and cannot be made safe now may be later.
         let is_final = |outcome: &Outcome| outcome.is_ok() || !ticket.is_applied();
         batch.outcome = outcome.map(outcome_out).filter(is_final);
+        self.room = ticket.table().room();
         let (id, left) = (self.next_id, batch.left);
         if let Some(table) = self.push(table, batch) {
             let mut wait = Wait::new(table, id, ticket, left);
@@ -178,10 +188,12 @@ impl Lanes {
         waits.then_some(name)
     }
 
-    /// Waits until some items are settled, or for ever.
+    /// Waits until some items are settled, or less waits to be written, or for ever.
     pub(super) async fn progress(&mut self) {
-        let Some(done) = self.waits.next().await else {
-            return std::future::pending().await;
+        let done = tokio::select! {
+            Some(done) = self.waits.next() => done,
+            () = less(&mut self.room), if self.room.is_some() => return,
+            else => return std::future::pending().await,
         };
         self.note(done);
         while let Some(Some(done)) = self.waits.next().now_or_never() {
@@ -232,9 +244,9 @@ impl Lanes {
             batch.left = left;
             batch.out = batch.out.min(left);
         }
-        if let Some(number) = queue.batches.front_mut().and_then(Batch::news) {
-            self.tell(table, number, Ok(()));
-        }
+        let settled = queue.batches.front_mut().and_then(Batch::news);
+        let taken = queue.taken_beyond(settled);
+        self.tell_both(table, settled, taken);
     }
 
     fn settle(&mut self, table: &Arc<str>, id: u64, outcome: Outcome) {
@@ -246,14 +258,24 @@ impl Lanes {
         }
         while let Some((batch, outcome)) = queue.next_ended() {
             self.backlog.remove(&batch.load);
+            queue.taken = queue.taken.max(batch.number);
             self.tell(table, batch.number, outcome);
         }
         // What was noted of the next while it was not the first.
-        if let Some(number) = queue.batches.front_mut().and_then(Batch::news) {
-            self.tell(table, number, Ok(()));
-        }
+        let settled = queue.batches.front_mut().and_then(Batch::news);
+        let taken = queue.taken_beyond(settled);
+        self.tell_both(table, settled, taken);
         if !queue.batches.is_empty() {
             self.queues.insert(Arc::clone(table), queue);
+        }
+    }
+
+    fn tell_both(&mut self, table: &str, settled: Option<u64>, taken: Option<u64>) {
+        if let Some(number) = settled {
+            self.tell(table, number, Ok(()));
+        }
+        if let Some(number) = taken {
+            self.news.take(table, number, None);
         }
     }
 
@@ -281,6 +303,16 @@ impl Lanes {
             self.note(end);
         }
         self.news
+    }
+}
+
+/// Waits until there is room, or for a while where nothing can be written.
+async fn less(room: &mut Option<Room>) {
+    if let Some(wait) = room {
+        match wait.await {
+            Ok(()) => *room = None,
+            Err(_) => sleep(AGAIN).await,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sle
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// How long to wait before what could not be made safe is asked for again.
-const AGAIN: Duration = Duration::from_millis(500);
+pub(super) const AGAIN: Duration = Duration::from_millis(500);
 
 /// A batch's table, its id, and how it stands.
 pub(super) type Progress = (Arc<str>, u64, Standing);
@@ -101,6 +101,10 @@ impl Stream for Wait {
             }
             match ticket.poll_unpin(context) {
                 Poll::Ready(Err(error)) if ticket.is_applied() => {
+                    if this.out > 0 {
+                        this.out = 0;
+                        break Standing::Out(0);
+                    }
                     this.again = Some(Box::pin(sleep(AGAIN)));
                     break Standing::Unsafe(error);
                 }
@@ -110,35 +114,25 @@ impl Stream for Wait {
                 }
                 Poll::Pending => {}
             }
-            if ticket.is_applied() {
-                if this.out == 0 {
-                    return Poll::Pending;
-                }
-                this.out = 0;
-                break Standing::Out(0);
-            }
             let out = ticket.items_left();
-            if this.news.is_none() {
-                this.news = (out < this.left).then(|| (out, ticket.table().safe()));
+            if this.news.is_none() && out < this.left && !ticket.is_applied() {
+                this.news = Some((out, ticket.table().safe()));
             }
-            if let Some((left, safe)) = &mut this.news {
-                match safe.poll_unpin(context) {
-                    Poll::Ready(Ok(())) => {
-                        this.left = *left;
-                        this.out = this.out.min(*left);
-                        this.news = None;
-                        break Standing::Left(this.left);
-                    }
-                    Poll::Ready(Err(error)) => {
-                        this.again = Some(Box::pin(sleep(AGAIN)));
-                        break Standing::Unsafe(error);
-                    }
-                    Poll::Pending if out < this.out => {
-                        this.out = out;
-                        break Standing::Out(out);
-                    }
-                    Poll::Pending => return Poll::Pending,
-                }
+            let safe = this.news.as_mut().map(|(_, safe)| safe.poll_unpin(context));
+            if let Some(Poll::Ready(Ok(()))) = safe
+                && let Some((left, _)) = this.news.take()
+            {
+                this.left = left;
+                this.out = this.out.min(left);
+                break Standing::Left(left);
+            }
+            if out < this.out {
+                this.out = out;
+                break Standing::Out(out);
+            }
+            if let Some(Poll::Ready(Err(error))) = safe {
+                this.again = Some(Box::pin(sleep(AGAIN)));
+                break Standing::Unsafe(error);
             }
             match &mut this.glances {
                 Some(glances) => ready!(glances.poll_tick(context)),

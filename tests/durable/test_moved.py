@@ -1,0 +1,61 @@
+"""Large chunks that a checkpoint has moved from a sparse log to one of its own."""
+
+import numpy as np
+import pytest
+import records
+from records import flip
+
+from engram import Store, Table
+
+COUNT, KEPT = 500, range(300, 500)
+LARGE = 20_000
+"""Bytes that nothing compresses: threads of their own read such chunks."""
+
+
+def content(value):
+    return np.random.default_rng(value).integers(0, 256, LARGE, np.uint8)
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """A store whose first log is sparse, so that its third has copies of what is in use."""
+    with Store.open(tmp_path, [Table("t", max_size=1_000)]) as store:
+        keys = [store.insert({"n": np.int64(value), "x": content(value)}, {"t": 1.0}) for value in range(COUNT)]
+        assert store.delete("t", keys[: KEPT.start]) == KEPT.start
+        assert store.checkpoint().bytes > len(KEPT) * LARGE
+    return tmp_path
+
+
+def chunks(path):
+    return [record for record in records.records(path) if record.kind == "chunk"]
+
+
+def check(path, notes):
+    """Everything is there, twice: as it was opened, and after what that has changed."""
+    for found in (notes, 0):
+        with Store.open(path) as store:
+            assert len(store.notes) == found
+            data = store.sample("t", 10_000).data
+            assert set(data["n"].tolist()) == set(KEPT)
+            assert all((steps == content(value)).all() for value, steps in zip(data["n"], data["x"], strict=True))
+
+
+def test_what_was_moved_comes_back(moved):
+    copies = moved / "log-0000000003"
+    assert len(chunks(copies)) == len(KEPT)
+    check(moved, 0)
+
+
+@pytest.mark.parametrize("which", [0, 5, -1])
+def test_a_damaged_copy_leaves_what_it_is_a_copy_of(moved, which):
+    copies = moved / "log-0000000003"
+    flip(copies, chunks(copies)[which].body_place + LARGE // 2)
+    check(moved, 1)
+
+
+@pytest.mark.parametrize("name", ["log-0000000001", "log-0000000003"])
+def test_one_of_the_two_is_enough(moved, name):
+    for record in chunks(moved / name)[::7]:
+        flip(moved / name, record.body_place + LARGE // 2)
+    with Store.open(moved) as store:
+        assert store.info()["t"].size == len(KEPT)
