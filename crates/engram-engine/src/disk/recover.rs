@@ -227,12 +227,16 @@ fn attempt(
                 reader.out.store = recovered.store;
                 let mut needs = Vec::new();
                 for number in checkpoints {
-                    match reader.open(&checkpoint_name(*number), Kind::Checkpoint, *number) {
-                        Ok(scan) => needs.extend(first_logs(scan).map(|logs| (*number, logs))),
+                    let name = checkpoint_name(*number);
+                    if let Err(error) = files.open(&name)
+                        && let Trouble::Refused(why) = unreadable(&name, &error)
+                    {
                         // What it needs is not to be taken for nobody's.
-                        Err(Trouble::Refused(why)) => return Err(Trouble::Refused(why)),
-                        Err(_) => {}
+                        return Err(Trouble::Refused(why));
                     }
+                    let scan = reader.open(&name, Kind::Checkpoint, *number);
+                    let logs = scan.ok().and_then(|scan| first_logs(scan).ok());
+                    needs.extend(logs.map(|logs| (*number, logs)));
                 }
                 return Ok(Recovered {
                     needs,
