@@ -81,17 +81,17 @@ def hears_until_it_is_safe(path, durability):
     die()
 
 
-def goes_away_unheard(path, durability):
+def hears_of_one_item(path, durability):
     store = Store.open(path, tables(), durability=durability)
     server = Server(store)
     client = Client(server.address)
     allow(newest(path).stat().st_size)
     with raises(StorageError, why(path)):
-        client.insert({name: leaf[None] for name, leaf in item(0).items()}, {"queue": 1.0}, time_axis=True)
+        insert(client, 0, "queue")
     assert store.info()["queue"].size == 1
     allow(None)
     until(lambda: is_safe(store))
-    client.insert({name: leaf[None] for name, leaf in item(1).items()}, {"queue": 1.0}, time_axis=True)
+    insert(client, 1, "queue")
     die()
 
 
@@ -103,7 +103,7 @@ def test_a_writer_hears_that_its_items_are_not_safe_until_they_are(tmp_path, dur
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_an_item_that_is_not_safe_is_refused_and_stays(tmp_path, durability):
-    alone(goes_away_unheard, tmp_path / "store", durability, __file__)
+    alone(hears_of_one_item, tmp_path / "store", durability, __file__)
     assert queued(tmp_path / "store") == ([0, 1], ())
 
 

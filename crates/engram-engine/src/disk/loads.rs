@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use engram_core::AlignedBytes;
 use engram_core::chunk::Chunk;
 
 use super::bytes::Damage;
 use super::file::RecordHead;
 use super::files::Read;
 use super::large_pages::LargePages;
-use super::things::ChunkFacts;
+use super::things::{ChunkFacts, room_for_chunk};
 
 /// Bytes that a thread is given at a time.
 const AT_ONCE: usize = 1 << 20;
@@ -133,9 +132,7 @@ impl Loads {
 impl Wanted {
     fn read(self, pages: &mut LargePages) -> Result<Found, Damage> {
         let Self { serial, head, .. } = self;
-        let mut payload = AlignedBytes::zeroed(self.len).ok_or_else(|| {
-            engram_core::Error::out_of_memory(format_args!("chunk {serial}"), Some(self.len))
-        })?;
+        let mut payload = room_for_chunk(serial, self.len)?;
         pages.prefer(&mut payload);
         let read = self.file.read_at(&mut payload, self.place);
         read.map_err(|error| Damage(format!("chunk {serial} cannot be read: {error}")))?;

@@ -227,6 +227,14 @@ fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, Damage> {
     })
 }
 
+/// Memory for a chunk's bytes.
+pub(crate) fn room_for_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, Damage> {
+    let room = AlignedBytes::zeroed(bytes);
+    Ok(room.ok_or_else(|| {
+        engram_core::Error::out_of_memory(format_args!("chunk {serial}"), Some(bytes))
+    })?)
+}
+
 /// What a log says of a chunk, beside its bytes.
 #[derive(Debug)]
 pub(crate) struct ChunkFacts {
@@ -294,10 +302,7 @@ impl Known {
             return Ok((serial, None));
         }
         let facts = self.chunk_facts(&mut take)?;
-        let mut payload = AlignedBytes::zeroed(take.0.len()).ok_or_else(|| {
-            let bytes = Some(take.0.len());
-            engram_core::Error::out_of_memory(format_args!("chunk {serial}"), bytes)
-        })?;
+        let mut payload = room_for_chunk(serial, take.0.len())?;
         payload.copy_from_slice(take.0);
         Ok((serial, Some(facts.chunk(payload)?)))
     }
