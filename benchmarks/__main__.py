@@ -52,9 +52,9 @@ def parse() -> argparse.Namespace:
 
 def stall(arguments: argparse.Namespace) -> int:
     """Measure what checkpoints do to other calls; the program's exit status."""
-    command = [sys.executable, "-m", "benchmarks.stall_checkpoint"]
+    command = [sys.executable, "-m", "benchmarks.stall_checkpoint", "--runs", str(arguments.runs)]
     if arguments.quick:
-        command += ["--items", "200000", "--frames", "2000", "--runs", "1"]
+        command += ["--items", "200000", "--frames", "2000"]
     if arguments.write:
         command.append("--write")
     return subprocess.run(command, cwd=peers.ROOT, check=False).returncode

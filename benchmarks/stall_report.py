@@ -126,9 +126,12 @@ def main(module: str, about: str | None, section: str, sizes: Sequence[Size], me
     sys.setswitchinterval(SWITCH)
     gc.disable()  # Python's collector stops all threads: not what is asked here
     given = {size.name: getattr(arguments, size.name) for size in sizes}
+    runs: list[Phases] = []
     with Pauses() as pauses:
-        measure(**given)
-        runs = [measure(**given) for _ in range(arguments.runs)]
+        for number in range(arguments.runs + 1):  # the first makes the process have enough memory, and does not count
+            print(f"run {number} of {arguments.runs}", file=sys.stderr, flush=True)
+            runs.append(measure(**given))
+    del runs[0]
     kept, sentences = verdict(runs, pauses)
     options = " ".join(f"--{name} {value}" for name, value in {**given, "runs": arguments.runs}.items())
     text = (

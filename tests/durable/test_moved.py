@@ -1,4 +1,4 @@
-"""Large chunks that a checkpoint has moved from a sparse log to one of its own."""
+"""Large chunks: as they were written, and those that a checkpoint has moved from a sparse log to one of its own."""
 
 import numpy as np
 import pytest
@@ -59,3 +59,26 @@ def test_one_of_the_two_is_enough(moved, name):
         flip(moved / name, record.body_place + LARGE // 2)
     with Store.open(moved) as store:
         assert store.info()["t"].size == len(KEPT)
+
+
+MIB = 1 << 20
+SIZES = [9_000, 17_000, 70_000, 262_144, 300_000, MIB - 100, MIB, 2 * MIB, 5 * MIB + 3]
+"""Of chunks: too small for threads, several in a block that is read at once, and several blocks."""
+
+
+def noise(number, spread):
+    return np.random.default_rng(number).integers(0, 256, SIZES[number * spread % len(SIZES)], np.uint8)
+
+
+@pytest.mark.parametrize("spread", [1, 2, 4])
+def test_chunks_of_any_size_come_back(tmp_path, spread):
+    count = 5 * len(SIZES)
+    with Store.open(tmp_path, [Table.queue("t", max_size=count)]) as store:
+        for number in range(count):
+            store.insert({"x": noise(number, spread)}, {"t": 1.0}, time_axis=True)
+        store.checkpoint()
+    with Store.open(tmp_path) as store:
+        assert store.notes == ()
+        for number in range(count):
+            found = store.sample("t", 1).data["x"].ravel()
+            np.testing.assert_array_equal(found, noise(number, spread), f"item {number}")

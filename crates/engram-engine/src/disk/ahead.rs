@@ -1,4 +1,4 @@
-//! Reading a large file from front to back, in a thread of its own: while a block is looked at, the next comes.
+//! Reading a large file from front to back, in a thread of its own: while blocks are looked at, the next comes.
 
 use std::io;
 use std::sync::Arc;
@@ -8,74 +8,74 @@ use std::thread;
 use super::files::Read;
 
 /// Bytes that are read at once.
-pub(super) const BLOCK: usize = 2 << 20;
+pub(super) const BLOCK: usize = 1 << 20;
 
 /// Room before a block, for what is left of the one before.
 const ROOM: usize = 256 << 10;
 
-/// Blocks that are read ahead, or being looked at.
-const BLOCKS: usize = 3;
+/// Blocks that are read ahead or being looked at: more than a parcel in the making (`loads.rs`) can lie in.
+const BLOCKS: usize = 10;
 
-/// Bytes, of which some at the front do not count.
+/// Bytes, of which some at the front do not count. Whoever drops it gives the memory back to be filled again.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     bytes: Vec<u8>,
     start: usize,
+    done: Option<Sender<Vec<u8>>>,
 }
 
 impl Block {
+    /// Reads so many bytes, with room before them in memory that is done with.
+    pub(super) fn read(
+        file: &dyn Read,
+        place: u64,
+        len: usize,
+        mut bytes: Vec<u8>,
+    ) -> io::Result<Self> {
+        bytes.resize(ROOM + len, 0);
+        file.read_at(&mut bytes[ROOM..], place)?;
+        Ok(Self {
+            bytes,
+            start: ROOM,
+            done: None,
+        })
+    }
+
     pub(super) fn of(bytes: Vec<u8>) -> Self {
-        Self { bytes, start: 0 }
-    }
-
-    /// As many bytes, in the same memory.
-    pub(super) fn of_len(mut self, len: usize) -> Self {
-        self.start = 0;
-        self.bytes.resize(len, 0);
-        self
-    }
-
-    pub(super) fn room(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        Self {
+            bytes,
+            start: 0,
+            done: None,
+        }
     }
 
     pub(super) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Reads a block, or what is left of the file, into the room of another.
-    pub(super) fn read(file: &dyn Read, place: u64, len: u64, mut done: Self) -> io::Result<Self> {
-        let left = usize::try_from(len - place)
-            .unwrap_or(usize::MAX)
-            .min(BLOCK);
-        // What one large record took is given back.
-        done.bytes.truncate(ROOM + left);
-        done.bytes.shrink_to(2 * BLOCK);
-        done.bytes.resize(ROOM + left, 0);
-        done.start = ROOM;
-        file.read_at(&mut done.bytes[ROOM..], place)?;
-        Ok(done)
-    }
-
     /// The rest of another block, and this one.
     pub(super) fn behind(mut self, rest: &[u8]) -> Self {
-        if rest.len() <= self.start {
-            let from = self.start - rest.len();
-            self.bytes[from..self.start].copy_from_slice(rest);
-            self.start = from;
+        if let Some(start) = self.start.checked_sub(rest.len()) {
+            self.bytes[start..self.start].copy_from_slice(rest);
+            self.start = start;
             return self;
         }
-        let bytes = [rest, self.filled()].concat();
-        Self { bytes, start: 0 }
+        Self::of([rest, self.filled()].concat())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(done) = &self.done {
+            // Where nobody reads any more, it is freed.
+            let _ = done.send(std::mem::take(&mut self.bytes));
+        }
     }
 }
 
 /// A file's bytes from a place on.
 #[derive(Debug)]
-pub(super) struct Ahead {
-    blocks: Receiver<io::Result<Block>>,
-    done: Sender<Block>,
-}
+pub(super) struct Ahead(Receiver<io::Result<Block>>);
 
 impl Ahead {
     /// Begins to read; ends when this is dropped, or at `len`.
@@ -83,17 +83,22 @@ impl Ahead {
         let (full, blocks) = channel();
         let (done, empty) = channel();
         for _ in 0..BLOCKS {
-            let _ = done.send(Block::default());
+            let _ = done.send(Vec::new());
         }
         let file = Arc::clone(file);
         let reads = move || {
             let mut place = place;
-            for block in empty {
-                if place >= len {
+            for bytes in empty {
+                let left = len - place;
+                let now = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
+                if now == 0 {
                     return;
                 }
-                let read = Block::read(&*file, place, len, block);
-                place += BLOCK as u64;
+                let mut read = Block::read(&*file, place, now, bytes);
+                if let Ok(block) = &mut read {
+                    block.done = Some(done.clone());
+                }
+                place += now as u64;
                 if full.send(read).is_err() {
                     return;
                 }
@@ -102,13 +107,12 @@ impl Ahead {
         thread::Builder::new()
             .name("engram-ahead".into())
             .spawn(reads)?;
-        Ok(Self { blocks, done })
+        Ok(Self(blocks))
     }
 
-    /// The next block, in exchange for one that is done with.
-    pub(super) fn next(&self, done: Block) -> io::Result<Block> {
-        let _ = self.done.send(done);
+    /// The next block.
+    pub(super) fn next(&self) -> io::Result<Block> {
         let gone = |_| io::Error::other("the thread that reads is gone");
-        self.blocks.recv().map_err(gone)?
+        self.0.recv().map_err(gone)?
     }
 }

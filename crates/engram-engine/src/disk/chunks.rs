@@ -12,7 +12,7 @@ use super::log::Log;
 use super::names::log_name;
 use super::ranges::Ranges;
 use super::recover::{Reader, Trouble, unreadable};
-use super::scan::{End, Front, Scan};
+use super::scan::{End, Scan};
 use super::things::{Known, kind};
 
 /// A chunk that no item of the checkpoint refers to: read when a change does.
@@ -81,8 +81,9 @@ impl Reader<'_> {
                 && let Some(wanted) = large(&mut scan, &known, wanted)
             {
                 self.out.next_serial = self.out.next_serial.max(wanted.serial.saturating_add(1));
-                log.add(wanted.bytes);
-                self.advance(wanted.bytes);
+                let bytes = wanted.record.bytes();
+                log.add(bytes);
+                self.advance(bytes);
                 match loads.give(wanted) {
                     Ok(found) => keep(&mut held.chunks, found),
                     Err(_) => return Ok(false),
@@ -169,26 +170,16 @@ impl Reader<'_> {
 
 /// The next record of a log, if it is of a large chunk that is wanted: somebody else is to read it.
 fn large(scan: &mut Scan, known: &Known, wanted: &Ranges) -> Option<Wanted> {
-    let Front {
-        head,
-        body,
-        place,
-        file,
-    } = scan.front().ok()??;
-    let mut take = Take(body);
+    let record = scan.large_chunk().ok()??;
+    let mut take = Take(record.body());
     let serial = take.u64().ok().filter(|serial| wanted.contains(*serial))?;
     let facts = known.chunk_facts(&mut take).ok()?;
-    let front = body.len() - take.0.len();
-    let wanted = Wanted {
+    let front = record.body().len() - take.0.len();
+    scan.skip(&record);
+    Some(Wanted {
         serial,
-        file: Arc::clone(file),
-        head,
-        front: body[..front].to_vec(),
         facts,
-        place: place + front as u64,
-        len: head.len - front,
-        bytes: record_bytes(head.len) as u64,
-    };
-    scan.skip(&head);
-    Some(wanted)
+        record,
+        front,
+    })
 }

@@ -1,16 +1,14 @@
-//! Reading large chunks: each by itself, by threads of their own, while somebody looks for the next.
+//! Large chunks are checked, and copied to memory of their own, by threads, while somebody looks for the next.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use engram_core::chunk::Chunk;
 
 use super::bytes::Damage;
-use super::file::RecordHead;
-use super::files::Read;
 use super::large_pages::LargePages;
+use super::scan::Unchecked;
 use super::things::{ChunkFacts, room_for_chunk};
 
 /// Bytes that a thread is given at a time.
@@ -21,20 +19,14 @@ const PARCELS: usize = 2;
 
 const MOST_THREADS: usize = 8;
 
-/// A chunk to be read.
+/// A chunk to be looked at.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) serial: u64,
-    pub(super) file: Arc<dyn Read>,
-    pub(super) head: RecordHead,
-    /// Of the record's body, what comes before the chunk's bytes.
-    pub(super) front: Vec<u8>,
     pub(super) facts: ChunkFacts,
-    /// Where those bytes lie, and how many they are.
-    pub(super) place: u64,
-    pub(super) len: usize,
-    /// Of the whole record.
-    pub(super) bytes: u64,
+    pub(super) record: Unchecked,
+    /// Where in the record's body the chunk's bytes begin.
+    pub(super) front: usize,
 }
 
 /// Its serial, the bytes of its record, and the chunk.
@@ -42,7 +34,7 @@ pub(super) type Found = (u64, u64, Chunk);
 
 type Outcome = Result<Vec<Found>, Damage>;
 
-/// Threads that read chunks. What comes out is in the order of what went in.
+/// Threads that check chunks and copy them. What comes out is in the order of what went in.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     /// Begun when they are needed.
@@ -81,7 +73,7 @@ impl Loads {
     /// # Errors
     /// One of them is not what was written.
     pub(super) fn give(&mut self, wanted: Wanted) -> Outcome {
-        self.bytes += wanted.len;
+        self.bytes += wanted.record.body().len();
         self.parcel.push(wanted);
         if self.bytes < AT_ONCE {
             return Ok(Vec::new());
@@ -114,7 +106,7 @@ impl Loads {
         }
         if self.threads.is_empty() {
             self.begin()
-                .map_err(|error| Damage(format!("no thread to read chunks with: {error}")))?;
+                .map_err(|error| Damage(format!("no thread to check chunks: {error}")))?;
         }
         // One that is gone is missed when its answer is.
         let _ = self.threads[self.given % self.threads.len()].0.send(parcel);
@@ -125,20 +117,20 @@ impl Loads {
     fn take(&mut self) -> Outcome {
         let outcome = self.threads[self.taken % self.threads.len()].1.recv();
         self.taken += 1;
-        outcome.map_err(|_| Damage("a thread that reads chunks is gone".into()))?
+        outcome.map_err(|_| Damage("a thread that checks chunks is gone".into()))?
     }
 }
 
 impl Wanted {
     fn read(self, pages: &mut LargePages) -> Result<Found, Damage> {
-        let Self { serial, head, .. } = self;
-        let mut payload = room_for_chunk(serial, self.len)?;
-        pages.prefer(&mut payload);
-        let read = self.file.read_at(&mut payload, self.place);
-        read.map_err(|error| Damage(format!("chunk {serial} cannot be read: {error}")))?;
-        if !head.fits(&[&self.front, &payload]) {
+        let Self { serial, record, .. } = self;
+        if !record.passes() {
             return Damage::new(format!("the checksum of chunk {serial} does not fit"));
         }
-        Ok((serial, self.bytes, self.facts.chunk(payload)?))
+        let bytes = &record.body()[self.front..];
+        let mut payload = room_for_chunk(serial, bytes.len())?;
+        pages.prefer(&mut payload);
+        payload.copy_from_slice(bytes);
+        Ok((serial, record.bytes(), self.facts.chunk(payload)?))
     }
 }

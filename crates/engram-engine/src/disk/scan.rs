@@ -15,14 +15,8 @@ const STEP: u64 = 8;
 /// A chunk's record from this size on may be read by somebody else.
 const LARGE: usize = 16 << 10;
 
-/// Of such a record, what is looked at, if that is enough to know what it is.
-const FRONT: usize = 512;
-
-/// Bytes that are read at once behind records that others read, at first; while none follows, it doubles.
-const WINDOW: usize = 1 << 10;
-
-/// How often it does before all is read again.
-const DOUBLINGS: u32 = 8;
+/// Bytes that are read at first: what comes first may be all that is asked for.
+const FIRST: usize = 4 << 10;
 
 /// Bytes that are searched for records that pass.
 const SEARCHED: u64 = 64 << 20;
@@ -36,21 +30,32 @@ pub(crate) struct Scan {
     place: u64,
     len: u64,
     /// Bytes of the file from `from` on.
-    block: Block,
+    block: Arc<Block>,
     from: u64,
     ahead: Option<Ahead>,
-    /// Windows since the beginning, or since a record was left to others; none where all is read.
-    windows: Option<u32>,
 }
 
-/// A large chunk's record, whose body is not read.
+/// A large chunk's record, which nobody has checked.
 #[derive(Debug)]
-pub(crate) struct Front<'a> {
-    pub(crate) head: RecordHead,
-    /// The first bytes of its body, which nobody has checked, and where they lie.
-    pub(crate) body: &'a [u8],
-    pub(crate) place: u64,
-    pub(crate) file: &'a Arc<dyn Read>,
+pub(super) struct Unchecked {
+    head: RecordHead,
+    block: Arc<Block>,
+    at: usize,
+}
+
+impl Unchecked {
+    pub(super) fn body(&self) -> &[u8] {
+        &self.block.filled()[self.at..self.at + self.head.len]
+    }
+
+    pub(super) fn passes(&self) -> bool {
+        self.head.fits(&[self.body()])
+    }
+
+    /// Of the whole record.
+    pub(super) fn bytes(&self) -> u64 {
+        record_bytes(self.head.len) as u64
+    }
 }
 
 /// Why a file has no more records.
@@ -89,15 +94,14 @@ impl Scan {
             head,
             place: FILE_HEAD as u64,
             len,
-            block: Block::default(),
+            block: Arc::default(),
             from: 0,
             ahead: None,
-            windows: Some(0),
         }
     }
 
-    /// The next record, if it is of a large chunk, which is not read then; [`Scan::skip`] goes on behind it.
-    pub(crate) fn front(&mut self) -> io::Result<Option<Front<'_>>> {
+    /// The next record, if it is of a large chunk; [`Scan::skip`] goes on behind it.
+    pub(super) fn large_chunk(&mut self) -> io::Result<Option<Unchecked>> {
         if self.place + RECORD_HEAD as u64 > self.len {
             return Ok(None);
         }
@@ -107,14 +111,9 @@ impl Scan {
         if head.kind != kind::CHUNK || head.len < self.large() {
             return Ok(None);
         }
-        let front = FRONT.min(head.len);
-        let at = self.have(RECORD_HEAD + front)? + RECORD_HEAD;
-        Ok(Some(Front {
-            head,
-            body: &self.block.filled()[at..at + front],
-            place: self.place + RECORD_HEAD as u64,
-            file: &self.file,
-        }))
+        let at = self.have(record_bytes(head.len))? + RECORD_HEAD;
+        let block = Arc::clone(&self.block);
+        Ok(Some(Unchecked { head, block, at }))
     }
 
     /// Tests have no large chunks: in some of their files, all are.
@@ -127,10 +126,8 @@ impl Scan {
     }
 
     /// Leaves the next record to somebody else.
-    pub(crate) fn skip(&mut self, head: &RecordHead) {
-        self.place += record_bytes(head.len) as u64;
-        self.ahead = None;
-        self.windows = Some(0);
+    pub(super) fn skip(&mut self, record: &Unchecked) {
+        self.place += record.bytes();
     }
 
     /// Where the next record begins, or what is torn.
@@ -247,56 +244,58 @@ impl Scan {
             // It goes on elsewhere.
             self.end();
         }
-        if let Some(windows) = self.windows {
-            self.windows = (windows < DOUBLINGS).then_some(windows + 1);
-            let left = usize::try_from(self.len - self.place).unwrap_or(usize::MAX);
-            let window = bytes.max(WINDOW << windows).min(left);
-            let mut block = std::mem::take(&mut self.block).of_len(window);
-            self.file.read_at(block.room(), self.place)?;
-            self.from = self.place;
-            self.block = block;
-            return Ok(0);
-        }
         let rest = match &self.ahead {
             Some(_) => self.block.filled().get(at..).unwrap_or_default().to_vec(),
             // What comes next begins here.
             None => Vec::new(),
         };
+        let is_first = self.from == 0;
         self.from = self.place;
-        let block = std::mem::take(&mut self.block);
-        let block = self.next_block(block)?.behind(&rest);
+        self.block = Arc::default();
+        let block = if is_first && self.ahead.is_none() {
+            let left = usize::try_from(self.len - self.place).unwrap_or(usize::MAX);
+            Block::read(
+                &*self.file,
+                self.place,
+                bytes.max(FIRST).min(left),
+                Vec::new(),
+            )?
+        } else {
+            self.next_block()?.behind(&rest)
+        };
         if block.filled().len() >= bytes {
-            self.block = block;
+            self.block = block.into();
             return Ok(0);
         }
         // A record of several blocks; the file has them.
         let mut all = Vec::with_capacity(bytes + BLOCK);
         all.extend_from_slice(block.filled());
-        let mut done = block;
+        drop(block);
         while all.len() < bytes {
-            done = self.next_block(done)?;
-            all.extend_from_slice(done.filled());
+            all.extend_from_slice(self.next_block()?.filled());
         }
-        self.block = Block::of(all);
+        self.block = Block::of(all).into();
         Ok(0)
     }
 
-    /// What follows the block, which is done with.
-    fn next_block(&mut self, done: Block) -> io::Result<Block> {
+    /// What follows.
+    fn next_block(&mut self) -> io::Result<Block> {
         if let Some(ahead) = &self.ahead {
-            return ahead.next(done);
+            return ahead.next();
         }
-        if self.len - self.place <= BLOCK as u64 {
-            return Block::read(&*self.file, self.place, self.len, done);
+        let left = self.len - self.place;
+        if left <= BLOCK as u64 {
+            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            return Block::read(&*self.file, self.place, left, Vec::new());
         }
         let ahead = Ahead::new(&self.file, self.place, self.len)?;
-        self.ahead.insert(ahead).next(done)
+        self.ahead.insert(ahead).next()
     }
 
     /// Nothing more is read.
     fn end(&mut self) {
         self.ahead = None;
-        self.block = Block::default();
+        self.block = Arc::default();
         self.from = self.len;
     }
 }
