@@ -99,11 +99,12 @@ impl TableState {
         self.sink = sink;
     }
 
-    /// Records and applies a removal.
+    /// Applies and records a removal, in that order: a sink's lock waits until the memory has come that was asked
+    /// for before, and after it that of the key would be waited for again.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, trash: &mut Trash) {
         let key = self.contents.items[slot as usize].key;
-        self.record(&TableOp::Remove { key, cause });
         self.take_out(slot, trash);
+        self.record(&TableOp::Remove { key, cause });
     }
 
     pub(super) fn put_in(&mut self, item: NewItem, now: u64) {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Durability {
 pub(super) const PLENTY: usize = 1 << 20;
 
 /// Bytes told and not written, beyond which nobody should tell more.
-const MOST_PENDING: usize = 64 << 20;
+const MOST_PENDING: u64 = 64 << 20;
 
 /// A store's log.
 #[derive(Debug)]
@@ -43,8 +43,10 @@ pub(crate) struct Journal {
     pub(super) store: u64,
     pub(super) durability: Durability,
     pub(super) pending: Mutex<Pending>,
-    /// Bytes told and not written.
-    unwritten: AtomicUsize,
+    /// Bytes told since the beginning: changes under the lock of what is pending, so that nobody need add to it at once.
+    told: AtomicU64,
+    /// Those of them that are written.
+    written_bytes: AtomicU64,
     /// Something is to be written.
     pub(super) work: Condvar,
     pub(super) safe: Mutex<Safe>,
@@ -105,7 +107,8 @@ impl Journal {
                 ..Safe::default()
             }),
             up_to: AtomicU64::new(up_to),
-            unwritten: AtomicUsize::new(pending.bytes),
+            told: AtomicU64::new(pending.bytes as u64),
+            written_bytes: AtomicU64::new(0),
             pending: Mutex::new(pending),
             work: Condvar::new(),
             written: Condvar::new(),
@@ -124,8 +127,8 @@ impl Journal {
         let mut pending = self.pending.lock();
         let before = pending.bytes;
         let told = work(&mut pending);
-        let bytes = pending.bytes - before;
-        self.unwritten.fetch_add(bytes, Ordering::Relaxed);
+        let bytes = self.told.load(Ordering::Relaxed) + (pending.bytes - before) as u64;
+        self.told.store(bytes, Ordering::Relaxed);
         if before == 0 || pending.bytes >= PLENTY {
             self.work.notify_one();
         }
@@ -245,7 +248,8 @@ impl Journal {
 
     /// Says how far the log is.
     pub(super) fn say(&self, bytes: usize, change: impl FnOnce(&mut Safe)) {
-        self.unwritten.fetch_sub(bytes, Ordering::Relaxed);
+        self.written_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
         let mut safe = self.safe.lock();
         if safe.given_up {
             return;
@@ -294,7 +298,8 @@ impl Journal {
     }
 
     fn has_room(&self) -> bool {
-        self.unwritten.load(Ordering::Relaxed) <= MOST_PENDING
+        let written = self.written_bytes.load(Ordering::Relaxed);
+        self.told.load(Ordering::Relaxed).saturating_sub(written) <= MOST_PENDING
     }
 
     /// Writes what was told, then ends.

@@ -112,10 +112,10 @@ impl Pending {
         self.count += 1;
     }
 
-    /// Tells a chunk that no log has.
-    fn chunk(&mut self, chunk: &Arc<Chunk>) {
-        if chunk.filed(self.store).is_some() {
-            return;
+    /// Tells a chunk that no log has; returns its serial.
+    fn chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
+        if let Some((serial, _)) = chunk.filed(self.store) {
+            return serial;
         }
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -126,6 +126,7 @@ impl Pending {
         drop(self.log.hold(chunk, serial, bytes as u64));
         let chunk = Arc::clone(chunk);
         self.push(Piece::Chunk { head, chunk }, bytes);
+        serial
     }
 
     /// Ends the record of changes that grows.
@@ -151,15 +152,18 @@ impl Pending {
     }
 
     pub(super) fn change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
+        // Its serial, so that nobody looks for it twice.
+        let mut only = None;
         if let TableOp::Insert { item, .. } = op {
-            let chunks: &[Arc<Chunk>] = match &item.trajectory {
+            match &item.trajectory {
                 Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. } => {
-                    std::slice::from_ref(chunk)
+                    only = Some(self.chunk(chunk));
                 }
-                Trajectory::Spans(spans) => &spans.chunks,
-            };
-            for chunk in chunks {
-                self.chunk(chunk);
+                Trajectory::Spans(spans) => {
+                    for chunk in &spans.chunks {
+                        self.chunk(chunk);
+                    }
+                }
             }
         }
         let fits = |open: &Open| open.table == table && open.body.len() < RECORD;
@@ -178,7 +182,10 @@ impl Pending {
         });
         let before = open.body.len();
         let store = self.store;
-        let serial = |chunk: &Arc<Chunk>| chunk.filed(store).map_or(0, |(serial, _)| serial);
+        let serial = |chunk: &Arc<Chunk>| match only {
+            Some(serial) => serial,
+            None => chunk.filed(store).map_or(0, |(serial, _)| serial),
+        };
         put_change(&mut open.body, op, self, &serial);
         self.bytes += open.body.len() - before;
         open.count += 1;
