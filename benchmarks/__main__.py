@@ -52,7 +52,8 @@ def parse() -> argparse.Namespace:
 
 def stall(arguments: argparse.Namespace) -> int:
     """Measure what checkpoints do to other calls; the program's exit status."""
-    command = [sys.executable, "-m", "benchmarks.stall_checkpoint", "--runs", str(arguments.runs)]
+    runs = 1 if arguments.quick else arguments.runs
+    command = [sys.executable, "-m", "benchmarks.stall_checkpoint", "--runs", str(runs)]
     if arguments.quick:
         command += ["--items", "200000", "--frames", "2000"]
     if arguments.write:

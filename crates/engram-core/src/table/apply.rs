@@ -8,7 +8,7 @@ use crate::selector::TableRng;
 use crate::table::{Contents, ITEM_OVERHEAD, TableState, Trash};
 
 impl TableState {
-    /// Records a change that is about to be applied.
+    /// Records a change that is about to be applied, or just has been.
     pub(super) fn record(&mut self, op: &TableOp<'_>) {
         self.last_lsn = self.sink.append(&self.options.name, op);
     }

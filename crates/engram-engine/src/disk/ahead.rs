@@ -13,7 +13,7 @@ pub(super) const BLOCK: usize = 1 << 20;
 /// Room before a block, for what is left of the one before.
 const ROOM: usize = 256 << 10;
 
-/// Blocks that are read ahead or being looked at: more than a parcel in the making (`loads.rs`) can lie in.
+/// Blocks that are read ahead or being looked at: more than a parcel in the making keeps (`loads.rs`).
 const BLOCKS: usize = 10;
 
 /// Bytes, of which some at the front do not count. Whoever drops it gives the memory back to be filled again.
@@ -47,6 +47,11 @@ impl Block {
             start: 0,
             done: None,
         }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.len()
     }
 
     pub(super) fn filled(&self) -> &[u8] {
@@ -99,7 +104,8 @@ impl Ahead {
                     block.done = Some(done.clone());
                 }
                 place += now as u64;
-                if full.send(read).is_err() {
+                let failed = read.is_err();
+                if full.send(read).is_err() || failed {
                     return;
                 }
             }
@@ -114,5 +120,48 @@ impl Ahead {
     pub(super) fn next(&self) -> io::Result<Block> {
         let gone = |_| io::Error::other("the thread that reads is gone");
         self.0.recv().map_err(gone)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A file that can be read up to a place.
+    #[derive(Debug)]
+    struct Cut(u64);
+
+    impl Read for Cut {
+        fn len(&self) -> io::Result<u64> {
+            Ok(1 << 30)
+        }
+
+        fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
+            if place + buffer.len() as u64 > self.0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            buffer.fill(7);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_fails_or_is_dropped_ends() {
+        for good in [0, 2, 1 << 10] {
+            let file: Arc<dyn Read> = Arc::new(Cut(good * BLOCK as u64));
+            let used = Arc::downgrade(&file);
+            let ahead = Ahead::new(&file, 0, file.len().unwrap()).unwrap();
+            drop(file);
+            for _ in 0..good.min(50) {
+                assert_eq!(ahead.next().unwrap().filled(), [7; BLOCK]);
+            }
+            assert_eq!(ahead.next().is_err(), good < 50);
+            drop(ahead);
+            while used.strong_count() > 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 }

@@ -49,6 +49,7 @@ impl Reader<'_> {
             self.loads = loads;
         } else {
             // All is looked at in order, up to what is torn; what was found behind that does not count.
+            drop(loads);
             held = Held::default();
             outcome = self.load(number, wanted, None, &mut held);
         }
@@ -57,7 +58,7 @@ impl Reader<'_> {
         outcome.map(|_| ())
     }
 
-    /// With others who read large chunks: false where one of them is not what was written.
+    /// With others who check large chunks: false where one of them is not what was written.
     fn load(
         &mut self,
         number: u64,
@@ -168,7 +169,7 @@ impl Reader<'_> {
     }
 }
 
-/// The next record of a log, if it is of a large chunk that is wanted: somebody else is to read it.
+/// The next record of a log, if it is of a large chunk that is wanted: somebody else is to check it.
 fn large(scan: &mut Scan, known: &Known, wanted: &Ranges) -> Option<Wanted> {
     let record = scan.large_chunk().ok()??;
     let mut take = Take(record.body());

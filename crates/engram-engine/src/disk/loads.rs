@@ -1,5 +1,6 @@
 //! Large chunks are checked, and copied to memory of their own, by threads, while somebody looks for the next.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -14,8 +15,14 @@ use super::things::{ChunkFacts, room_for_chunk};
 /// Bytes that a thread is given at a time.
 const AT_ONCE: usize = 1 << 20;
 
+/// Bytes of memory that a parcel in the making keeps at most, or one chunk: whoever reads ahead waits for it.
+const KEPT: usize = 3 << 20;
+
 /// Such parcels per thread on their way.
 const PARCELS: usize = 2;
+
+/// Bytes of memory that all of them keep at most, or one.
+const ALL_KEPT: usize = 64 << 20;
 
 const MOST_THREADS: usize = 8;
 
@@ -41,8 +48,11 @@ pub(super) struct Loads {
     threads: Vec<(SyncSender<Vec<Wanted>>, Receiver<Outcome>)>,
     parcel: Vec<Wanted>,
     bytes: usize,
+    kept: usize,
     given: usize,
     taken: usize,
+    /// What each parcel on its way keeps.
+    away: VecDeque<usize>,
 }
 
 impl Loads {
@@ -68,21 +78,26 @@ impl Loads {
         Ok(())
     }
 
-    /// Lets a chunk be read; returns some that have been.
+    /// Lets a chunk be checked; returns some that have been.
     ///
     /// # Errors
     /// One of them is not what was written.
     pub(super) fn give(&mut self, wanted: Wanted) -> Outcome {
+        let last = self.parcel.last().map(|last| &last.record);
+        self.kept += wanted.record.keeps(last);
         self.bytes += wanted.record.body().len();
         self.parcel.push(wanted);
-        if self.bytes < AT_ONCE {
+        if self.bytes < AT_ONCE && self.kept < KEPT {
             return Ok(Vec::new());
         }
         self.send()?;
-        if self.given - self.taken <= PARCELS * self.threads.len() {
-            return Ok(Vec::new());
+        let mut found = Vec::new();
+        while self.away.len() > PARCELS * self.threads.len()
+            || (self.away.len() > 1 && self.away.iter().sum::<usize>() > ALL_KEPT)
+        {
+            found.extend(self.take()?);
         }
-        self.take()
+        Ok(found)
     }
 
     /// Those that are left; none once all have been returned.
@@ -92,7 +107,7 @@ impl Loads {
     pub(super) fn finish(&mut self) -> Outcome {
         self.send()?;
         let mut found = Vec::new();
-        while self.taken < self.given {
+        while !self.away.is_empty() {
             found.extend(self.take()?);
         }
         Ok(found)
@@ -100,6 +115,7 @@ impl Loads {
 
     fn send(&mut self) -> Result<(), Damage> {
         let parcel = std::mem::take(&mut self.parcel);
+        let kept = std::mem::take(&mut self.kept);
         self.bytes = 0;
         if parcel.is_empty() {
             return Ok(());
@@ -111,12 +127,14 @@ impl Loads {
         // One that is gone is missed when its answer is.
         let _ = self.threads[self.given % self.threads.len()].0.send(parcel);
         self.given += 1;
+        self.away.push_back(kept);
         Ok(())
     }
 
     fn take(&mut self) -> Outcome {
         let outcome = self.threads[self.taken % self.threads.len()].1.recv();
         self.taken += 1;
+        self.away.pop_front();
         outcome.map_err(|_| Damage("a thread that checks chunks is gone".into()))?
     }
 }

@@ -12,7 +12,7 @@ use super::things::kind;
 /// Records begin at multiples of it.
 const STEP: u64 = 8;
 
-/// A chunk's record from this size on may be read by somebody else.
+/// A chunk's record from this size on may be checked by somebody else.
 const LARGE: usize = 16 << 10;
 
 /// Bytes that are read at first: what comes first may be all that is asked for.
@@ -46,6 +46,14 @@ pub(super) struct Unchecked {
 impl Unchecked {
     pub(super) fn body(&self) -> &[u8] {
         &self.block.filled()[self.at..self.at + self.head.len]
+    }
+
+    /// Bytes of memory that it keeps, beside those that another keeps.
+    pub(super) fn keeps(&self, beside: Option<&Self>) -> usize {
+        match beside {
+            Some(other) if Arc::ptr_eq(&self.block, &other.block) => 0,
+            _ => self.block.memory(),
+        }
     }
 
     pub(super) fn passes(&self) -> bool {
@@ -240,16 +248,26 @@ impl Scan {
         if at.saturating_add(bytes) <= self.block.filled().len() {
             return Ok(at);
         }
+        let is_first = self.from == 0;
         if at > self.block.filled().len() {
             // It goes on elsewhere.
             self.end();
         }
+        let filled = self.fill(at, bytes, is_first);
+        if filled.is_err() {
+            // Whoever asks again is to be told the same, unless it passes.
+            self.end();
+        }
+        filled.map(|()| 0)
+    }
+
+    /// Has so many bytes from `place` on at the block's front; what it has from `at` on are the first of them.
+    fn fill(&mut self, at: usize, bytes: usize, is_first: bool) -> io::Result<()> {
         let rest = match &self.ahead {
             Some(_) => self.block.filled().get(at..).unwrap_or_default().to_vec(),
             // What comes next begins here.
             None => Vec::new(),
         };
-        let is_first = self.from == 0;
         self.from = self.place;
         self.block = Arc::default();
         let block = if is_first && self.ahead.is_none() {
@@ -265,7 +283,7 @@ impl Scan {
         };
         if block.filled().len() >= bytes {
             self.block = block.into();
-            return Ok(0);
+            return Ok(());
         }
         // A record of several blocks; the file has them.
         let mut all = Vec::with_capacity(bytes + BLOCK);
@@ -275,7 +293,7 @@ impl Scan {
             all.extend_from_slice(self.next_block()?.filled());
         }
         self.block = Block::of(all).into();
-        Ok(0)
+        Ok(())
     }
 
     /// What follows.
@@ -297,5 +315,90 @@ impl Scan {
         self.ahead = None;
         self.block = Arc::default();
         self.from = self.len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::super::file::{Kind, padding, record_head};
+    use super::*;
+
+    /// A file in memory, of which every so many reads fail.
+    #[derive(Debug)]
+    struct Flaky {
+        bytes: Vec<u8>,
+        reads: AtomicU32,
+        every: u32,
+    }
+
+    impl Read for Flaky {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.bytes.len() as u64)
+        }
+
+        fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
+            if self.reads.fetch_add(1, Ordering::Relaxed) % self.every == self.every - 1 {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            let place = usize::try_from(place).unwrap();
+            buffer.copy_from_slice(&self.bytes[place..place + buffer.len()]);
+            Ok(())
+        }
+    }
+
+    fn body(number: usize) -> Vec<u8> {
+        let lengths = [10, 5_000, 70_000, 300_000, BLOCK, 3 * BLOCK + 5];
+        let mut body = vec![0; lengths[number % lengths.len()]];
+        body[..8].copy_from_slice(&number.to_le_bytes());
+        body
+    }
+
+    #[test]
+    fn a_read_that_fails_is_told_and_loses_nothing() {
+        let head = FileHead {
+            kind: Kind::Log,
+            store: 1,
+            number: 9,
+        };
+        let mut bytes = head.bytes().to_vec();
+        let count = 40;
+        for number in 0..count {
+            let body = body(number);
+            bytes.extend(record_head(9, bytes.len() as u64, kind::CHUNK, &[&body]));
+            bytes.extend(&body);
+            bytes.resize(bytes.len() + padding(body.len()), 0);
+        }
+        for every in [7, 10, 1_000] {
+            let file = Flaky {
+                bytes: bytes.clone(),
+                reads: AtomicU32::default(),
+                every,
+            };
+            let mut scan = Scan::new(Box::new(file)).unwrap().unwrap();
+            let (mut found, mut failed) = (0, 0);
+            loop {
+                match scan.next() {
+                    Err(_) => failed += 1,
+                    Ok(Ok(record)) => {
+                        assert!(record.body == body(found), "{found} of every {every}");
+                        found += 1;
+                    }
+                    Ok(Err(end)) => {
+                        assert_eq!(end, End::Whole);
+                        break;
+                    }
+                }
+                assert!(failed < 100, "{found} of every {every}");
+                let large = scan.large_chunk().ok().flatten();
+                if let Some(record) = large {
+                    assert!(record.passes() && record.body() == body(found));
+                    scan.skip(&record);
+                    found += 1;
+                }
+            }
+            assert_eq!((found, failed > 0 || every > 100), (count, true));
+        }
     }
 }
