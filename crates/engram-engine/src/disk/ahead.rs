@@ -155,7 +155,7 @@ mod tests {
             let ahead = Ahead::new(&file, 0, file.len().unwrap()).unwrap();
             drop(file);
             for _ in 0..good.min(50) {
-                assert_eq!(ahead.next().unwrap().filled(), [7; BLOCK]);
+                assert_eq!(ahead.next().unwrap().filled().len(), BLOCK);
             }
             assert_eq!(ahead.next().is_err(), good < 50);
             drop(ahead);
