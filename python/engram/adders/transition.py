@@ -100,6 +100,9 @@ class NStepTransitionAdder(Adder):
         )
 
 
+_NUMBER = (float, int, np.number, np.bool_)
+
+
 class _Numbers:
     """Numbers to reckon with: those of a nest as f64, and back in the dtypes that it came with."""
 
@@ -110,13 +113,13 @@ class _Numbers:
         self._dtypes: list[np.dtype[Any]] | None = None
         self._structure: Any = None
         self.zeros: list[Any] = []
+        self._is_number = False
 
     def read(self, nest: Any) -> list[Any]:  # noqa: ANN401, a nest
         """Its leaves as f64: numbers, and arrays of one axis or more."""
-        if isinstance(nest, float | int | np.generic):
-            leaves: list[Any] = [nest]
-        else:
-            leaves = optree.tree_leaves(nest, none_is_leaf=True, namespace="engram")
+        if self._is_number and isinstance(nest, _NUMBER):
+            return [float(nest)]
+        leaves = optree.tree_leaves(nest, none_is_leaf=True, namespace="engram")
         try:
             numbers = [np.asarray(leaf, np.float64) if np.ndim(leaf) else float(leaf) for leaf in leaves]
         except (TypeError, ValueError):
@@ -126,6 +129,7 @@ class _Numbers:
             arrays = [np.asarray(leaf) for leaf in leaves]
             self._dtypes = [self._kept(array.dtype) for array in arrays]
             self.zeros = [np.zeros(array.shape) if array.ndim else 0.0 for array in arrays]
+            self._is_number = isinstance(nest, _NUMBER)
         if [np.shape(number) for number in numbers] != [np.shape(zero) for zero in self.zeros]:
             shapes = [np.shape(zero) for zero in self.zeros]
             raise SignatureError(f"the {self._what} had leaves of the shapes {shapes} before; got {nest!r}")
@@ -138,7 +142,7 @@ class _Numbers:
         """The nest of these leaves."""
         assert self._dtypes is not None  # noqa: S101, read before
         made = [np.asarray(leaf, dtype) for leaf, dtype in zip(leaves, self._dtypes, strict=True)]
-        return made[0] if len(made) == 1 and self._structure.is_leaf() else self._structure.unflatten(made)
+        return made[0] if self._is_number else self._structure.unflatten(made)
 
 
 def _transition(row: Any, length: int) -> Transition:  # noqa: ANN401, a nest
