@@ -7,12 +7,41 @@ import numpy as np
 from hypothesis import strategies as st
 
 import engram
-from engram import Table, selectors
+from engram import Pattern, Table, rate_limiters, selectors
+from engram.adders import (
+    EpisodeAdder,
+    MultiSequenceAdder,
+    NonOverlappingRNNSequenceAdder,
+    NStepTransitionAdder,
+    SequenceAdder,
+    StructuredAdder,
+)
+
+MAKERS = {
+    "transition": lambda store, **kw: NStepTransitionAdder(store, 2, 0.9, **kw),
+    "sequence": lambda store, **kw: SequenceAdder(store, 2, 1, **kw),
+    "truncated": lambda store, **kw: SequenceAdder(store, 2, 1, end_of_episode_behavior="truncate", **kw),
+    "multi": lambda store, **kw: MultiSequenceAdder(store, {"priority_table": 2}, {"priority_table": 1}, **kw),
+    "rnn": lambda store, **kw: NonOverlappingRNNSequenceAdder(store, 2, **kw),
+    "episode": lambda store, **kw: EpisodeAdder(store, 10, **kw),
+    "structured": lambda store, **kw: StructuredAdder(store, [Pattern("priority_table", num_steps=1)], **kw),
+}
 
 
 def queue(name="priority_table"):
     """A table whose items come out in order, once each."""
     return Table(name, sampler=selectors.Fifo(), max_times_sampled=1)
+
+
+def blocked():
+    """A queue that takes one item, until it is `unblocked`."""
+    limiter = rate_limiters.Queue(1)
+    return Table("priority_table", sampler=selectors.Fifo(), max_times_sampled=1, rate_limiter=limiter)
+
+
+def unblock(store):
+    """Lets a `blocked` queue take all items."""
+    store.set_rate_limiter("priority_table", rate_limiters.MinSize(1))
 
 
 def timesteps(rewards, *, discounts=None, first=1):

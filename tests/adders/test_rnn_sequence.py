@@ -26,12 +26,13 @@ def test_all_sequences_of_all_episodes(episodes, length, pads):
                 assert store.info()["priority_table"].size == len(wanted)
         found = items(store)
         assert [rows(item) for item in found] == wanted
+        last = {1 + 100 * number + len(episode) for number, episode in enumerate(episodes)}
         for item, sequence in zip(found, wanted, strict=True):
             t = (sequence[0][0] - 1) % 100
             # The row after the last transition has no state of its own.
-            states = [0, 0] if sequence[0][1:] == (0.0, 0.0, False) else [100 + t, t]
-            if sequence[0][2:] == (1.0, False) or sequence[0][3]:
-                assert item.extras["core_state"] == ([states], {"c": [t]})
+            ends = sequence[0][0] in last
+            state = ([[0, 0]], {"c": [0]}) if ends else ([[100 + t, t]], {"c": [t]})
+            assert item.extras["core_state"] == state
             assert len(item.extras["logits"]) == length
 
 

@@ -19,25 +19,29 @@ lengths = st.integers(1, 6)
     lengths,
     lengths,
     st.sampled_from(["zero_pad", "truncate", "write", "drop"]),
+    st.sampled_from([1.0, lambda _: 1.0]),
 )
-def test_all_sequences_of_all_episodes(episodes, length, period, behavior):
+def test_all_sequences_of_all_episodes(episodes, length, period, behavior, priority):
     with Store([queue()]) as store:
         wanted = []
-        with SequenceAdder(store, length, period, end_of_episode_behavior=behavior) as adder:
+        arguments = {"end_of_episode_behavior": behavior, "priority_fns": {"priority_table": priority}}
+        with SequenceAdder(store, length, period, **arguments) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
                 wanted += expected(episode_rows(episode, 1 + 100 * number), length, period, behavior)
         assert [rows(item) for item in items(store)] == wanted
 
 
-@given(st.lists(rewards, min_size=1, max_size=3), lengths, lengths)
-def test_sequences_that_continue(episodes, length, period):
+@given(st.lists(rewards, min_size=1, max_size=3), lengths, lengths, st.sampled_from([1.0, lambda _: 1.0]))
+def test_sequences_that_continue(episodes, length, period, priority):
     stream = []
     with Store([queue()]) as store:
-        with SequenceAdder(store, length, period, end_of_episode_behavior=EndBehavior.CONTINUE) as adder:
+        arguments = {"priority_fns": {"priority_table": priority}}
+        with SequenceAdder(store, length, period, end_of_episode_behavior=EndBehavior.CONTINUE, **arguments) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
                 stream += episode_rows(episode, 1 + 100 * number)
+                assert store.info()["priority_table"].size == len(expected(stream, length, period, "drop"))
         assert [rows(item) for item in items(store)] == expected(stream, length, period, "drop")
 
 
@@ -106,12 +110,14 @@ def test_bad_arguments(arguments, text):
     st.tuples(lengths, lengths, lengths),
     st.tuples(lengths, lengths, lengths),
     st.booleans(),
+    st.sampled_from([1.0, lambda _: 1.0]),
 )
-def test_each_table_gets_what_an_adder_of_its_own_would_write(episodes, lengths, periods, pads):
+def test_each_table_gets_what_an_adder_of_its_own_would_write(episodes, lengths, periods, pads, priority):
     tables = "abc"
     with Store([queue(table) for table in tables]) as store:
         lengths, periods = dict(zip(tables, lengths, strict=True)), dict(zip(tables, periods, strict=True))
-        with MultiSequenceAdder(store, lengths, periods, pad_end_of_episode=pads) as adder:
+        arguments = {"pad_end_of_episode": pads, "priority_fns": dict.fromkeys(tables, priority)}
+        with MultiSequenceAdder(store, lengths, periods, **arguments) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
         for table in tables:

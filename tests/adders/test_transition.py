@@ -18,8 +18,7 @@ def expected(rewards, discounts, n, gamma, first=1):
     """Every transition of an episode, as the definition says."""
     found = []
     length = len(rewards)
-    starts = range(max(0, length - n) + 1 if length >= n else 1)
-    for start in [*starts, *range(len(starts), length)]:
+    for start in range(length):
         end = min(start + n, length)
         reward, weight = 0.0, 1.0
         for t in range(start, end):
@@ -90,7 +89,7 @@ def test_text_has_no_zeros():
     assert data.next_observation.tolist() == [b"see 2", b"see 3"]
 
 
-def test_a_reset_forgets_the_episode():
+def test_a_reset_ends_with_what_is_complete():
     with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
         steps = timesteps([1, 2, 4, 8])
         adder.add_first(steps[0])
@@ -98,7 +97,11 @@ def test_a_reset_forgets_the_episode():
             adder.add(np.float32(now.observation / 10), then)
         adder.reset()
         play(adder, timesteps([5], first=50))
-        assert [item[:5] for item in items(store)] == [(1, 0.1, 3.0, 1.0, 3), (50, 5.0, 5.0, 0.0, 51)]
+        assert [item[:5] for item in items(store)] == [
+            (1, 0.1, 3.0, 1.0, 3),
+            (2, 0.2, 6.0, 1.0, 4),
+            (50, 5.0, 5.0, 0.0, 51),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -130,12 +133,59 @@ def test_a_row_that_does_not_fit_leaves_the_episode_as_it_was():
         assert [item.observation for item in items(store)] == [1, 2]
 
 
+def test_one_step_changes_no_number():
+    """What is not reckoned with stays as it was given."""
+    with Store([queue()]) as store, NStepTransitionAdder(store, 1, 0.9) as adder:
+        steps = timesteps([0, 0, 0])
+        steps = [steps[0], *(step._replace(reward=2**53 + 1, discount=np.uint8(1)) for step in steps[1:])]
+        adder.add_first(steps[0])
+        adder.add(0, steps[1])
+        text = "a reward looks unlike those before, which were int64[]; got 0.75"
+        with raises(SignatureError, text):
+            adder.add(0, steps[2]._replace(reward=0.75))
+        text = "a discount looks unlike those before, which were uint8[]; got 0.5"
+        with raises(SignatureError, text):
+            adder.add(0, steps[2]._replace(discount=0.5))
+        adder.add(0, steps[2])
+        adder.add(0, steps[3])
+        data = store.sample("priority_table", 3).data
+    assert data.reward.tolist() == [2**53 + 1] * 3
+    assert (data.reward.dtype, data.discount.dtype) == (np.int64, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("discount", "text"),
+    [
+        ((1.0, {}), "a discount must be a number or an array; got (1.0, {})"),
+        ("x", "a discount must be a number or an array; got 'x'"),
+        (
+            np.ones(2),
+            (
+                "a discount must be a number, or fit the axes of each reward; "
+                "got one of shape (2,) for a reward of shape ()"
+            ),
+        ),
+    ],
+)
+def test_discounts_that_are_none(discount, text):
+    with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0.1), steps[1]._replace(discount=discount))
+        play_on = steps[1:]
+        for now, then in pairwise([steps[0], *play_on]):
+            adder.add(np.float32(now.observation / 10), then)
+        assert [item.reward for item in items(store)] == [3.0, 2.0]
+
+
 @pytest.mark.parametrize(
     ("reward", "text"),
     [
-        (None, "the reward must be numbers, arrays or a nest of them; got None"),
-        ("much", "the reward must be numbers, arrays or a nest of them; got 'much'"),
-        ([1.0, 2.0], "the reward had leaves of the shapes [()] before; got [1.0, 2.0]"),
+        (None, "the reward has no value, or a leaf of it has none; got None"),
+        ("much", "a reward must be a number, an array or a nest of them; got 'much'"),
+        ({"a": 1.0}, "a reward looks unlike those before, which were float64[]; got {'a': 1.0}"),
+        ([1.0, 2.0], "a reward looks unlike those before, which were float64[]; got [1.0, 2.0]"),
     ],
 )
 def test_rewards_that_are_none(reward, text):

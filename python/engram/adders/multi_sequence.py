@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 from engram import _checks
 from engram.adders.base import Adder
+from engram.adders.plans import Plan, Priority, items_for, pad, tables_of
 from engram.adders.step import Step, zeros_like
-from engram.adders.windows import Priority, Window, pad, rows_for, tables_of
 from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
 
@@ -28,6 +28,7 @@ class MultiSequenceAdder(Adder):
         priority_fns: Mapping[str, Priority | None] | None = None,
         should_insert_fns: Mapping[str, Callable[[list[Step]], bool]] | None = None,
         pad_end_of_episode: bool = True,
+        final_row: bool = True,
         chunk_length: int | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -42,12 +43,16 @@ class MultiSequenceAdder(Adder):
                 None: all are made.
             pad_end_of_episode: Rows of zeros complete the last items of an episode; otherwise its last rows may be in
                 no item.
+            final_row: Write the row after an episode's last transition: its final observation, and zeros. Without it, a
+                reward of 0 in a sequence is one that was observed, unless it is padded.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
 
         Raises:
             InvalidArgumentError: The mappings are not of the same tables.
         """
+        if not sequence_lengths:
+            raise InvalidArgumentError("`sequence_lengths` must name a table at least; got none")
         mappings = {
             "periods": periods,
             "priority_fns": priority_fns,
@@ -59,9 +64,12 @@ class MultiSequenceAdder(Adder):
                     f"`{name}` must be of the same tables as `sequence_lengths`, {sorted(sequence_lengths)}; "
                     f"got {sorted(mapping)}"
                 )
+        for table, wanted in (should_insert_fns or {}).items():
+            if not callable(wanted):
+                raise InvalidArgumentError(f"what to insert into `{table}` must be said by a function; got {wanted!r}")
         priorities = tables_of(priority_fns if priority_fns is not None else dict.fromkeys(sequence_lengths))
-        self._windows = [
-            Window(
+        self._plans = [
+            Plan(
                 table=table,
                 length=_checks.integer(f"the sequence length for `{table}`", sequence_lengths[table]),
                 period=_checks.integer(f"the period for `{table}`", periods[table]),
@@ -70,17 +78,20 @@ class MultiSequenceAdder(Adder):
             )
             for table, priority in priorities.items()
         ]
+        _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
+        _checks.boolean("`final_row`", final_row)
         self._pads = pad_end_of_episode
-        self._rows = rows_for(client, self._windows, chunk_length=chunk_length, timeout=timeout)
+        self._has_final_row = final_row
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:
         self._rows.append(row)
 
     def _end(self, row: Step) -> None:
-        try:
-            self._rows.append(row)
+        with self._ending():
+            if self._has_final_row:
+                self._rows.append(row)
             if self._pads:
-                pad(self._rows, self._windows, zeros_like(row))
-        finally:
-            self._give_up()
+                zeros = zeros_like(row)
+                pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))

@@ -7,8 +7,8 @@ import numpy as np
 
 from engram import _checks
 from engram.adders.base import Adder
+from engram.adders.plans import Plan, Priority, all_columns, items_for, pad, tables_of
 from engram.adders.step import MaskedStep, Step, each_leaf, zeros_like
-from engram.adders.windows import Priority, Window, all_columns, rows_for, tables_of
 from engram.store import AnyStore
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
@@ -19,9 +19,10 @@ _CORE_STATE = "core_state"
 class NonOverlappingRNNSequenceAdder(Adder):
     """Makes items of `sequence_length` rows that follow each other, with the recurrent state of their first row alone.
 
-    Items are `Step`s whose leaves are `[T, ...]`, but for those of `extras["core_state"]`, which are `[1, ...]`: states
-    in between are neither stored nor sent. The row after an episode's last transition has its final observation and
-    zeros. An episode of `n` transitions makes `ceil((n + 1) / T)` items, `floor((n + 1) / T)` without padding.
+    Items are `Step`s whose leaves are `[T, ...]`. Where `extras` is a mapping with `core_state`, the leaves of that are
+    `[1, ...]`: states in between are neither stored nor sent. The row after an episode's last transition has its final
+    observation and zeros. An episode of `n` transitions makes `ceil((n + 1) / T)` items, `floor((n + 1) / T)` without
+    padding.
 
     With `overlap`, items are `MaskedStep`s of `T` transitions and one row more, whose observation the next item begins
     with: every transition can be learnt from, `ceil(n / T)` items have them all.
@@ -51,9 +52,11 @@ class NonOverlappingRNNSequenceAdder(Adder):
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
         """
+        _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
+        _checks.boolean("`overlap`", overlap)
         self._period = _checks.integer("`sequence_length`", sequence_length)
-        self._windows = [
-            Window(
+        self._plans = [
+            Plan(
                 table=table,
                 length=self._period + overlap,
                 period=self._period,
@@ -64,13 +67,13 @@ class NonOverlappingRNNSequenceAdder(Adder):
         ]
         self._pads = pad_end_of_episode
         self._overlap = overlap
-        self._rows = rows_for(client, self._windows, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:
         self._append(row, is_transition=True)
 
-    def _append(self, row: Step, *, is_transition: bool, padding: int = 0) -> None:
+    def _append(self, row: Step, padding: int = 0, *, is_transition: bool) -> None:
         extras = row.extras
         if self._rows.count % self._period and isinstance(extras, Mapping) and _CORE_STATE in extras:
             row = row._replace(extras={**extras, _CORE_STATE: each_leaf(lambda _: None, extras[_CORE_STATE])})
@@ -78,14 +81,11 @@ class NonOverlappingRNNSequenceAdder(Adder):
         self._rows.append(MaskedStep(*row, mask=mask) if self._overlap else row, padding)
 
     def _end(self, row: Step) -> None:
-        try:
+        with self._ending():
             self._append(row, is_transition=False)
             if self._pads:
                 zeros = zeros_like(row)
-                for padding in range(1, self._windows[0].missing(self._rows.count) + 1):
-                    self._append(zeros, is_transition=False, padding=padding)
-        finally:
-            self._give_up()
+                pad(self._rows, self._plans, lambda padding: self._append(zeros, padding, is_transition=False))
 
 
 def _with_first_state(row: Any, length: int) -> Any:  # noqa: ANN401, nests

@@ -2,12 +2,13 @@
 
 import enum
 from collections.abc import Mapping
+from contextlib import suppress
 
 from engram import _checks
 from engram.adders.base import Adder
+from engram.adders.plans import LookingItems, Plan, Priority, items_for, pad, tables_of
 from engram.adders.step import Step, zeros_like
-from engram.adders.windows import LookingRows, Priority, Window, pad, rows_for, tables_of
-from engram.errors import InvalidArgumentError
+from engram.errors import EngramError, InvalidArgumentError
 from engram.store import AnyStore
 
 __all__ = ["EndBehavior", "SequenceAdder"]
@@ -26,7 +27,7 @@ class EndBehavior(enum.Enum):
     """The last sequence ends with the episode, though it begins early; it is shorter where the episode is."""
 
     CONTINUE = "continue"
-    """The next episode's rows complete it: sequences go on over the ends of episodes."""
+    """The next episode's rows complete it: sequences go on over the ends of episodes, but not over a `reset`."""
 
     DROP = "drop"
     """They are in no sequence."""
@@ -35,7 +36,8 @@ class EndBehavior(enum.Enum):
 class SequenceAdder(Adder):
     """Makes items of the last `sequence_length` rows, every `period` rows: `Step`s whose leaves are `[T, ...]`.
 
-    The row after an episode's last transition has its final observation and zeros.
+    The row after an episode's last transition has its final observation and zeros. Sequences that are padded, continued
+    or dropped are made by patterns; where priorities are functions, or ends truncated or written, one by one.
     """
 
     def __init__(
@@ -70,38 +72,43 @@ class SequenceAdder(Adder):
             ) from None
         length = _checks.integer("`sequence_length`", sequence_length)
         period = _checks.integer("`period`", period)
-        windows = [
-            Window(table=table, length=length, period=period, priority=priority)
+        self._plans = [
+            Plan(table=table, length=length, period=period, priority=priority)
             for table, priority in tables_of(priority_fns).items()
         ]
         # An item of another length is made one by one.
         looking = self._behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
-        self._windows = windows
-        self._rows = rows_for(client, windows, looking=looking, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:
         self._rows.append(row)
 
     def _end(self, row: Step) -> None:
-        try:
+        if self._behavior is EndBehavior.CONTINUE:
+            self._go_on(row)
+            return
+        with self._ending():
             self._rows.append(row)
             if self._behavior is EndBehavior.ZERO_PAD:
-                pad(self._rows, self._windows, zeros_like(row))
-            elif isinstance(self._rows, LookingRows):
+                zeros = zeros_like(row)
+                pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))
+            elif isinstance(self._rows, LookingItems):
                 self._last_items(self._rows)
-        finally:
-            if self._behavior is EndBehavior.CONTINUE:
-                self._rows.flush(self._timeout)
-            else:
-                self._give_up()
 
-    def _last_items(self, rows: LookingRows) -> None:
-        for window in self._windows:
-            missing = window.missing(rows.count)
-            if missing == 0:
-                continue
-            if self._behavior is EndBehavior.WRITE:
-                rows.create(window, min(window.length, rows.count))
-            elif self._behavior is EndBehavior.TRUNCATE and missing < window.length:
-                rows.create(window, window.length - missing)
+    def _go_on(self, row: Step) -> None:
+        try:
+            self._rows.append(row)
+        except BaseException:
+            # Sequences must not go on over a gap.
+            with suppress(EngramError):
+                self._rows.end_episode(0)
+            raise
+        self._rows.flush(self._timeout)
+
+    def _last_items(self, rows: LookingItems) -> None:
+        for plan in self._plans:
+            if self._behavior is EndBehavior.WRITE and plan.missing(rows.count):
+                rows.create(plan, min(plan.length, rows.count))
+            elif self._behavior is EndBehavior.TRUNCATE and plan.padding(rows.count):
+                rows.create(plan, plan.length - plan.padding(rows.count))
