@@ -18,6 +18,7 @@ from engram.adders import (
 )
 
 MAKERS = {
+    "one step": lambda store, **kw: NStepTransitionAdder(store, 1, 0.9, **kw),
     "transition": lambda store, **kw: NStepTransitionAdder(store, 2, 0.9, **kw),
     "sequence": lambda store, **kw: SequenceAdder(store, 2, 1, **kw),
     "truncated": lambda store, **kw: SequenceAdder(store, 2, 1, end_of_episode_behavior="truncate", **kw),

@@ -51,7 +51,11 @@ def test_patterns(open_store):
     pairs = Pattern(
         "pairs", lambda step: {"from": step.observation[-2], "action": step.action[-2], "to": step.observation[-1]}
     )
-    ends = Pattern("ends", lambda step: {"seen": step.observation[-2:]}, when=[end_of_episode()])
+    ends = Pattern(
+        "ends",
+        lambda step: {"seen": step.observation[-2:], "start": step.start_of_episode[-2:]},
+        when=[end_of_episode()],
+    )
     with StructuredAdder(store, [pairs, ends]) as adder:
         play(adder, timesteps([1, 2]))
         adder.add_first(timesteps([1, 2], first=50)[0])
@@ -64,7 +68,7 @@ def test_patterns(open_store):
         {"from": 2, "action": 0.2, "to": 3},
         {"from": 70, "action": 7.0, "to": 71},
     ]
-    assert [item["seen"] for item in items(store, "ends")] == [[2, 3], [70, 71]]
+    assert items(store, "ends") == [{"seen": [2, 3], "start": [0, 0]}, {"seen": [70, 71], "start": [1, 0]}]
 
 
 def test_patterns_that_need_what_an_end_lacks():

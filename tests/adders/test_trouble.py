@@ -1,8 +1,10 @@
 """What goes wrong between an environment and a table, and what is kept then."""
 
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
+import optree
 import pytest
 from episodes import MAKERS, blocked, episode_rows, items, play, queue, rows, timesteps, unblock
 from support import raises
@@ -235,6 +237,8 @@ def test_a_reset_that_must_wait_does_not_join_episodes():
             adder.add(np.float32(0), step)
         with pytest.raises(DeadlineExceededError):
             adder.reset()
+        with pytest.raises(DeadlineExceededError):
+            adder.flush(timeout=0.01)
         unblock(store)
         play(adder, timesteps([5, 6], first=50))
         adder.flush()
@@ -260,6 +264,63 @@ def test_backpressure_keeps_nothing_of_a_step():
         data = store.sample("priority_table", 2_000).data
     assert data.observation.tolist() == list(range(1, 2_001))
     assert data.reward.tolist() == list(range(2_000))
+
+
+@pytest.mark.parametrize("steps_of_first", [1, 2])
+def test_an_end_that_is_refused_has_ended(make, steps_of_first):
+    """A writer has room for some items only: somewhere in an episode there is none left."""
+    with Store([blocked()]) as store:
+        adder = make(store, timeout=0, chunk_length=1)
+        play_on(adder, 1, steps_of_first)
+        refused = sum(play_on(adder, number, 2) for number in range(2, 1_100))
+        unblock(store)
+        adder.flush()
+        play(adder, timesteps([7, 7], first=70_000))
+        found = items(store)
+        adder.close()
+        assert refused
+    for item in found:
+        leaves = [leaf for leaf in optree.tree_leaves(item) if 10 <= leaf < 1e6]
+        seen = item.observation if hasattr(item, "observation") else leaves
+        numbers = {int(value) // 10 for value in np.ravel(seen) if value}
+        assert len(numbers) == 1, "two episodes in one item"
+        if hasattr(item, "next_observation"):
+            rewards = 7 if item.observation >= 70_000 else item.observation // 10
+            assert round(item.reward / rewards, 6) in {1.0, 1.9}
+
+
+def play_on(adder, number, steps):
+    """Plays an episode of which some may be refused; says whether it was."""
+    try:
+        play(adder, timesteps([number] * steps, first=10 * number))
+    except DeadlineExceededError:
+        return False
+    except BackpressureError:
+        with suppress(DeadlineExceededError):
+            adder.reset()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("steps_of_first", [1, 2])
+def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
+    with Store([blocked()]) as store:
+        adder = SequenceAdder(store, 2, 1, end_of_episode_behavior="continue", timeout=0, chunk_length=1)
+        first, refused = 1, 0
+        for steps in [steps_of_first] + [1] * 1_100:
+            try:
+                play(adder, timesteps([1] * steps, first=first))
+            except DeadlineExceededError:
+                pass
+            except BackpressureError:
+                refused += 1
+                with suppress(DeadlineExceededError):
+                    adder.reset()
+            first += steps + 1
+        unblock(store)
+        adder.close()
+        assert refused
+        assert all(item.observation[1] == item.observation[0] + 1 for item in items(store))
 
 
 # --- Sequences that go on over the ends of episodes ---
@@ -298,7 +359,7 @@ def test_text_is_filled_with_empty_text():
     with Store([queue()]) as store:
         with EpisodeAdder(store, 4, padding_fn=np.ones) as adder:
             adder.add_first(steps[0])
-            adder.add("left", steps[1], {"word": "x"})
+            adder.add("left", steps[1], {"word": np.array("x", object)})
         data = store.sample("priority_table", 1).data
     assert data.observation[0].tolist() == [b"see 1", b"see 2", b"", b""]
     assert (data.action[0].tolist(), data.extras["word"][0].tolist()) == (
@@ -306,6 +367,16 @@ def test_text_is_filled_with_empty_text():
         [b"x", b"", b"", b""],
     )
     assert data.reward[0].tolist() == [1, 0, 1, 1]
+
+
+def test_text_has_empty_text_for_zeros():
+    with Store([queue()]) as store:
+        with SequenceAdder(store, 2, 2) as adder:
+            steps = timesteps([1])
+            adder.add_first(steps[0])
+            adder.add("left", steps[1], [np.array([b"x"], object)])
+        data = store.sample("priority_table", 1).data
+    assert (data.action[0].tolist(), data.extras[0][0].tolist()) == ([b"left", b""], [[b"x"], [b""]])
 
 
 def test_the_rows_of_an_item_are_all_that_a_function_sees():

@@ -192,11 +192,6 @@ class LookingItems(_Written):
         if error is not None:
             raise error
 
-    def end_episode(self, timeout: float | None) -> None:
-        """Ends the episode."""
-        self._newest.clear()
-        super().end_episode(timeout)
-
 
 def _copy(leaf: object) -> Any:  # noqa: ANN401, an array
     return None if leaf is None else np.array(leaf)

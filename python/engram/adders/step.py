@@ -109,7 +109,8 @@ def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
     if leaf is None:
         return None
     array = np.asarray(leaf)
-    return np.full(array.shape, b"", object) if is_text(array) else np.zeros_like(array)
+    # NumPy's zeros of objects are numbers.
+    return np.full(array.shape, b"", object) if array.dtype == object else np.zeros_like(array)
 
 
 def final(observation: Any, like: Step) -> Step:  # noqa: ANN401, a nest
