@@ -10,6 +10,7 @@ import pytest
 from support import run_python
 
 import engram
+from engram import adders
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,6 +57,11 @@ import numpy as np
 import engram
 from engram import Dataset, Pattern, Table, patterns, rate_limiters, selectors
 from engram.patterns import column, end_of_episode, step_index, steps_since_applied
+import dm_env
+from engram.adders import NStepTransitionAdder, StructuredAdder
+timestep, agent = dm_env.restart(0.0), len
+class environment:
+    step = staticmethod(lambda action: dm_env.termination(1.0, 0.0))
 store = engram.Store([engram.Table("replay")], seed=0)
 episode = [{"obs": np.zeros(4, np.float32), "action": n} for n in range(9)]
 learn = print
@@ -67,6 +73,8 @@ EXAMPLES = {
     "TrajectoryWriter": engram.TrajectoryWriter.__doc__,
     "PatternWriter": engram.PatternWriter.__doc__,
     "Dataset": engram.Dataset.__doc__,
+    "Adder": adders.Adder.__doc__,
+    "StructuredAdder": adders.StructuredAdder.__doc__,
 }
 
 

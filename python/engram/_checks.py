@@ -61,6 +61,14 @@ def positive(what: str, value: object) -> float:
     return found
 
 
+def fraction(what: str, value: object) -> float:
+    """A number from 0 to 1."""
+    found = number(what, value)
+    if not 0 <= found <= 1:
+        raise InvalidArgumentError(f"{what} must be from 0 to 1; got {found:g}")
+    return found
+
+
 def boolean(what: str, value: object) -> None:
     """True or False; NumPy's count, other things that are true or false do not."""
     if not isinstance(value, bool | np.bool_):

@@ -1,0 +1,97 @@
+"""Sequences of several lengths for several tables, and only those that are wanted."""
+
+from collections.abc import Callable, Mapping
+
+from engram import _checks
+from engram.adders.base import Adder
+from engram.adders.plans import Plan, Priority, items_for, pad, tables_of
+from engram.adders.step import Step, zeros_like
+from engram.errors import InvalidArgumentError
+from engram.store import AnyStore
+
+__all__ = ["MultiSequenceAdder"]
+
+
+class MultiSequenceAdder(Adder):
+    """Makes items for several tables out of the same rows, each with a length and a period of its own.
+
+    Every table gets what a `SequenceAdder` of its own would write: padding goes to its own next boundary, and no item
+    is made whose rows, those aside that it shares with the one before, are only padding.
+    """
+
+    def __init__(
+        self,
+        client: AnyStore,
+        sequence_lengths: Mapping[str, int],
+        periods: Mapping[str, int],
+        *,
+        priority_fns: Mapping[str, Priority | None] | None = None,
+        should_insert_fns: Mapping[str, Callable[[list[Step]], bool]] | None = None,
+        pad_end_of_episode: bool = True,
+        final_row: bool = True,
+        chunk_length: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Opens a writer.
+
+        Args:
+            client: Where the tables are.
+            sequence_lengths: Rows of an item, by table.
+            periods: Rows from the beginning of one item to that of the next, by table.
+            priority_fns: By table: a priority, a function of the item's data, or None for 1. None: 1 for all.
+            should_insert_fns: By table: a function of an item's rows, a list of `Step`s, that says whether to make it.
+                None: all are made.
+            pad_end_of_episode: Rows of zeros complete the last items of an episode; otherwise its last rows may be in
+                no item.
+            final_row: Write the row after an episode's last transition: its final observation, and zeros. Without it, a
+                reward of 0 in a sequence is one that was observed, unless it is padded.
+            chunk_length: Rows per chunk, as of `Store.writer`.
+            timeout: Seconds that `add` waits for tables; None: for ever.
+
+        Raises:
+            InvalidArgumentError: The mappings are not of the same tables.
+        """
+        if not sequence_lengths:
+            raise InvalidArgumentError("`sequence_lengths` must name a table at least; got none")
+        mappings = {
+            "periods": periods,
+            "priority_fns": priority_fns,
+            "should_insert_fns": should_insert_fns,
+        }
+        for name, mapping in mappings.items():
+            if mapping is not None and set(mapping) != set(sequence_lengths):
+                raise InvalidArgumentError(
+                    f"`{name}` must be of the same tables as `sequence_lengths`, {sorted(sequence_lengths)}; "
+                    f"got {sorted(mapping)}"
+                )
+        for table, wanted in (should_insert_fns or {}).items():
+            if not callable(wanted):
+                raise InvalidArgumentError(f"what to insert into `{table}` must be said by a function; got {wanted!r}")
+        priorities = tables_of(priority_fns if priority_fns is not None else dict.fromkeys(sequence_lengths))
+        self._plans = [
+            Plan(
+                table=table,
+                length=_checks.integer(f"the sequence length for `{table}`", sequence_lengths[table]),
+                period=_checks.integer(f"the period for `{table}`", periods[table]),
+                priority=priority,
+                keep=None if should_insert_fns is None else should_insert_fns[table],
+            )
+            for table, priority in priorities.items()
+        ]
+        _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
+        _checks.boolean("`final_row`", final_row)
+        self._pads = pad_end_of_episode
+        self._has_final_row = final_row
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        super().__init__(self._rows, timeout)
+
+    def _add(self, row: Step) -> None:
+        self._rows.append(row)
+
+    def _end(self, row: Step) -> None:
+        with self._ending():
+            if self._has_final_row:
+                self._rows.append(row)
+            if self._pads:
+                zeros = zeros_like(row)
+                pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))

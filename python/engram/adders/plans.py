@@ -1,0 +1,215 @@
+"""Plans: which items of an episode's rows a table gets, said once; and who makes them."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from engram import _checks
+from engram.adders.base import Items
+from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, each_leaf
+from engram.errors import InvalidArgumentError
+from engram.patterns import Condition, Pattern, column, step_index
+from engram.store import AnyStore
+from engram.writer import PatternWriter, TrajectoryWriter
+
+__all__ = ["LookingItems", "Plan", "PlannedItems", "Priority", "all_columns", "items_for", "pad", "tables_of"]
+
+Priority = float | Callable[[Any], float]
+"""Of an item: a number, or a function of its data as it will be sampled, NumPy arrays without the batch axis."""
+
+Take = Callable[[Any, int], Any]
+"""From a row whose leaves stand for columns, and a length, to the nest of an item."""
+
+
+def all_columns(row: Any, length: int) -> Any:  # noqa: ANN401, nests
+    """The last `length` rows."""
+    return each_leaf(lambda leaf: leaf[-length:], row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One table's items: the last `length` rows, first when there are so many, then every `period` rows."""
+
+    table: str
+    length: int
+    period: int
+    priority: Priority = 1.0
+    take: Take = all_columns
+    keep: Callable[[list[Step]], bool] | None = None
+    """Of the rows of an item: whether to make it."""
+
+    def missing(self, rows: int) -> int:
+        """Rows that an episode of `rows` lacks to its next item."""
+        if rows <= self.length:
+            return self.length - rows
+        return -(rows - self.length) % self.period
+
+    def padding(self, rows: int) -> int:
+        """Rows of padding that complete the last item of an episode of `rows`; 0 where that would be all it has."""
+        missing = self.missing(rows)
+        return missing if rows <= self.length or missing < self.new_rows else 0
+
+    def is_due(self, rows: int, padding: int) -> bool:
+        """Whether an item ends with the newest of `rows` rows, the `padding`th that is only padding."""
+        return rows == self.length or (rows > self.length and self.missing(rows) == 0 and padding < self.new_rows)
+
+    @property
+    def new_rows(self) -> int:
+        """Rows that an item does not share with the one before; all of them padding: no item."""
+        return min(self.period, self.length)
+
+    def looks(self) -> bool:
+        """Whether items depend on what is in them."""
+        return callable(self.priority) or self.keep is not None
+
+
+class PlannedItems(Items, Protocol):
+    """Takes an adder's rows, and makes the items of its plans."""
+
+    @property
+    def count(self) -> int:
+        """Rows of the episode so far."""
+
+    def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
+        """Takes a row, of the newest `padding` that are only padding the last; an error keeps nothing of it."""
+
+
+def items_for(
+    store: AnyStore,
+    plans: Sequence[Plan],
+    *,
+    looking: bool = False,
+    chunk_length: int | None,
+    timeout: float | None,
+) -> PlannedItems:
+    """Who makes the items of these plans: patterns, unless somebody is `looking` at them one by one."""
+    _checks.one_of("`client`", store, AnyStore, "an engram.Store or an engram.Client")
+    _checks.seconds("`timeout`", timeout)
+    looking = looking or any(plan.looks() for plan in plans)
+    return (LookingItems if looking else PatternItems)(store, plans, chunk_length=chunk_length, timeout=timeout)
+
+
+def pad(items: PlannedItems, plans: Sequence[Plan], append: Callable[[int], None]) -> None:
+    """Appends padding, `append(1)`, `append(2)` and so on, until every plan has its last item."""
+    for padding in range(1, max(plan.padding(items.count) for plan in plans) + 1):
+        append(padding)
+
+
+class _Written:
+    """What items have in common, whoever makes them."""
+
+    _writer: PatternWriter | TrajectoryWriter
+
+    @property
+    def count(self) -> int:
+        return self._writer.episode_steps
+
+    def complain(self) -> None:
+        """Nothing went wrong that was not raised."""
+
+    def end_episode(self, timeout: float | None) -> None:
+        self._writer.end_episode(timeout)
+
+    def flush(self, timeout: float | None) -> None:
+        self._writer.flush(timeout)
+
+    def close(self, timeout: float | None) -> None:
+        self._writer.close(timeout)
+
+
+class PatternItems(_Written):
+    """Items made by patterns: one native call per row, whatever comes of it."""
+
+    def __init__(
+        self, store: AnyStore, plans: Sequence[Plan], *, chunk_length: int | None, timeout: float | None
+    ) -> None:
+        # Padded to its own boundary, a plan has no item of padding only; to another's, it would.
+        self._counts_padding = len({(plan.length, plan.period) for plan in plans}) > 1
+        patterns = [pattern for plan in plans for pattern in self._patterns(plan)]
+        self._writer: PatternWriter = store.pattern_writer(patterns, chunk_length=chunk_length, timeout=timeout)
+
+    def _patterns(self, plan: Plan) -> list[Pattern]:
+        def take(row: Any) -> Any:  # noqa: ANN401, nests
+            return plan.take(row["row"] if self._counts_padding else row, plan.length)
+
+        def pattern(*when: Condition) -> Pattern:
+            return Pattern(plan.table, take, when=when, priority=cast("float", plan.priority))
+
+        first = plan.length - 1
+        periodic = [step_index() % plan.period == first % plan.period] if plan.period > 1 else []
+        if not self._counts_padding:
+            return [pattern(*periodic)]
+        more = column(lambda row: row["padding"]) < plan.new_rows
+        return [pattern(step_index() == first), pattern(step_index() > first, more, *periodic)]
+
+    def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
+        """Takes a row."""
+        self._writer.append({"padding": padding, "row": row} if self._counts_padding else row)
+
+
+class LookingItems(_Written):
+    """Items made one by one: somebody looks at their data, or says when."""
+
+    def __init__(
+        self, store: AnyStore, plans: Sequence[Plan], *, chunk_length: int | None, timeout: float | None
+    ) -> None:
+        self._plans = plans
+        history = max(plan.length for plan in plans)
+        self._writer: TrajectoryWriter = store.writer(history=history, chunk_length=chunk_length, timeout=timeout)
+        looked_at = [plan.length for plan in plans if plan.keep is not None]
+        self._newest: deque[Any] = deque(maxlen=max(looked_at, default=0))
+        self._error: Exception | None = None
+
+    def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
+        """Takes a row, and makes the items that are due."""
+        self._writer.append(row)
+        if self._newest.maxlen:
+            # Whoever gave the row may write into its arrays.
+            self._newest.append(each_leaf(_copy, row))
+        for plan in self._plans:
+            if plan.is_due(self.count, padding):
+                self.create(plan, plan.length)
+
+    def create(self, plan: Plan, length: int) -> None:
+        """Makes an item of the last `length` rows. The row is in, whatever becomes of it: `complain` tells."""
+        try:
+            if plan.keep is not None and not plan.keep(list(self._newest)[-length:]):
+                return
+            item = plan.take(self._writer.history, length)
+            priority = plan.priority
+            if callable(priority):
+                priority = priority(each_leaf(lambda part: part.numpy(), item))
+            self._writer.create_item(plan.table, priority, item)
+        except Exception as error:  # noqa: BLE001, raised by `complain`
+            self._error = self._error or error
+
+    def complain(self) -> None:
+        """Raises the first error that an item met since the last call."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _copy(leaf: object) -> Any:  # noqa: ANN401, an array
+    return None if leaf is None else np.array(leaf)
+
+
+def tables_of(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:
+    """The tables to write to, each with the priority of its items; None is 1."""
+    if priority_fns is None:
+        return {DEFAULT_PRIORITY_TABLE: 1.0}
+    if not isinstance(priority_fns, Mapping) or not priority_fns:
+        raise InvalidArgumentError(
+            "`priority_fns` must map tables to priorities, to functions of an item's data, or to None for 1; "
+            f"got {priority_fns!r}"
+        )
+    priorities: dict[str, Priority] = {}
+    for table, priority in priority_fns.items():
+        _checks.table("each key of `priority_fns`", table)
+        priorities[table] = 1.0 if priority is None else priority
+        if not callable(priorities[table]):
+            _checks.number(f"the priority for `{table}`", priorities[table])
+    return priorities

@@ -1,0 +1,114 @@
+"""Sequences that may overlap."""
+
+import enum
+from collections.abc import Mapping
+from contextlib import suppress
+
+from engram import _checks
+from engram.adders.base import Adder
+from engram.adders.plans import LookingItems, Plan, Priority, items_for, pad, tables_of
+from engram.adders.step import Step, zeros_like
+from engram.errors import EngramError, InvalidArgumentError
+from engram.store import AnyStore
+
+__all__ = ["EndBehavior", "SequenceAdder"]
+
+
+class EndBehavior(enum.Enum):
+    """What becomes of the rows at an episode's end that fill no sequence."""
+
+    ZERO_PAD = "zero_pad"
+    """Rows of zeros complete their sequence."""
+
+    TRUNCATE = "truncate"
+    """Their sequence is shorter."""
+
+    WRITE = "write"
+    """The last sequence ends with the episode, though it begins early; it is shorter where the episode is."""
+
+    CONTINUE = "continue"
+    """The next episode's rows complete it: sequences go on over the ends of episodes, but not over a `reset`."""
+
+    DROP = "drop"
+    """They are in no sequence."""
+
+
+class SequenceAdder(Adder):
+    """Makes items of the last `sequence_length` rows, every `period` rows: `Step`s whose leaves are `[T, ...]`.
+
+    The row after an episode's last transition has its final observation and zeros. Sequences that are padded, continued
+    or dropped are made by patterns; where priorities are functions, or ends truncated or written, one by one.
+    """
+
+    def __init__(
+        self,
+        client: AnyStore,
+        sequence_length: int,
+        period: int,
+        *,
+        priority_fns: Mapping[str, Priority | None] | None = None,
+        end_of_episode_behavior: EndBehavior | str = EndBehavior.ZERO_PAD,
+        chunk_length: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Opens a writer.
+
+        Args:
+            client: Where the tables are.
+            sequence_length: Rows of an item, `T`.
+            period: Rows from the beginning of one item to that of the next: `sequence_length` for no overlap.
+            priority_fns: The tables, each with a priority, a function of the item's data, or None for 1. None: one
+                table, `DEFAULT_PRIORITY_TABLE`.
+            end_of_episode_behavior: See `EndBehavior`.
+            chunk_length: Rows per chunk, as of `Store.writer`.
+            timeout: Seconds that `add` waits for tables; None: for ever.
+        """
+        try:
+            self._behavior = EndBehavior(end_of_episode_behavior)
+        except ValueError:
+            allowed = ", ".join(repr(behavior.value) for behavior in EndBehavior)
+            raise InvalidArgumentError(
+                f"`end_of_episode_behavior` must be one of {allowed}; got {end_of_episode_behavior!r}"
+            ) from None
+        length = _checks.integer("`sequence_length`", sequence_length)
+        period = _checks.integer("`period`", period)
+        self._plans = [
+            Plan(table=table, length=length, period=period, priority=priority)
+            for table, priority in tables_of(priority_fns).items()
+        ]
+        # An item of another length is made one by one.
+        looking = self._behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
+        self._rows = items_for(client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout)
+        super().__init__(self._rows, timeout)
+
+    def _add(self, row: Step) -> None:
+        self._rows.append(row)
+
+    def _end(self, row: Step) -> None:
+        if self._behavior is EndBehavior.CONTINUE:
+            self._go_on(row)
+            return
+        with self._ending():
+            self._rows.append(row)
+            if self._behavior is EndBehavior.ZERO_PAD:
+                zeros = zeros_like(row)
+                pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))
+            elif isinstance(self._rows, LookingItems):
+                self._last_items(self._rows)
+
+    def _go_on(self, row: Step) -> None:
+        try:
+            self._rows.append(row)
+        except BaseException:
+            # Sequences must not go on over a gap.
+            with suppress(EngramError):
+                self._rows.end_episode(0)
+            raise
+        self._rows.flush(self._timeout)
+
+    def _last_items(self, rows: LookingItems) -> None:
+        for plan in self._plans:
+            if self._behavior is EndBehavior.WRITE and plan.missing(rows.count):
+                rows.create(plan, min(plan.length, rows.count))
+            elif self._behavior is EndBehavior.TRUNCATE and plan.padding(rows.count):
+                rows.create(plan, plan.length - plan.padding(rows.count))

@@ -1,0 +1,101 @@
+"""Transitions over `n` steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engram import _checks
+from engram.adders.base import Adder
+from engram.adders.plans import Plan, Priority, items_for, tables_of
+from engram.adders.returns import Form, Returns
+from engram.adders.step import Step, Transition, each_leaf, final
+from engram.store import AnyStore
+
+__all__ = ["NStepTransitionAdder"]
+
+
+class NStepTransitionAdder(Adder):
+    """Makes a `Transition` from each observation to the one `n` steps later, or to the episode's last.
+
+    With rewards `r` and discounts `d` of the `k <= n` steps between them, and `g` the adder's own discount,
+
+        reward   = r_1 + (g d_1) r_2 + (g d_1)(g d_2) r_3 + ... + (g d_1)...(g d_{k-1}) r_k
+        discount = g^(k-1) d_1 d_2 ... d_k
+
+    A learner multiplies `discount` by `g` once more: `reward + g discount V(next_observation)` (n-step returns: Sutton
+    and Barto 2018, section 7.1; this bookkeeping: Acme's).
+
+    Items come with the `add` after the one that completes them, and all that are left at an episode's end or `reset`.
+    """
+
+    def __init__(
+        self,
+        client: AnyStore,
+        n_step: int,
+        discount: float,
+        *,
+        priority_fns: Mapping[str, Priority | None] | None = None,
+        chunk_length: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Opens a writer.
+
+        Args:
+            client: Where the tables are.
+            n_step: `n`, 1 or more.
+            discount: `g`, from 0 to 1.
+            priority_fns: The tables, each with a priority, a function of the `Transition`'s NumPy arrays, or None for
+                1. None: one table, `DEFAULT_PRIORITY_TABLE`.
+            chunk_length: Rows per chunk, as of `Store.writer`.
+            timeout: Seconds that `add` waits for tables; None: for ever.
+        """
+        self._returns = Returns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
+        plans = [
+            Plan(table=table, length=n_step + 1, period=1, priority=priority, take=_transition)
+            for table, priority in tables_of(priority_fns).items()
+        ]
+        self._rows = items_for(client, plans, chunk_length=chunk_length, timeout=timeout)
+        self._last: Step | None = None
+        super().__init__(self._rows, timeout)
+
+    def _add(self, row: Step) -> None:
+        step = self._returns.read(row.reward, row.discount)
+        self._append(row, step.form)
+        self._returns.push(step)
+        self._last = row
+
+    def _append(self, row: Step, form: Form) -> None:
+        """A row has what led to it: the return of the n steps before its observation."""
+        reward, discount = self._returns.total(form)
+        self._rows.append(Step(row.observation, row.action, reward, discount, (), row.extras))
+
+    def _end(self, row: Step) -> None:
+        # The later a transition begins, the shorter it is: as if the episode stood still at its end.
+        form = self._returns.form
+        try:
+            with self._ending():
+                while self._returns.steps and form is not None:
+                    self._append(row, form)
+                    if self._rows.count > self._returns.n:
+                        self._returns.steps.popleft()
+        finally:
+            self._returns.steps.clear()
+
+    def _give_up(self) -> None:
+        steps, form = self._returns.steps, self._returns.form
+        try:
+            with self._ending():
+                if len(steps) == self._returns.n and form is not None and self._last is not None:
+                    self._append(final(self._observation, self._last), form)
+        finally:
+            steps.clear()
+
+
+def _transition(row: Any, length: int) -> Transition:  # noqa: ANN401, a nest
+    return Transition(
+        observation=each_leaf(lambda leaf: leaf[-length], row.observation),
+        action=each_leaf(lambda leaf: leaf[-length], row.action),
+        reward=each_leaf(lambda leaf: leaf[-1], row.reward),
+        discount=each_leaf(lambda leaf: leaf[-1], row.discount),
+        next_observation=each_leaf(lambda leaf: leaf[-1], row.observation),
+        extras=each_leaf(lambda leaf: leaf[-length], row.extras),
+    )

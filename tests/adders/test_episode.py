@@ -1,0 +1,79 @@
+"""Whole episodes, and items of any patterns."""
+
+import numpy as np
+from episodes import PAD, episode_rows, items, plain, play, queue, rewards, rows, timesteps
+from hypothesis import given
+from hypothesis import strategies as st
+from support import raises
+
+from engram import Pattern, Store
+from engram.adders import EpisodeAdder, StructuredAdder
+from engram.errors import InvalidArgumentError
+from engram.patterns import end_of_episode
+
+
+@given(st.lists(rewards, min_size=1, max_size=3), st.booleans())
+def test_all_episodes(episodes, pads):
+    with Store([queue()]) as store:
+        with EpisodeAdder(store, 13, padding_fn=np.zeros if pads else None) as adder:
+            for number, episode in enumerate(episodes):
+                play(adder, timesteps(episode, first=1 + 100 * number))
+        wanted = [episode_rows(episode, 1 + 100 * number) for number, episode in enumerate(episodes)]
+        if pads:
+            wanted = [episode + [PAD] * (13 - len(episode)) for episode in wanted]
+        assert [rows(item) for item in items(store)] == wanted
+
+
+def test_both_doors(open_store):
+    store = open_store(queue())
+    priorities = {"priority_table": lambda item: float(item.reward.sum())}
+    with EpisodeAdder(store, 4, priority_fns=priorities) as adder:
+        play(adder, timesteps([1, 2, 3]))
+        play(adder, timesteps([4]))
+    assert [store.sample("priority_table", 1).info.priority[0] for _ in range(2)] == [6, 4]
+
+
+def test_an_episode_that_is_too_long():
+    text = (
+        "an episode has more than 2 transitions; with its final row it must fit into `max_sequence_length`, which is "
+        "3: `reset` gives it up"
+    )
+    with Store([queue()]) as store, EpisodeAdder(store, 3) as adder:
+        with raises(InvalidArgumentError, text):
+            play(adder, timesteps([1, 2, 3]))
+        adder.reset()
+        play(adder, timesteps([1, 2], first=7))
+        assert [item.observation for item in items(store)] == [[7, 8, 9]]
+
+
+def test_patterns(open_store):
+    store = open_store(queue("pairs"), queue("ends"))
+    pairs = Pattern(
+        "pairs", lambda step: {"from": step.observation[-2], "action": step.action[-2], "to": step.observation[-1]}
+    )
+    ends = Pattern(
+        "ends",
+        lambda step: {"seen": step.observation[-2:], "start": step.start_of_episode[-2:]},
+        when=[end_of_episode()],
+    )
+    with StructuredAdder(store, [pairs, ends]) as adder:
+        play(adder, timesteps([1, 2]))
+        adder.add_first(timesteps([1, 2], first=50)[0])
+        adder.add(np.float32(5), timesteps([1, 2], first=50)[1])
+        adder.reset()
+        play(adder, timesteps([3], first=70))
+    found = [plain(store.sample("pairs", 1).data) for _ in range(3)]
+    assert found == [
+        {"from": 1, "action": 0.1, "to": 2},
+        {"from": 2, "action": 0.2, "to": 3},
+        {"from": 70, "action": 7.0, "to": 71},
+    ]
+    assert items(store, "ends") == [{"seen": [2, 3], "start": [0, 0]}, {"seen": [70, 71], "start": [1, 0]}]
+
+
+def test_patterns_that_need_what_an_end_lacks():
+    pattern = Pattern("priority_table", lambda step: {"action": step.action[-1:]})
+    with Store([queue()]) as store:
+        with StructuredAdder(store, [pattern]) as adder:
+            play(adder, timesteps([1, 2]))
+        assert items(store) == [{"action": [0.1]}, {"action": [0.2]}]

@@ -1,0 +1,214 @@
+"""n-step transitions, against the sum written out."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from episodes import items, plain, play, queue, timesteps
+from hypothesis import given
+from hypothesis import strategies as st
+from support import raises
+
+from engram import Store
+from engram.adders import NStepTransitionAdder, Transition
+from engram.errors import InvalidArgumentError, SignatureError
+
+
+def expected(rewards, discounts, n, gamma, first=1):
+    """Every transition of an episode, as the definition says."""
+    found = []
+    length = len(rewards)
+    for start in range(length):
+        end = min(start + n, length)
+        reward, weight = 0.0, 1.0
+        for t in range(start, end):
+            reward += weight * rewards[t]
+            weight *= gamma * discounts[t]
+        product = gamma ** (end - start - 1) * np.prod(discounts[start:end])
+        found.append((first + start, (first + start) / 10, reward, product, first + end))
+    return found
+
+
+numbers = st.floats(-4, 4, width=16)
+episodes = st.lists(st.tuples(numbers, st.floats(0, 1, width=16)), min_size=1, max_size=9)
+
+
+@given(st.lists(episodes, min_size=1, max_size=3), st.integers(1, 5), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+def test_all_transitions_of_all_episodes(given_episodes, n, gamma):
+    with Store([queue()]) as store, NStepTransitionAdder(store, n, gamma) as adder:
+        wanted = []
+        for number, episode in enumerate(given_episodes):
+            rewards, discounts = map(list, zip(*episode, strict=True))
+            play(adder, timesteps(rewards, discounts=discounts, first=100 * number))
+            wanted += expected(rewards, discounts, n, gamma, 100 * number)
+        found = [item[:5] for item in items(store)]
+        assert len(found) == len(wanted)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_both_doors(open_store):
+    store = open_store(queue())
+    with NStepTransitionAdder(store, 2, 0.5) as adder:
+        play(adder, timesteps([1, 2, 4]), extras=lambda t: {"logits": np.float32([t, -t])})
+    assert items(store) == [
+        Transition(1, 0.1, 2.0, 0.5, 3, {"logits": [0, 0]}),
+        Transition(2, 0.2, 4.0, 0.0, 4, {"logits": [1, -1]}),
+        Transition(3, 0.3, 4.0, 0.0, 4, {"logits": [2, -2]}),
+    ]
+
+
+def test_each_table_has_its_priority():
+    with Store([queue("a"), queue("b"), queue("c")]) as store:
+        priorities = {"a": 2.0, "b": None, "c": lambda item: item.reward + 10 * item.observation}
+        with NStepTransitionAdder(store, 1, 0.9, priority_fns=priorities) as adder:
+            play(adder, timesteps([1, 2]))
+        found = {table: store.sample(table, 2).info.priority.tolist() for table in "abc"}
+    assert found == {"a": [2, 2], "b": [1, 1], "c": [11, 22]}
+
+
+def test_nests_of_rewards_and_their_dtypes():
+    steps = timesteps([1, 2])
+    steps = [step._replace(reward={"a": np.float32(step.reward or 0), "b": [int(step.reward or 0)]}) for step in steps]
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 2, 0.5) as adder:
+            play(adder, steps)
+        data = store.sample("priority_table", 1).data
+    assert (data.reward["a"].dtype, data.reward["b"][0].dtype) == (np.float32, np.float64)
+    assert plain(data).reward == {"a": 2.0, "b": [2.0]}
+
+
+def test_text_has_no_zeros():
+    steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1, 2])]
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 1, 1.0) as adder:
+            adder.add_first(steps[0])
+            adder.add("left", steps[1])
+            adder.add("right", steps[2])
+        data = store.sample("priority_table", 2).data
+    assert data.action.tolist() == [b"left", b"right"]
+    assert data.next_observation.tolist() == [b"see 2", b"see 3"]
+
+
+def test_a_reset_ends_with_what_is_complete():
+    with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
+        steps = timesteps([1, 2, 4, 8])
+        adder.add_first(steps[0])
+        for now, then in pairwise(steps[:4]):
+            adder.add(np.float32(now.observation / 10), then)
+        adder.reset()
+        play(adder, timesteps([5], first=50))
+        assert [item[:5] for item in items(store)] == [
+            (1, 0.1, 3.0, 1.0, 3),
+            (2, 0.2, 6.0, 1.0, 4),
+            (50, 5.0, 5.0, 0.0, 51),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0, 0.5), "`n_step` must be at least 1; got 0"),
+        ((1, 1.5), "`discount` must be from 0 to 1; got 1.5"),
+        ((1, "x"), "`discount` must be a number; got 'x' (str)"),
+    ],
+)
+def test_bad_arguments(arguments, text):
+    with Store([queue()]) as store, raises(InvalidArgumentError, text):
+        NStepTransitionAdder(store, *arguments)
+
+
+def test_a_client_is_a_store_or_a_client():
+    with raises(InvalidArgumentError, "`client` must be an engram.Store or an engram.Client; got 'localhost:1' (str)"):
+        NStepTransitionAdder("localhost:1", 1, 0.5)
+
+
+def test_a_row_that_does_not_fit_leaves_the_episode_as_it_was():
+    with Store([queue()]) as store, NStepTransitionAdder(store, 1, 1.0) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1])
+        with pytest.raises(SignatureError, match="action"):
+            adder.add(np.float64(0.2), steps[2])
+        adder.add(np.float32(0.2), steps[2])
+        assert [item.observation for item in items(store)] == [1, 2]
+
+
+def test_one_step_changes_no_number():
+    """What is not reckoned with stays as it was given."""
+    with Store([queue()]) as store, NStepTransitionAdder(store, 1, 0.9) as adder:
+        steps = timesteps([0, 0, 0])
+        steps = [steps[0], *(step._replace(reward=2**53 + 1, discount=np.uint8(1)) for step in steps[1:])]
+        adder.add_first(steps[0])
+        adder.add(0, steps[1])
+        text = "a reward looks unlike those before, which were int64[]; got 0.75"
+        with raises(SignatureError, text):
+            adder.add(0, steps[2]._replace(reward=0.75))
+        text = "a discount looks unlike those before, which were uint8[]; got 0.5"
+        with raises(SignatureError, text):
+            adder.add(0, steps[2]._replace(discount=0.5))
+        adder.add(0, steps[2])
+        adder.add(0, steps[3])
+        data = store.sample("priority_table", 3).data
+    assert data.reward.tolist() == [2**53 + 1] * 3
+    assert (data.reward.dtype, data.discount.dtype) == (np.int64, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("discount", "text"),
+    [
+        ((1.0, {}), "a discount must be a number or an array; got (1.0, {})"),
+        ("x", "a discount must be a number or an array; got 'x'"),
+        (
+            np.ones(2),
+            (
+                "a discount must be a number, or fit the axes of each reward; "
+                "got one of shape (2,) for a reward of shape ()"
+            ),
+        ),
+    ],
+)
+def test_discounts_that_are_none(discount, text):
+    with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0.1), steps[1]._replace(discount=discount))
+        play_on = steps[1:]
+        for now, then in pairwise([steps[0], *play_on]):
+            adder.add(np.float32(now.observation / 10), then)
+        assert [item.reward for item in items(store)] == [3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("reward", "text"),
+    [
+        (None, "the reward has no value, or a leaf of it has none; got None"),
+        ("much", "a reward must be a number, an array or a nest of them; got 'much'"),
+        ({"a": 1.0}, "a reward looks unlike those before, which were float64[]; got {'a': 1.0}"),
+        ([1.0, 2.0], "a reward looks unlike those before, which were float64[]; got [1.0, 2.0]"),
+    ],
+)
+def test_rewards_that_are_none(reward, text):
+    with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
+        steps = timesteps([1, 2, 3])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0.2), steps[2]._replace(reward=reward))
+        adder.add(np.float32(0.2), steps[2])
+        adder.add(np.float32(0.3), steps[3])
+        assert [item.reward for item in items(store)] == [3.0, 5.0, 3.0]
+
+
+def test_a_reward_and_a_discount_for_each_of_several_goals():
+    steps = [
+        step._replace(reward=np.float32([step.reward or 0, 1]), discount=np.float32([step.discount or 0, 0.5]))
+        for step in timesteps([1, 2])
+    ]
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 2, 1.0) as adder:
+            play(adder, steps)
+        assert [(item.reward, item.discount) for item in items(store)] == [
+            ([3.0, 1.5], [0.0, 0.25]),
+            ([2.0, 1.0], [0.0, 0.5]),
+        ]

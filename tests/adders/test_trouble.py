@@ -1,0 +1,421 @@
+"""What goes wrong between an environment and a table, and what is kept then."""
+
+from contextlib import suppress
+from itertools import pairwise
+
+import numpy as np
+import optree
+import pytest
+from episodes import MAKERS, blocked, episode_rows, items, play, queue, rows, timesteps, unblock
+from support import raises
+
+from engram import Pattern, Store, Table
+from engram.adders import (
+    EpisodeAdder,
+    MultiSequenceAdder,
+    NonOverlappingRNNSequenceAdder,
+    NStepTransitionAdder,
+    SequenceAdder,
+    StructuredAdder,
+)
+from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, InvalidArgumentError, SignatureError
+from engram.patterns import end_of_episode
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def make(request):
+    return MAKERS[request.param]
+
+
+@pytest.fixture(params=sorted(set(MAKERS) - {"structured"}))
+def make_full(request):
+    """Of adders whose rows have a value everywhere."""
+    return MAKERS[request.param]
+
+
+class Failing:
+    """A function that fails at its `n`th call."""
+
+    def __init__(self, n, result):
+        self.left, self.result = n, result
+
+    def __call__(self, _):
+        self.left -= 1
+        if self.left == 0:
+            raise ZeroDivisionError
+        return self.result
+
+
+def play_through(adder, steps):
+    """Plays an episode, going on after each error of a `Failing`."""
+    failed = []
+    adder.add_first(steps[0])
+    for now, then in pairwise(steps):
+        try:
+            adder.add(np.float32(now.observation / 10), then)
+        except ZeroDivisionError:
+            failed.append(int(now.observation))
+    return failed
+
+
+# --- Functions that fail ---
+
+
+def test_a_priority_that_fails_costs_its_item_alone():
+    with Store([queue("a"), queue("b")]) as store:
+        with SequenceAdder(store, 2, 1, priority_fns={"a": Failing(2, 1.0), "b": lambda _: 1.0}) as adder:
+            assert play_through(adder, timesteps([1, 2, 3])) == [3]
+        whole = episode_rows([1, 2, 3], 1)
+        wanted = [whole[0:2], whole[1:3], whole[2:4]]
+        assert [rows(item) for item in items(store, "a")] == [wanted[0], wanted[2]]
+        assert [rows(item) for item in items(store, "b")] == wanted
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_priority_of_a_transition_that_fails(nth):
+    priorities = {"priority_table": Failing(nth, 1.0)}
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 2, 1.0, priority_fns=priorities) as adder:
+            assert len(play_through(adder, timesteps([1, 2, 4, 8]))) == 1
+            play(adder, timesteps([5], first=50))
+        found = [(item.observation, item.reward) for item in items(store)]
+    wanted = [(1, 3.0), (2, 6.0), (3, 12.0), (4, 8.0), (50, 5.0)]
+    assert found == wanted[: nth - 1] + wanted[nth:]
+
+
+def test_an_insertion_that_nobody_can_decide():
+    wanted = {"a": Failing(1, result=True), "b": lambda _: True}
+    lengths = dict.fromkeys(wanted, 1)
+    with Store([queue("a"), queue("b")]) as store:
+        with MultiSequenceAdder(store, lengths, lengths, should_insert_fns=wanted) as adder:
+            assert play_through(adder, timesteps([1, 2])) == [1]
+        assert [item.observation for item in items(store, "a")] == [[2], [3]]
+        assert [item.observation for item in items(store, "b")] == [[1], [2], [3]]
+
+
+def test_an_item_that_is_refused_is_told():
+    with Store([Table("priority_table", max_bytes=2_000)]) as store:
+        with EpisodeAdder(store, 1_000) as adder, pytest.raises(ValueError, match="max_bytes"):
+            play(adder, timesteps(range(500)))
+        assert store.info()["priority_table"].size == 0
+
+
+# --- Environments that write into what they gave ---
+
+
+def test_arrays_that_are_used_again(make):
+    store = Store([queue()])
+
+    def found(reuse):
+        steps = [
+            step._replace(observation=np.array([step.observation]), reward=np.array([step.reward or 0.0]))
+            for step in timesteps([1, 20, 300])
+        ]
+        observation, reward = np.zeros(1, np.int64), np.zeros(1)
+        with make(store) as adder:
+            for at, step in enumerate(steps):
+                observation[:], reward[:] = step.observation, step.reward
+                given = step._replace(observation=observation, reward=reward) if reuse else step
+                if at == 0:
+                    adder.add_first(given)
+                else:
+                    adder.add(np.float32(at), given)
+        return items(store)
+
+    assert found(reuse=True) == found(reuse=False) != []
+
+
+def test_rows_that_a_function_looks_at_are_copies():
+    seen = []
+    looked = {"priority_table": lambda steps: seen.append([float(step.action) for step in steps]) or True}
+    action = np.zeros((), np.float32)
+    with Store([queue()]) as store:
+        lengths = {"priority_table": 2}
+        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, should_insert_fns=looked) as adder:
+            steps = timesteps([1, 2, 3])
+            adder.add_first(steps[0])
+            for at, step in enumerate(steps[1:], 1):
+                action[...] = at
+                adder.add(action, step)
+    assert seen == [[1, 2], [2, 3], [3, 0]]
+
+
+# --- Data that does not fit ---
+
+
+@pytest.mark.parametrize(
+    ("extras", "text"),
+    [
+        ({"core_state": None}, "the extras has no value, or a leaf of it has none; got {'core_state': None}"),
+        ((1, [None]), "the extras has no value, or a leaf of it has none; got (1, [None])"),
+    ],
+)
+def test_no_value(make_full, extras, text):
+    with Store([queue()]) as store, make_full(store) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0), steps[1], extras)
+        adder.add(np.float32(0), steps[1], None)
+        adder.add(np.float32(0), steps[2])
+        assert store.info()["priority_table"].size
+
+
+def test_an_observation_unlike_those_before_is_refused_at_once(make_full):
+    text = "an observation looks unlike those before; asked: int64; found: float32"
+    with Store([queue()]) as store:
+
+        def played(bad):
+            with make_full(store) as adder:
+                steps = timesteps([1, 2, 3])
+                adder.add_first(steps[0])
+                for now, then in pairwise(steps):
+                    if bad:
+                        with raises(SignatureError, text):
+                            adder.add(np.float32(0), then._replace(observation=np.float32(7)))
+                    adder.add(np.float32(now.observation), then)
+                if bad:
+                    with raises(SignatureError, text):
+                        adder.add_first(steps[0]._replace(observation=np.float32(7)))
+                play(adder, steps)
+            return items(store)
+
+        assert played(bad=True) == played(bad=False)
+
+
+def test_observations_are_described():
+    text = "an observation looks unlike those before; asked: {a: uint8, b: [text]}; found: {a: uint8, b: [int64]}"
+    with Store([queue()]) as store, SequenceAdder(store, 1, 1) as adder:
+        steps = [step._replace(observation={"a": np.uint8(1), "b": ["x"]}) for step in timesteps([1, 2])]
+        adder.add_first(steps[0])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0), steps[1]._replace(observation={"a": np.uint8(1), "b": [1]}))
+
+
+# --- Tables that do not take items ---
+
+
+def test_a_block_that_fails_does_not_wait(make):
+    with Store([blocked()]) as store, pytest.raises(KeyError):  # noqa: SIM117
+        with make(store) as adder:
+            steps = timesteps([1, 2, 3])
+            adder.add_first(steps[0])
+            for _ in range(2):
+                adder.add(np.float32(0), steps[1])
+            raise KeyError
+
+
+def test_a_flush_has_a_timeout(make):
+    with Store([blocked()]) as store:
+        adder = make(store)
+        steps = timesteps([1, 2, 3])
+        for _ in range(3):
+            adder.add_first(steps[0])
+            adder._timeout = 0
+            try:
+                for step in steps[1:]:
+                    adder.add(np.float32(0), step)
+            except DeadlineExceededError:
+                pass
+        with pytest.raises(DeadlineExceededError):
+            adder.flush(timeout=0.01)
+        with pytest.raises(DeadlineExceededError):
+            adder.close(timeout=0.01)
+        unblock(store)
+        adder.close()
+        with raises(ClosedError, "the adder was closed; it takes no more"):
+            adder.add_first(steps[0])
+
+
+def test_a_reset_that_must_wait_does_not_join_episodes():
+    ends = Pattern("priority_table", lambda step: step.observation[-2:], when=[end_of_episode()])
+    pairs = Pattern("priority_table", lambda step: step.observation[-2:])
+    with Store([blocked()]) as store, StructuredAdder(store, [pairs, ends], timeout=0.01) as adder:
+        steps = timesteps([1, 2, 3, 4])
+        adder.add_first(steps[0])
+        for step in steps[1:4]:
+            adder.add(np.float32(0), step)
+        with pytest.raises(DeadlineExceededError):
+            adder.reset()
+        with pytest.raises(DeadlineExceededError):
+            adder.flush(timeout=0.01)
+        unblock(store)
+        play(adder, timesteps([5, 6], first=50))
+        adder.flush()
+        found = items(store)
+    assert found == [[1, 2], [2, 3], [50, 51], [51, 52], [51, 52]]
+
+
+def test_backpressure_keeps_nothing_of_a_step():
+    with Store([blocked()]) as store:
+        adder = NStepTransitionAdder(store, 1, 1.0, timeout=0, chunk_length=1)
+        steps = timesteps(range(2_000))
+        adder.add_first(steps[0])
+        taken = 0
+        with pytest.raises(BackpressureError):
+            for now, then in pairwise(steps):
+                adder.add(np.float32(now.observation / 10), then)
+                taken += 1
+        unblock(store)
+        adder.flush()
+        for now, then in pairwise(steps[taken:]):
+            adder.add(np.float32(now.observation / 10), then)
+        adder.close()
+        data = store.sample("priority_table", 2_000).data
+    assert data.observation.tolist() == list(range(1, 2_001))
+    assert data.reward.tolist() == list(range(2_000))
+
+
+@pytest.mark.parametrize("steps_of_first", [1, 2, 3, 4])
+def test_an_end_that_is_refused_has_ended(make, steps_of_first):
+    """A writer has room for some items only: somewhere in an episode there is none left."""
+    with Store([blocked()]) as store:
+        adder = make(store, timeout=0, chunk_length=1)
+        play_on(adder, 1, steps_of_first)
+        assert any(play_on(adder, number, 2) for number in range(2, 1_200))
+        unblock(store)
+        adder.flush()
+        play(adder, timesteps([7_000], first=70_000))
+        found = items(store)
+        adder.close()
+    for item in found:
+        leaves = [leaf for leaf in optree.tree_leaves(item) if 10 <= leaf < 1e6]
+        seen = item.observation if hasattr(item, "observation") else leaves
+        numbers = {int(value) // 10 for value in np.ravel(seen) if value}
+        assert len(numbers) == 1, "two episodes in one item"
+        if hasattr(item, "next_observation"):
+            assert round(item.reward / (item.observation // 10), 6) in {1.0, 1.9}
+
+
+def play_on(adder, number, steps):
+    """Plays an episode of which some may be refused; says whether it was."""
+    try:
+        play(adder, timesteps([number] * steps, first=10 * number))
+    except DeadlineExceededError:
+        return False
+    except BackpressureError:
+        with suppress(DeadlineExceededError):
+            adder.reset()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("steps_of_first", [1, 2])
+def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
+    with Store([blocked()]) as store:
+        adder = SequenceAdder(store, 2, 1, end_of_episode_behavior="continue", timeout=0, chunk_length=1)
+        first = 1
+        for steps in [steps_of_first] + [2] * 1_200:
+            try:
+                play(adder, timesteps([1] * steps, first=first))
+            except DeadlineExceededError:
+                pass
+            except BackpressureError:
+                break
+            first += steps + 1
+        else:
+            pytest.fail("nothing was refused")
+        with suppress(DeadlineExceededError):
+            adder.reset()
+        unblock(store)
+        adder.flush()
+        play(adder, timesteps([1, 1], first=first + 10))
+        adder.close()
+        found = [item.observation for item in items(store)]
+    assert all(second == before + 1 for before, second in found)
+    assert found[-2:] == [[first + 10, first + 11], [first + 11, first + 12]]
+
+
+# --- Sequences that go on over the ends of episodes ---
+
+
+def test_a_reset_begins_anew():
+    with Store([queue()]) as store, SequenceAdder(store, 3, 3, end_of_episode_behavior="continue") as adder:
+        play(adder, timesteps([1]))
+        adder.add_first(timesteps([1])[0])
+        adder.reset()
+        play(adder, timesteps([1, 2], first=50))
+        assert [item.observation for item in items(store)] == [[50, 51, 52]]
+
+
+# --- Rows that say nothing ---
+
+
+def test_no_padding_that_no_item_needs():
+    with Store([queue()]) as store, SequenceAdder(store, 2, 10**9) as adder:
+        play(adder, timesteps([1, 2, 3]))
+        assert [item.observation for item in items(store)] == [[1, 2]]
+
+
+def test_a_final_row_may_be_left_out():
+    zero = {"priority_table": lambda steps: steps[-1].reward == 0}
+    lengths = {"priority_table": 2}
+    with Store([queue()]) as store:
+        arguments = {"should_insert_fns": zero, "pad_end_of_episode": False, "final_row": False}
+        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, **arguments) as adder:
+            play(adder, timesteps([1, 0, 0]))
+        assert [item.observation for item in items(store)] == [[1, 2], [2, 3]]
+
+
+def test_text_is_filled_with_empty_text():
+    steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1])]
+    with Store([queue()]) as store:
+        with EpisodeAdder(store, 4, padding_fn=np.ones) as adder:
+            adder.add_first(steps[0])
+            adder.add("left", steps[1], {"word": np.array("x", object)})
+        data = store.sample("priority_table", 1).data
+    assert data.observation[0].tolist() == [b"see 1", b"see 2", b"", b""]
+    assert (data.action[0].tolist(), data.extras["word"][0].tolist()) == (
+        [b"left", b"", b"", b""],
+        [b"x", b"", b"", b""],
+    )
+    assert data.reward[0].tolist() == [1, 0, 1, 1]
+
+
+def test_text_has_empty_text_for_zeros():
+    with Store([queue()]) as store:
+        with SequenceAdder(store, 2, 2) as adder:
+            steps = timesteps([1])
+            adder.add_first(steps[0])
+            adder.add("left", steps[1], [np.array([b"x"], object)])
+        data = store.sample("priority_table", 1).data
+    assert (data.action[0].tolist(), data.extras[0][0].tolist()) == ([b"left", b""], [[b"x"], [b""]])
+
+
+def test_the_rows_of_an_item_are_all_that_a_function_sees():
+    seen = {"a": [], "b": []}
+    looked = {table: lambda steps, table=table: seen[table].append(len(steps)) or True for table in seen}
+    with Store([queue("a"), queue("b")]) as store:
+        lengths = {"a": 1, "b": 3}
+        with MultiSequenceAdder(store, lengths, dict.fromkeys(lengths, 1), should_insert_fns=looked) as adder:
+            for _ in range(2):
+                play(adder, timesteps([1, 2]))
+    assert seen == {"a": [1, 1, 1] * 2, "b": [3] * 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda store: EpisodeAdder(store, 3, padding_fn=0),
+            "`padding_fn` must be a function of a shape and a dtype; got 0",
+        ),
+        (
+            lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, should_insert_fns={"t": True}),
+            "what to insert into `t` must be said by a function; got True",
+        ),
+        (lambda store: MultiSequenceAdder(store, {}, {}), "`sequence_lengths` must name a table at least; got none"),
+        (
+            lambda store: NonOverlappingRNNSequenceAdder(store, 2, overlap="no"),
+            "`overlap` must be True or False; got 'no' (str)",
+        ),
+        (lambda store: SequenceAdder(store, 2, 1, timeout="x"), "`timeout` must be a number; got 'x' (str)"),
+        (
+            lambda store: EpisodeAdder(store, 2, timeout=-1),
+            "`timeout` must be at least 0, or None to wait for ever; got -1",
+        ),
+    ],
+)
+def test_bad_arguments(make, text):
+    with Store([queue()]) as store, raises(InvalidArgumentError, text):
+        make(store)

@@ -1,0 +1,117 @@
+"""Episodes for adders to take, the items that came of them, and a model of those."""
+
+from itertools import pairwise
+
+import dm_env
+import numpy as np
+from hypothesis import strategies as st
+
+import engram
+from engram import Pattern, Table, rate_limiters, selectors
+from engram.adders import (
+    EpisodeAdder,
+    MultiSequenceAdder,
+    NonOverlappingRNNSequenceAdder,
+    NStepTransitionAdder,
+    SequenceAdder,
+    StructuredAdder,
+)
+
+MAKERS = {
+    "one step": lambda store, **kw: NStepTransitionAdder(store, 1, 0.9, **kw),
+    "transition": lambda store, **kw: NStepTransitionAdder(store, 2, 0.9, **kw),
+    "sequence": lambda store, **kw: SequenceAdder(store, 2, 1, **kw),
+    "truncated": lambda store, **kw: SequenceAdder(store, 2, 1, end_of_episode_behavior="truncate", **kw),
+    "multi": lambda store, **kw: MultiSequenceAdder(store, {"priority_table": 2}, {"priority_table": 1}, **kw),
+    "rnn": lambda store, **kw: NonOverlappingRNNSequenceAdder(store, 2, **kw),
+    "episode": lambda store, **kw: EpisodeAdder(store, 10, **kw),
+    "structured": lambda store, **kw: StructuredAdder(store, [Pattern("priority_table", num_steps=1)], **kw),
+}
+
+
+def queue(name="priority_table"):
+    """A table whose items come out in order, once each."""
+    return Table(name, sampler=selectors.Fifo(), max_times_sampled=1)
+
+
+def blocked():
+    """A queue that takes one item, until it is `unblocked`."""
+    limiter = rate_limiters.Queue(1)
+    return Table("priority_table", sampler=selectors.Fifo(), max_times_sampled=1, rate_limiter=limiter)
+
+
+def unblock(store):
+    """Lets a `blocked` queue take all items."""
+    store.set_rate_limiter("priority_table", rate_limiters.MinSize(1))
+
+
+def timesteps(rewards, *, discounts=None, first=1):
+    """An episode whose observations count from `first` on; it terminates."""
+    discounts = [1.0] * (len(rewards) - 1) + [0.0] if discounts is None else discounts
+    steps = [dm_env.restart(observation=np.int64(first))]
+    for number, (reward, discount) in enumerate(zip(rewards, discounts, strict=True), 1):
+        kind = dm_env.StepType.LAST if number == len(rewards) else dm_env.StepType.MID
+        steps.append(dm_env.TimeStep(kind, np.float64(reward), np.float64(discount), np.int64(first + number)))
+    return steps
+
+
+def play(adder, steps, *, extras=None):
+    """Adds an episode; the action at each observation is a tenth of it, extras are `extras(t)`."""
+    adder.add_first(steps[0])
+    for t, (now, then) in enumerate(pairwise(steps)):
+        action = np.float32(now.observation / 10)
+        adder.add(action, then) if extras is None else adder.add(action, then, extras(t))
+
+
+def items(store, table="priority_table"):
+    """All items of a queue, each as the nest of its lists."""
+    found = []
+    while store.info()[table].size:
+        found.append(plain(store.sample(table, 1, timeout=10).data))
+    return found
+
+
+def plain(data):
+    """The nest of one item, taken out of its batch, with lists of rounded numbers."""
+    leaves, _, structure = engram._engram.flatten(data)
+    lists = [np.round(leaf[0].astype(float), 6).tolist() for leaf in leaves]
+    return engram._engram.unflatten(structure, lists)
+
+
+def rows(item):
+    """Of a sequence: its rows, `(observation, reward, discount, start)` each."""
+    return list(zip(item.observation, item.reward, item.discount, map(bool, item.start_of_episode), strict=True))
+
+
+# --- What becomes of an episode's rows ---
+
+PAD = (0, 0.0, 0.0, False)
+
+
+def episode_rows(rewards, first):
+    """The rows of an episode: its transitions, and the one after."""
+    last = len(rewards) - 1
+    found = [(first + t, reward, float(t != last), t == 0) for t, reward in enumerate(rewards)]
+    return [*found, (first + len(rewards), 0.0, 0.0, False)]
+
+
+def expected(episode, length, period, behavior):
+    """The sequences of an episode's rows."""
+    ends = range(length, len(episode) + 1, period)
+    found = [episode[end - length : end] for end in ends]
+    covered = ends[-1] if ends else 0
+    if covered == len(episode):
+        return found
+    following = covered + period if ends else length
+    rest = following - length
+    if behavior == "zero_pad" and rest < len(episode):
+        padded = episode + [PAD] * (following - len(episode))
+        found.append(padded[rest:following])
+    elif behavior == "truncate" and rest < len(episode):
+        found.append(episode[rest:])
+    elif behavior == "write":
+        found.append(episode[-length:])
+    return found
+
+
+rewards = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)
