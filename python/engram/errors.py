@@ -14,6 +14,7 @@ __all__ = [
     "ForkedError",
     "HandshakeError",
     "InvalidArgumentError",
+    "ItemError",
     "NeverServedError",
     "OutOfMemoryError",
     "PriorityError",
@@ -78,6 +79,13 @@ class OutOfMemoryError(EngramError, MemoryError):
 
     What was drawn goes back where sampling uses items up, and counts as sampled elsewhere; nothing of
     the step or item is kept.
+    """
+
+
+class ItemError(EngramError, RuntimeError):
+    """An adder took a transition, but could not make an item that ends with it.
+
+    What went wrong is its `__cause__`. Other items were made; go on with the next transition.
     """
 
 

@@ -182,10 +182,11 @@ def test_discounts_that_are_none(discount, text):
 @pytest.mark.parametrize(
     ("reward", "text"),
     [
-        (None, "the reward has no value, or a leaf of it has none; got None"),
+        (None, "reward must have a value everywhere; got None"),
         ("much", "a reward must be a number, an array or a nest of them; got 'much'"),
-        ({"a": 1.0}, "a reward looks unlike those before, which were float64[]; got {'a': 1.0}"),
-        ([1.0, 2.0], "a reward looks unlike those before, which were float64[]; got [1.0, 2.0]"),
+        ({"a": 1.0}, "reward must nest as before, a single value; got {'a': 1.0}"),
+        ([1.0, 2.0], "reward must nest as before, a single value; got [1.0, 2.0]"),
+        (np.ones(2), "a reward looks unlike those before, which were float64[]; got array([1., 1.])"),
     ],
 )
 def test_rewards_that_are_none(reward, text):

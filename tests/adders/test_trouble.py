@@ -18,7 +18,15 @@ from engram.adders import (
     SequenceAdder,
     StructuredAdder,
 )
-from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, InvalidArgumentError, SignatureError
+from engram.errors import (
+    BackpressureError,
+    ClosedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ItemError,
+    NeverServedError,
+    SignatureError,
+)
 from engram.patterns import end_of_episode
 
 
@@ -48,14 +56,17 @@ class Failing:
 
 def play_through(adder, steps):
     """Plays an episode, going on after each error of a `Failing`."""
-    failed = []
+    failed = {}
     adder.add_first(steps[0])
     for now, then in pairwise(steps):
         try:
             adder.add(np.float32(now.observation / 10), then)
-        except ZeroDivisionError:
-            failed.append(int(now.observation))
-    return failed
+        except ItemError as error:
+            failed[int(now.observation)] = error
+    text = "the transition was added, but an item that ends with it was not made: ZeroDivisionError"
+    assert {str(error) for error in failed.values()} == {text}
+    assert {type(error.__cause__) for error in failed.values()} == {ZeroDivisionError}
+    return list(failed)
 
 
 # --- Functions that fail ---
@@ -95,9 +106,53 @@ def test_an_insertion_that_nobody_can_decide():
 
 def test_an_item_that_is_refused_is_told():
     with Store([Table("priority_table", max_bytes=2_000)]) as store:
-        with EpisodeAdder(store, 1_000) as adder, pytest.raises(ValueError, match="max_bytes"):
+        with EpisodeAdder(store, 1_000) as adder, pytest.raises(NeverServedError, match="max_bytes"):
             play(adder, timesteps(range(500)))
         assert store.info()["priority_table"].size == 0
+
+
+@pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
+def test_a_table_that_refuses_costs_no_other_its_items(priority):
+    """Of one table all items are too large; what the other gets is right."""
+    tables = [Table("small", max_bytes=200), queue("b")]
+    with Store(tables) as store:
+        with NStepTransitionAdder(store, 2, 1.0, priority_fns=dict.fromkeys(["small", "b"], priority)) as adder:
+            steps = timesteps([1, 2, 4, 8])
+            adder.add_first(steps[0])
+            refused = []
+            for now, then in pairwise(steps):
+                try:
+                    adder.add(np.float32(now.observation / 10), then)
+                except (ItemError, NeverServedError) as error:
+                    refused.append(str(error))
+            with suppress(NeverServedError):
+                play(adder, timesteps([2], first=20))
+        assert refused
+        assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in refused)
+        assert [(item.observation, item.reward) for item in items(store, "b")] == [
+            (1, 3),
+            (2, 6),
+            (3, 12),
+            (4, 8),
+            (20, 2),
+        ]
+
+
+def test_a_table_that_is_dropped():
+    with Store([queue("a"), queue("b")]) as store:
+        adder = NStepTransitionAdder(store, 2, 1.0, priority_fns={"a": 1, "b": 1}, chunk_length=1)
+        steps = timesteps([1, 2, 4, 8, 16])
+        adder.add_first(steps[0])
+        for at, (now, then) in enumerate(pairwise(steps)):
+            if at == 3:
+                store.drop_table("a")
+            with suppress(ItemError, ClosedError):
+                adder.add(np.float32(now.observation / 10), then)
+        with suppress(ClosedError):
+            adder.close()
+        found = [(item.observation, item.reward) for item in items(store, "b")]
+        assert found == [(1, 3), (2, 6), (3, 12), (4, 24), (5, 16)][: len(found)]
+        assert len(found) >= 2
 
 
 # --- Environments that write into what they gave ---
@@ -143,11 +198,50 @@ def test_rows_that_a_function_looks_at_are_copies():
 # --- Data that does not fit ---
 
 
+def test_bytes_keep_their_last_zeros():
+    steps = [step._replace(observation=b"ab\0\0") for step in timesteps([1])]
+    with Store([queue()]) as store:
+        with SequenceAdder(store, 2, 2) as adder:
+            adder.add_first(steps[0])
+            adder.add(b"c\0", steps[1], {"e": b"\0"})
+        data = store.sample("priority_table", 1).data
+    assert data.observation[0].tolist() == [b"ab\0\0"] * 2
+    assert (data.action[0].tolist(), data.extras["e"][0].tolist()) == ([b"c\0", b""], [b"\0", b""])
+
+
+@pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
+@pytest.mark.parametrize("wrong", [{"x": 1, "y": 1}, {}, 1, None])
+def test_extras_that_nest_otherwise(priority, wrong):
+    with Store([queue()]) as store, SequenceAdder(store, 2, 1, priority_fns={"priority_table": priority}) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1], {"x": 1})
+        got = () if wrong is None else wrong
+        with raises(SignatureError, f"extras must nest as before, {{'x': *}}; got {got!r}"):
+            adder.add(np.float32(0.2), steps[2], wrong)
+        adder.add(np.float32(0.2), steps[2], {"x": 2})
+        assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
+
+
+def test_shapes_stay_within_an_episode():
+    steps = timesteps([1, 2])
+    with Store([queue()]) as store, EpisodeAdder(store, 9) as adder:
+        for size in (2, 3):
+            given = [step._replace(observation=np.zeros(size)) for step in steps]
+            adder.add_first(given[0])
+            text = f"an observation looks unlike those before; asked: float64[{size}]; found: float64[7]"
+            with raises(SignatureError, text):
+                adder.add(np.float32(0), given[1]._replace(observation=np.zeros(7)))
+            adder.add(np.float32(0), given[1])
+            adder.add(np.float32(0), given[2])
+        assert [len(item.observation[0]) for item in items(store)] == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("extras", "text"),
     [
-        ({"core_state": None}, "the extras has no value, or a leaf of it has none; got {'core_state': None}"),
-        ((1, [None]), "the extras has no value, or a leaf of it has none; got (1, [None])"),
+        ({"core_state": None}, "extras must have a value everywhere; got {'core_state': None}"),
+        ((1, [None]), "extras must have a value everywhere; got (1, [None])"),
     ],
 )
 def test_no_value(make_full, extras, text):
@@ -190,6 +284,20 @@ def test_observations_are_described():
         adder.add_first(steps[0])
         with raises(SignatureError, text):
             adder.add(np.float32(0), steps[1]._replace(observation={"a": np.uint8(1), "b": [1]}))
+
+
+def test_patterns_and_observations_without_a_value():
+    pattern = Pattern("priority_table", lambda step: step.observation["a"][-2:])
+    steps = [step._replace(observation={"a": step.observation, "b": None}) for step in timesteps([1, 2, 3])]
+    with Store([queue()]) as store, StructuredAdder(store, [pattern]) as adder:
+        adder.add_first(steps[0])
+        adder.add(np.float32(0), steps[1]._replace(observation={"a": None, "b": np.int8(1)}))
+        text = "an observation looks unlike those before; asked: {a: int64, b: int8}; found: {a: float32, b: int8}"
+        with raises(SignatureError, text):
+            adder.add(np.float32(0), steps[2]._replace(observation={"a": np.float32(1), "b": np.int8(1)}))
+        adder.add(np.float32(0), steps[2])
+        adder.add(np.float32(0), steps[3])
+        assert items(store) == [[3, 4]]
 
 
 # --- Tables that do not take items ---
@@ -246,6 +354,32 @@ def test_a_reset_that_must_wait_does_not_join_episodes():
     assert found == [[1, 2], [2, 3], [50, 51], [51, 52], [51, 52]]
 
 
+def test_a_blocked_table_keeps_no_other_waiting():
+    pairs = [Pattern(table, lambda step: step.observation[-2:]) for table in ("priority_table", "free")]
+    with Store([blocked(), queue("free")]) as store:
+        adder = StructuredAdder(store, (pattern for pattern in pairs), timeout=0.01)
+        steps = timesteps([1, 2, 3])
+        for _ in range(3):
+            adder.add_first(steps[0])
+            for step in steps[1:3]:
+                adder.add(np.float32(0), step)
+            with suppress(DeadlineExceededError):
+                adder.reset()
+        assert items(store, "free") == [[1, 2]] * 3
+        unblock(store)
+        adder.close()
+        assert items(store) == [[1, 2]] * 3
+
+
+def test_closing_ends_with_what_is_complete():
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 1, 1.0) as adder:
+            steps = timesteps([1, 2, 3])
+            adder.add_first(steps[0])
+            adder.add(np.float32(0.1), steps[1])
+        assert [item[:5] for item in items(store)] == [(1, 0.1, 1, 1, 2)]
+
+
 def test_backpressure_keeps_nothing_of_a_step():
     with Store([blocked()]) as store:
         adder = NStepTransitionAdder(store, 1, 1.0, timeout=0, chunk_length=1)
@@ -293,7 +427,7 @@ def play_on(adder, number, steps):
         play(adder, timesteps([number] * steps, first=10 * number))
     except DeadlineExceededError:
         return False
-    except BackpressureError:
+    except (BackpressureError, ItemError):
         with suppress(DeadlineExceededError):
             adder.reset()
         return True
@@ -335,7 +469,10 @@ def test_a_reset_begins_anew():
         adder.add_first(timesteps([1])[0])
         adder.reset()
         play(adder, timesteps([1, 2], first=50))
-        assert [item.observation for item in items(store)] == [[50, 51, 52]]
+        play(adder, timesteps([1], first=60))
+        adder.reset()
+        play(adder, timesteps([1, 2], first=70))
+        assert [item.observation for item in items(store)] == [[50, 51, 52], [70, 71, 72]]
 
 
 # --- Rows that say nothing ---

@@ -3,13 +3,13 @@
 import abc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from engram.adders.step import Step, final, is_text, leaves_of
+from engram.adders.looks import Looks, taken
+from engram.adders.step import Step, final, leaves_of
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError, SignatureError
 
 __all__ = ["Adder", "Items", "TimeStep"]
@@ -41,7 +41,7 @@ class Items(Protocol):
     """What becomes of an adder's rows."""
 
     def complain(self) -> None:
-        """Raises the first error that an item met since the last call."""
+        """Raises what went wrong with an item of rows that are in since the last call: the first error."""
 
     def end_episode(self, timeout: float | None) -> None:
         """Ends the episode, and waits until the tables have its items."""
@@ -76,10 +76,12 @@ class Adder(abc.ABC):
         self._closed = False
         self._observation: Any = None
         self._is_start = False
-        self._form: _Form | None = None
-        """What the observation looks like."""
-        self._known: _Form | None = None
-        """What those that are rows look like."""
+        self._looks: Looks | None = None
+        """Of the observation."""
+        self._known: Looks | None = None
+        """Of those that are rows."""
+        self._structures: list[Any] | None = None
+        """Of what rows have beside the observation."""
 
     def add_first(self, timestep: TimeStep) -> None:
         """Begins an episode.
@@ -100,7 +102,11 @@ class Adder(abc.ABC):
             raise InvalidArgumentError(
                 "`add_first` begins an episode, and one is under way; `add` its last time step first, or `reset`"
             )
-        self._observation, self._form = self._taken(timestep.observation, self._known)
+        observation, looks = taken(timestep.observation)
+        if self._known is not None:
+            self._check_looks(looks, self._known, shapes=False)
+            looks = looks.completed(self._known)
+        self._observation, self._looks = observation, looks
         self._is_start = self._in_episode = True
 
     def add(self, action: Any, next_timestep: TimeStep, extras: Any = ()) -> None:  # noqa: ANN401, nests
@@ -113,28 +119,33 @@ class Adder(abc.ABC):
 
         Raises:
             InvalidArgumentError: No episode is under way, or `next_timestep` begins another one; nothing is kept.
-            SignatureError: The data looks unlike that before, has no value somewhere, or does not fit a table; nothing
-                is kept, but where functions look at items, see below.
+            SignatureError: The data looks unlike that before, has no value somewhere, or items made of it would not fit
+                their table; nothing is kept.
             BackpressureError: Too many items wait for their tables, for the adder's timeout; nothing is kept. Of the
                 rows that end an episode, those that were not taken are lost.
-            DeadlineExceededError: The episode has ended, and its tables did not take all items in time; they stay
-                queued.
-            Exception: Whatever a function of priorities or of what to insert raises, and errors of the items that it
-                was for: the transition was added, other items were made. Go on with the next one.
+            DeadlineExceededError: The episode has ended, and its tables did not take all items in time: they stay
+                queued. Or a client's server did not tell of a table in time: nothing is kept.
+            ItemError: The transition was added, but an item that ends with it was not made: a function of priorities
+                or of what to insert failed, or its table refused it. Other items were made: go on.
+            NeverServedError: The episode has ended, and its last items are too large for their table.
+            ClosedError: The adder, its table or its store was closed.
         """
+        if self._closed:
+            raise ClosedError("the adder was closed; it takes no more")
         if not self._in_episode:
             raise InvalidArgumentError("`add` goes on with an episode, and none is under way; call `add_first` first")
         if next_timestep.first():
             raise InvalidArgumentError(
                 "`add` takes what an action led to; got a first time step: `add_first` begins the next episode"
             )
-        extras = () if extras is None else extras
+        if extras is None:
+            extras = ()
         row = Step(self._observation, action, next_timestep.reward, next_timestep.discount, self._is_start, extras)
-        if not self._takes_none:
-            _check_values(row)
-        following, form = self._taken(next_timestep.observation, self._form)
+        structures = self._checked(row)
+        following, looks = self._taken(next_timestep.observation)
         self._add(row)
-        self._known = self._form = form
+        self._structures = structures
+        self._known = self._looks = looks
         self._observation = following
         self._is_start = False
         try:
@@ -145,17 +156,21 @@ class Adder(abc.ABC):
             self._items.complain()
 
     def reset(self) -> None:
-        """Gives up the episode under way; items that it has made stay, and their tables are waited for.
+        """Gives up the episode under way; items that it has made, or can, stay, and their tables are waited for.
 
         Raises:
             DeadlineExceededError: They were not taken within the adder's timeout; they stay queued.
+            ItemError, BackpressureError: As of `add`; the episode is given up.
         """
         if self._in_episode:
             self._in_episode = False
-            try:
-                self._give_up()
-            finally:
-                self._items.complain()
+            self._leave(self._timeout)
+
+    def _leave(self, timeout: float | None) -> None:
+        try:
+            self._give_up(timeout)
+        finally:
+            self._items.complain()
 
     def flush(self, timeout: float | None = None) -> None:
         """Makes all items visible, and waits until their tables have them.
@@ -169,7 +184,7 @@ class Adder(abc.ABC):
         self._items.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, and takes no more. May be called again; after an error it tries again.
+        """Gives up the episode under way, flushes, and takes no more. May be called again, also after an error.
 
         Args:
             timeout: As of `flush`.
@@ -177,9 +192,11 @@ class Adder(abc.ABC):
         Raises:
             DeadlineExceededError: As of `flush`.
         """
+        if self._in_episode:
+            self._in_episode = False
+            self._leave(timeout)
         self._items.close(timeout)
         self._closed = True
-        self._in_episode = False
 
     @abc.abstractmethod
     def _add(self, row: Step) -> None:
@@ -189,12 +206,12 @@ class Adder(abc.ABC):
     def _end(self, row: Step) -> None:
         """The row after the last; whatever happens, the episode has ended then: see `_ending`."""
 
-    def _give_up(self) -> None:
-        """The episode ends without another row."""
-        self._items.end_episode(self._timeout)
+    def _give_up(self, timeout: float | None) -> None:
+        """The episode ends without another transition."""
+        self._items.end_episode(timeout)
 
     @contextmanager
-    def _ending(self) -> Iterator[None]:
+    def _ending(self, timeout: float | None) -> Iterator[None]:
         """The last rows of an episode, which ends then; an error among them is the one that is raised."""
         try:
             yield
@@ -202,18 +219,42 @@ class Adder(abc.ABC):
             with suppress(EngramError):
                 self._items.end_episode(0)
             raise
-        self._items.end_episode(self._timeout)
+        self._items.end_episode(timeout)
 
-    def _taken(self, observation: Any, asked: "_Form | None") -> tuple[Any, "_Form"]:  # noqa: ANN401, nests
-        """A copy, as environments may write into what they gave, and what it looks like: as `asked`, if it is known."""
-        if isinstance(observation, np.ndarray) and asked is not None and asked.is_array_of(observation.dtype):
+    def _taken(self, observation: Any) -> tuple[Any, Looks]:  # noqa: ANN401, nests
+        """The next observation of the episode."""
+        asked = self._looks
+        assert asked is not None  # noqa: S101, an episode is under way
+        if isinstance(observation, np.ndarray) and asked.is_of(observation):
             return observation.copy(), asked
-        leaves, structure = leaves_of(observation)
-        copies = [None if leaf is None else np.array(leaf) for leaf in leaves]
-        found = _Form(structure, tuple(None if copy is None else _kind(copy) for copy in copies))
-        if asked is not None and found != asked and not self._takes_none:
+        copy, found = taken(observation)
+        self._check_looks(found, asked, shapes=True)
+        return copy, found.completed(asked)
+
+    def _check_looks(self, found: Looks, asked: Looks, *, shapes: bool) -> None:
+        if not (self._takes_none or found.has_all()) or not found.fits(asked, shapes=shapes):
             raise SignatureError(f"an observation looks unlike those before; asked: {asked}; found: {found}")
-        return structure.unflatten(copies), found
+
+    def _checked(self, row: Step) -> list[Any]:
+        """How what the row has beside the observation nests: as before, and with a value everywhere."""
+        asked = self._structures
+        nests = (row.action, row.reward, row.discount, row.extras)
+        structures = [self._structure(name, nest) for name, nest in zip(_ROW, nests, strict=True)]
+        if asked is not None and structures != asked:
+            for name, nest, now, before in zip(_ROW, nests, structures, asked, strict=True):
+                if now != before:
+                    raise SignatureError(f"{name} must nest as before, {_nest(before)}; got {nest!r}")
+        return structures
+
+    def _structure(self, name: str, nest: Any) -> Any:  # noqa: ANN401, nests; False is a leaf, True is nothing
+        if isinstance(nest, _ARRAYS):
+            return False
+        if type(nest) is tuple and not nest:
+            return True
+        leaves, structure = leaves_of(nest)
+        if not self._takes_none and any(leaf is None for leaf in leaves):
+            raise SignatureError(f"{name} must have a value everywhere; got {nest!r}")
+        return False if structure.is_leaf() else structure
 
     def __enter__(self) -> Self:
         return self
@@ -231,28 +272,12 @@ class Adder(abc.ABC):
             self.close(timeout=0)
 
 
+_ROW = ("action", "reward", "discount", "extras")
+
 _ARRAYS = (np.ndarray, np.generic, float, int, str, bytes)
 
 
-def _check_values(row: Step) -> None:
-    for name, nest in zip(Step._fields, row, strict=True):
-        if not isinstance(nest, _ARRAYS) and any(leaf is None for leaf in leaves_of(nest)[0]):
-            raise SignatureError(f"the {name} has no value, or a leaf of it has none; got {nest!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """Nesting and dtypes."""
-
-    structure: Any
-    dtypes: tuple[Any, ...]
-
-    def is_array_of(self, dtype: np.dtype[Any]) -> bool:
-        return self.dtypes == (dtype,) and self.structure.is_leaf()
-
-    def __str__(self) -> str:
-        return f"{self.structure.unflatten([str(dtype) for dtype in self.dtypes])}".replace("'", "")
-
-
-def _kind(array: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401, a dtype or a word
-    return "text" if is_text(array) else array.dtype
+def _nest(structure: Any) -> str:  # noqa: ANN401, as of `_structure`
+    if isinstance(structure, bool):
+        return "()" if structure else "a single value"
+    return str(structure.unflatten(["*"] * structure.num_leaves)).replace("'*'", "*")

@@ -69,7 +69,7 @@ class EpisodeAdder(Adder):
         self._rows.append(row)
 
     def _end(self, row: Step) -> None:
-        with self._ending():
+        with self._ending(self._timeout):
             self._rows.append(row)
             if self._padding_fn is not None:
                 filler = each_leaf(self._filler, row)

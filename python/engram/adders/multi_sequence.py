@@ -89,7 +89,7 @@ class MultiSequenceAdder(Adder):
         self._rows.append(row)
 
     def _end(self, row: Step) -> None:
-        with self._ending():
+        with self._ending(self._timeout):
             if self._has_final_row:
                 self._rows.append(row)
             if self._pads:

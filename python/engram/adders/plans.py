@@ -5,17 +5,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import numpy as np
-
 from engram import _checks
 from engram.adders.base import Items
-from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, each_leaf
-from engram.errors import InvalidArgumentError
+from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copied, each_leaf
+from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
 from engram.store import AnyStore
 from engram.writer import PatternWriter, TrajectoryWriter
 
-__all__ = ["LookingItems", "Plan", "PlannedItems", "Priority", "all_columns", "items_for", "pad", "tables_of"]
+__all__ = [
+    "LookingItems",
+    "Plan",
+    "PlannedItems",
+    "Priority",
+    "Written",
+    "all_columns",
+    "items_for",
+    "pad",
+    "tables_of",
+]
 
 Priority = float | Callable[[Any], float]
 """Of an item: a number, or a function of its data as it will be sampled, NumPy arrays without the batch axis."""
@@ -74,7 +82,10 @@ class PlannedItems(Items, Protocol):
         """Rows of the episode so far."""
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Takes a row, of the newest `padding` that are only padding the last; an error keeps nothing of it."""
+        """Takes a row, of the newest `padding` that are only padding the last. An error keeps nothing of it.
+
+        What goes wrong with its items is told by `complain`.
+        """
 
 
 def items_for(
@@ -98,29 +109,54 @@ def pad(items: PlannedItems, plans: Sequence[Plan], append: Callable[[int], None
         append(padding)
 
 
-class _Written:
+class Written:
     """What items have in common, whoever makes them."""
 
     _writer: PatternWriter | TrajectoryWriter
+    _error: BaseException | None = None
 
     @property
     def count(self) -> int:
+        """Rows of the episode so far."""
         return self._writer.episode_steps
 
+    def _write(self, row: Any) -> None:  # noqa: ANN401, a nest
+        """Writes a row. An error keeps nothing of it, or is an item's: then the row is in, and `complain` tells."""
+        before = self.count
+        try:
+            self._writer.append(row)
+        except BaseException as error:
+            if self.count == before:
+                raise
+            self._met(error)
+
+    def _met(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+
     def complain(self) -> None:
-        """Nothing went wrong that was not raised."""
+        """Raises what went wrong with an item of rows that are in since the last call: the first error."""
+        error, self._error = self._error, None
+        if isinstance(error, Exception):
+            found = str(error) or type(error).__name__
+            raise ItemError(f"the transition was added, but an item that ends with it was not made: {found}") from error
+        if error is not None:
+            raise error
 
     def end_episode(self, timeout: float | None) -> None:
+        """Ends the episode, and waits until the tables have its items."""
         self._writer.end_episode(timeout)
 
     def flush(self, timeout: float | None) -> None:
+        """Makes all items visible, and waits until their tables have them."""
         self._writer.flush(timeout)
 
     def close(self, timeout: float | None) -> None:
+        """Flushes, and takes no more."""
         self._writer.close(timeout)
 
 
-class PatternItems(_Written):
+class PatternItems(Written):
     """Items made by patterns: one native call per row, whatever comes of it."""
 
     def __init__(
@@ -147,10 +183,10 @@ class PatternItems(_Written):
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
         """Takes a row."""
-        self._writer.append({"padding": padding, "row": row} if self._counts_padding else row)
+        self._write({"padding": padding, "row": row} if self._counts_padding else row)
 
 
-class LookingItems(_Written):
+class LookingItems(Written):
     """Items made one by one: somebody looks at their data, or says when."""
 
     def __init__(
@@ -161,14 +197,13 @@ class LookingItems(_Written):
         self._writer: TrajectoryWriter = store.writer(history=history, chunk_length=chunk_length, timeout=timeout)
         looked_at = [plan.length for plan in plans if plan.keep is not None]
         self._newest: deque[Any] = deque(maxlen=max(looked_at, default=0))
-        self._error: Exception | None = None
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
         """Takes a row, and makes the items that are due."""
-        self._writer.append(row)
+        self._write(row)
         if self._newest.maxlen:
             # Whoever gave the row may write into its arrays.
-            self._newest.append(each_leaf(_copy, row))
+            self._newest.append(each_leaf(copied, row))
         for plan in self._plans:
             if plan.is_due(self.count, padding):
                 self.create(plan, plan.length)
@@ -183,18 +218,8 @@ class LookingItems(_Written):
             if callable(priority):
                 priority = priority(each_leaf(lambda part: part.numpy(), item))
             self._writer.create_item(plan.table, priority, item)
-        except Exception as error:  # noqa: BLE001, raised by `complain`
-            self._error = self._error or error
-
-    def complain(self) -> None:
-        """Raises the first error that an item met since the last call."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-
-def _copy(leaf: object) -> Any:  # noqa: ANN401, an array
-    return None if leaf is None else np.array(leaf)
+        except BaseException as error:  # noqa: BLE001, raised by `complain`
+            self._met(error)
 
 
 def tables_of(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:

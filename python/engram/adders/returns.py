@@ -61,13 +61,18 @@ class Returns:
         """
         form = self.form
         if self._is_plain and form is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
-            if self.n > 1:
+            if self.n > 1 and not isinstance(reward, int):
                 return Read(form, [float(reward)], float(discount))
             if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (form.dtypes[0], form.discount_dtype):
                 return Read(form, [reward], discount)
         leaves, structure = leaves_of(reward)
-        arrays = [np.array(leaf) for leaf in leaves]
-        factor = np.array(discount)
+        try:
+            arrays = [np.array(leaf) for leaf in leaves]
+            factor = np.array(discount)
+        except ValueError:
+            raise SignatureError(
+                f"a reward and a discount must be numbers or arrays; got {reward!r} and {discount!r}"
+            ) from None
         found = Form(
             structure,
             tuple(array.shape for array in arrays),
@@ -76,6 +81,8 @@ class Returns:
             self._kept(factor.dtype),
         )
         _check(found, reward, discount)
+        if self.n > 1:
+            _check_axes(found)
         if form is not None:
             self._check_alike(form, found, reward, discount)
         if self.n > 1:
@@ -127,6 +134,9 @@ def _check(found: Form, reward: Any, discount: Any) -> None:  # noqa: ANN401, ne
         raise SignatureError(f"a reward must be a number, an array or a nest of them; got {reward!r}")
     if not _is_real(found.discount_dtype):
         raise SignatureError(f"a discount must be a number or an array; got {discount!r}")
+
+
+def _check_axes(found: Form) -> None:
     for shape in found.shapes:
         axes = shape[len(shape) - len(found.discount_shape) :]
         if len(found.discount_shape) > len(shape) or any(

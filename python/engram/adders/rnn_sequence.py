@@ -81,7 +81,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         self._rows.append(MaskedStep(*row, mask=mask) if self._overlap else row, padding)
 
     def _end(self, row: Step) -> None:
-        with self._ending():
+        with self._ending(self._timeout):
             self._append(row, is_transition=False)
             if self._pads:
                 zeros = zeros_like(row)

@@ -81,6 +81,12 @@ class SequenceAdder(Adder):
         self._rows = items_for(client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout)
         super().__init__(self._rows, timeout)
 
+    def reset(self) -> None:
+        """Gives up the episode under way, and with `CONTINUE` the sequence, too; see `Adder.reset`."""
+        if self._behavior is EndBehavior.CONTINUE and not self._in_episode:
+            self._rows.end_episode(self._timeout)
+        super().reset()
+
     def _add(self, row: Step) -> None:
         self._rows.append(row)
 
@@ -88,7 +94,7 @@ class SequenceAdder(Adder):
         if self._behavior is EndBehavior.CONTINUE:
             self._go_on(row)
             return
-        with self._ending():
+        with self._ending(self._timeout):
             self._rows.append(row)
             if self._behavior is EndBehavior.ZERO_PAD:
                 zeros = zeros_like(row)

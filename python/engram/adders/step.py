@@ -11,8 +11,10 @@ __all__ = [
     "MaskedStep",
     "Step",
     "Transition",
+    "copied",
     "each_leaf",
     "final",
+    "is_text",
     "leaves_of",
     "zeros_like",
 ]
@@ -98,6 +100,14 @@ def leaves_of(nest: Any) -> tuple[list[Any], Any]:  # noqa: ANN401, a nest
 def zeros_like(nest: Any) -> Any:  # noqa: ANN401, nests
     """Zeros of the same dtypes and shapes; empty strings for text; None stays."""
     return each_leaf(_zero, nest)
+
+
+_UNCHANGING = (str, bytes, np.generic, bool, int, float, type(None))
+
+
+def copied(leaf: Any) -> Any:  # noqa: ANN401, a leaf
+    """A copy of what may be written into; NumPy would cut zeros off the end of text."""
+    return leaf if isinstance(leaf, _UNCHANGING) else np.array(leaf)
 
 
 def is_text(array: np.ndarray[Any, Any]) -> bool:

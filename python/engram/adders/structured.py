@@ -1,11 +1,14 @@
 """Items of any patterns."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from engram import _checks
 from engram.adders.base import Adder
+from engram.adders.plans import Written
 from engram.adders.step import Step, each_leaf
-from engram.patterns import Pattern
+from engram.errors import EngramError
+from engram.patterns import Pattern, listed
 from engram.store import AnyStore
 from engram.writer import PatternWriter
 
@@ -19,8 +22,8 @@ class StructuredAdder(Adder):
         adder = StructuredAdder(store, [two_rows])
 
     The row after an episode's last transition has its final observation, and no value but that (and a
-    `start_of_episode` of False): items that would need more
-    of it are not made. Leaves may be None, too: no value at this step.
+    `start_of_episode` of False): items that would need more of it are not made. Leaves may be None, too: no value at
+    this step.
     """
 
     _takes_none = True
@@ -43,51 +46,68 @@ class StructuredAdder(Adder):
         """
         _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
-        chosen = tuple(patterns) if isinstance(patterns, Sequence) else patterns
+        chosen = listed(patterns)
         self._rows = _Rows(lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout))
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:
-        self._rows.writer.append(row)
+        self._rows.append(row)
 
     def _end(self, row: Step) -> None:
         nothing = each_leaf(lambda _: None, row)
-        with self._ending():
-            self._rows.writer.append(nothing._replace(observation=row.observation, start_of_episode=False))
+        with self._ending(self._timeout):
+            self._rows.append(nothing._replace(observation=row.observation, start_of_episode=False))
 
-    def _give_up(self) -> None:
-        self._rows.renew(self._timeout)
+    def _give_up(self, timeout: float | None) -> None:
+        self._rows.renew(timeout)
 
 
-class _Rows:
-    """A writer, and those before it that have items left."""
+class _Rows(Written):
+    """Rows of a writer, and what is left of those before it."""
 
     def __init__(self, open_one: Callable[[], PatternWriter]) -> None:
         self._open = open_one
         self._left: list[PatternWriter] = []
-        self.writer = open_one()
+        self._writer: PatternWriter = open_one()
 
-    def complain(self) -> None:
-        """Nothing went wrong that was not raised."""
+    def append(self, row: Step) -> None:
+        """Takes a row, and makes the items that are due."""
+        self._write(row)
 
     def renew(self, timeout: float | None) -> None:
         """Begins anew: patterns that wait for an end would take `end_episode` for one."""
-        self._left.append(self.writer)
-        self.writer = self._open()
-        self._close_left(timeout)
+        self._left.append(self._writer)
+        try:
+            self._writer = self._open()
+        finally:
+            self._each(None, timeout)
 
-    def _close_left(self, timeout: float | None) -> None:
-        while self._left:
-            self._left[0].close(timeout)
-            del self._left[0]
-
-    def end_episode(self, timeout: float | None) -> None:
-        self.writer.end_episode(timeout)
+    def _each(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
+        """Closes the writers that are left, then calls; all of that is tried before an error is raised."""
+        end = None if timeout is None else time.monotonic() + timeout
+        first: EngramError | None = None
+        for writer in list(self._left):
+            try:
+                writer.close(_until(end))
+                self._left.remove(writer)
+            except EngramError as error:
+                first = first or error
+        if call is not None:
+            try:
+                call(_until(end))
+            except EngramError as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def flush(self, timeout: float | None) -> None:
-        self._close_left(timeout)
-        self.writer.flush(timeout)
+        """Makes all items visible."""
+        self._each(self._writer.flush, timeout)
 
     def close(self, timeout: float | None) -> None:
-        self._close_left(timeout)
-        self.writer.close(timeout)
+        """Flushes, and takes no more."""
+        self._each(self._writer.close, timeout)
+
+
+def _until(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())

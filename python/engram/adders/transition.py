@@ -72,7 +72,7 @@ class NStepTransitionAdder(Adder):
         # The later a transition begins, the shorter it is: as if the episode stood still at its end.
         form = self._returns.form
         try:
-            with self._ending():
+            with self._ending(self._timeout):
                 while self._returns.steps and form is not None:
                     self._append(row, form)
                     if self._rows.count > self._returns.n:
@@ -80,10 +80,10 @@ class NStepTransitionAdder(Adder):
         finally:
             self._returns.steps.clear()
 
-    def _give_up(self) -> None:
+    def _give_up(self, timeout: float | None) -> None:
         steps, form = self._returns.steps, self._returns.form
         try:
-            with self._ending():
+            with self._ending(timeout):
                 if len(steps) == self._returns.n and form is not None and self._last is not None:
                     self._append(final(self._observation, self._last), form)
         finally:
