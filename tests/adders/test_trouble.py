@@ -13,7 +13,6 @@ from engram import Pattern, Store, Table
 from engram.adders import (
     EpisodeAdder,
     MultiSequenceAdder,
-    NonOverlappingRNNSequenceAdder,
     NStepTransitionAdder,
     SequenceAdder,
     StructuredAdder,
@@ -22,7 +21,6 @@ from engram.errors import (
     BackpressureError,
     ClosedError,
     DeadlineExceededError,
-    InvalidArgumentError,
     ItemError,
     NeverServedError,
     SignatureError,
@@ -460,6 +458,52 @@ def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
     assert found[-2:] == [[first + 10, first + 11], [first + 11, first + 12]]
 
 
+def test_a_refused_final_row_makes_no_false_end():
+    """A pattern that waits for an end takes no other row for it."""
+    ends = Pattern("free", lambda step: step.observation[-1:], when=[end_of_episode()])
+    rows_of_all = Pattern("priority_table", num_steps=1)
+    with Store([blocked(), queue("free")]) as store:
+        adder = StructuredAdder(store, [rows_of_all, ends], timeout=0, chunk_length=1)
+
+        for number in range(1, 1_200):
+            with suppress(DeadlineExceededError, BackpressureError):
+                play(adder, timesteps([1] * (1 + number % 3), first=10_000 * number))
+            with suppress(DeadlineExceededError):
+                adder.reset()
+
+        unblock(store)
+        adder.close()
+        for item in items(store, "free"):
+            number, row = divmod(int(item[0]), 10_000)
+            assert row == 1 + number % 3, "not the last row of its episode"
+
+
+def test_an_interrupt_goes_before_a_failure():
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    priorities = {"a": Failing(1, 1.0), "b": interrupt}
+    with Store([queue("a"), queue("b")]) as store:
+        adder = SequenceAdder(store, 1, 1, priority_fns=priorities)
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with pytest.raises(KeyboardInterrupt):
+            adder.add(np.float32(0), steps[1])
+
+
+def test_an_end_that_must_wait_tells_of_items_too():
+    priorities = {"priority_table": lambda _: 1.0, "b": Failing(2, 1.0)}
+    with Store([blocked(), queue("b")]) as store:
+        adder = SequenceAdder(store, 1, 1, priority_fns=priorities, timeout=0)
+        with pytest.raises(DeadlineExceededError) as caught:
+            play(adder, timesteps([1]))
+        assert caught.value.__notes__ == [
+            "the transition was added, but an item that ends with it was not made: ZeroDivisionError"
+        ]
+        unblock(store)
+        adder.close()
+
+
 # --- Sequences that go on over the ends of episodes ---
 
 
@@ -473,86 +517,3 @@ def test_a_reset_begins_anew():
         adder.reset()
         play(adder, timesteps([1, 2], first=70))
         assert [item.observation for item in items(store)] == [[50, 51, 52], [70, 71, 72]]
-
-
-# --- Rows that say nothing ---
-
-
-def test_no_padding_that_no_item_needs():
-    with Store([queue()]) as store, SequenceAdder(store, 2, 10**9) as adder:
-        play(adder, timesteps([1, 2, 3]))
-        assert [item.observation for item in items(store)] == [[1, 2]]
-
-
-def test_a_final_row_may_be_left_out():
-    zero = {"priority_table": lambda steps: steps[-1].reward == 0}
-    lengths = {"priority_table": 2}
-    with Store([queue()]) as store:
-        arguments = {"should_insert_fns": zero, "pad_end_of_episode": False, "final_row": False}
-        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, **arguments) as adder:
-            play(adder, timesteps([1, 0, 0]))
-        assert [item.observation for item in items(store)] == [[1, 2], [2, 3]]
-
-
-def test_text_is_filled_with_empty_text():
-    steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1])]
-    with Store([queue()]) as store:
-        with EpisodeAdder(store, 4, padding_fn=np.ones) as adder:
-            adder.add_first(steps[0])
-            adder.add("left", steps[1], {"word": np.array("x", object)})
-        data = store.sample("priority_table", 1).data
-    assert data.observation[0].tolist() == [b"see 1", b"see 2", b"", b""]
-    assert (data.action[0].tolist(), data.extras["word"][0].tolist()) == (
-        [b"left", b"", b"", b""],
-        [b"x", b"", b"", b""],
-    )
-    assert data.reward[0].tolist() == [1, 0, 1, 1]
-
-
-def test_text_has_empty_text_for_zeros():
-    with Store([queue()]) as store:
-        with SequenceAdder(store, 2, 2) as adder:
-            steps = timesteps([1])
-            adder.add_first(steps[0])
-            adder.add("left", steps[1], [np.array([b"x"], object)])
-        data = store.sample("priority_table", 1).data
-    assert (data.action[0].tolist(), data.extras[0][0].tolist()) == ([b"left", b""], [[b"x"], [b""]])
-
-
-def test_the_rows_of_an_item_are_all_that_a_function_sees():
-    seen = {"a": [], "b": []}
-    looked = {table: lambda steps, table=table: seen[table].append(len(steps)) or True for table in seen}
-    with Store([queue("a"), queue("b")]) as store:
-        lengths = {"a": 1, "b": 3}
-        with MultiSequenceAdder(store, lengths, dict.fromkeys(lengths, 1), should_insert_fns=looked) as adder:
-            for _ in range(2):
-                play(adder, timesteps([1, 2]))
-    assert seen == {"a": [1, 1, 1] * 2, "b": [3] * 2}
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (
-            lambda store: EpisodeAdder(store, 3, padding_fn=0),
-            "`padding_fn` must be a function of a shape and a dtype; got 0",
-        ),
-        (
-            lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, should_insert_fns={"t": True}),
-            "what to insert into `t` must be said by a function; got True",
-        ),
-        (lambda store: MultiSequenceAdder(store, {}, {}), "`sequence_lengths` must name a table at least; got none"),
-        (
-            lambda store: NonOverlappingRNNSequenceAdder(store, 2, overlap="no"),
-            "`overlap` must be True or False; got 'no' (str)",
-        ),
-        (lambda store: SequenceAdder(store, 2, 1, timeout="x"), "`timeout` must be a number; got 'x' (str)"),
-        (
-            lambda store: EpisodeAdder(store, 2, timeout=-1),
-            "`timeout` must be at least 0, or None to wait for ever; got -1",
-        ),
-    ],
-)
-def test_bad_arguments(make, text):
-    with Store([queue()]) as store, raises(InvalidArgumentError, text):
-        make(store)

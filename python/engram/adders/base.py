@@ -10,7 +10,7 @@ import numpy as np
 
 from engram.adders.looks import Looks, taken
 from engram.adders.step import Step, final, leaves_of
-from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError, SignatureError
+from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError, ItemError, SignatureError
 
 __all__ = ["Adder", "Items", "TimeStep"]
 
@@ -148,12 +148,10 @@ class Adder(abc.ABC):
         self._known = self._looks = looks
         self._observation = following
         self._is_start = False
-        try:
+        with self._complaining():
             if next_timestep.last():
                 self._in_episode = False
                 self._end(final(following, row))
-        finally:
-            self._items.complain()
 
     def reset(self) -> None:
         """Gives up the episode under way; items that it has made, or can, stay, and their tables are waited for.
@@ -167,10 +165,21 @@ class Adder(abc.ABC):
             self._leave(self._timeout)
 
     def _leave(self, timeout: float | None) -> None:
-        try:
+        with self._complaining():
             self._give_up(timeout)
-        finally:
-            self._items.complain()
+
+    @contextmanager
+    def _complaining(self) -> Iterator[None]:
+        """Raises what went wrong with an item; an error of an episode's end goes before it, and tells of it."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self._items.complain()
+            except ItemError as other:
+                error.add_note(str(other))
+            raise
+        self._items.complain()
 
     def flush(self, timeout: float | None = None) -> None:
         """Makes all items visible, and waits until their tables have them.

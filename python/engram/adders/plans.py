@@ -131,7 +131,8 @@ class Written:
             self._met(error)
 
     def _met(self, error: BaseException) -> None:
-        if self._error is None:
+        # Ctrl-C goes before whatever else went wrong.
+        if self._error is None or (isinstance(self._error, Exception) and not isinstance(error, Exception)):
             self._error = error
 
     def complain(self) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from engram import _checks
 from engram.adders.base import Adder
@@ -55,8 +56,14 @@ class StructuredAdder(Adder):
 
     def _end(self, row: Step) -> None:
         nothing = each_leaf(lambda _: None, row)
-        with self._ending(self._timeout):
+        try:
             self._rows.append(nothing._replace(observation=row.observation, start_of_episode=False))
+        except BaseException:
+            # The row before is not the episode's end: nobody may take it for that.
+            with suppress(EngramError):
+                self._rows.renew(0)
+            raise
+        self._rows.end_episode(self._timeout)
 
     def _give_up(self, timeout: float | None) -> None:
         self._rows.renew(timeout)

@@ -1,0 +1,90 @@
+"""Rows that say nothing, what fills them, and arguments that mean nothing."""
+
+import numpy as np
+import pytest
+from episodes import items, play, queue, timesteps
+from support import raises
+
+from engram import Store
+from engram.adders import EpisodeAdder, MultiSequenceAdder, NonOverlappingRNNSequenceAdder, SequenceAdder
+from engram.errors import InvalidArgumentError
+
+
+def test_no_padding_that_no_item_needs():
+    with Store([queue()]) as store, SequenceAdder(store, 2, 10**9) as adder:
+        play(adder, timesteps([1, 2, 3]))
+        assert [item.observation for item in items(store)] == [[1, 2]]
+
+
+def test_a_final_row_may_be_left_out():
+    zero = {"priority_table": lambda steps: steps[-1].reward == 0}
+    lengths = {"priority_table": 2}
+    with Store([queue()]) as store:
+        arguments = {"should_insert_fns": zero, "pad_end_of_episode": False, "final_row": False}
+        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, **arguments) as adder:
+            play(adder, timesteps([1, 0, 0]))
+        assert [item.observation for item in items(store)] == [[1, 2], [2, 3]]
+
+
+def test_text_is_filled_with_empty_text():
+    steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1])]
+    with Store([queue()]) as store:
+        with EpisodeAdder(store, 4, padding_fn=np.ones) as adder:
+            adder.add_first(steps[0])
+            adder.add("left", steps[1], {"word": np.array("x", object)})
+        data = store.sample("priority_table", 1).data
+    assert data.observation[0].tolist() == [b"see 1", b"see 2", b"", b""]
+    assert (data.action[0].tolist(), data.extras["word"][0].tolist()) == (
+        [b"left", b"", b"", b""],
+        [b"x", b"", b"", b""],
+    )
+    assert data.reward[0].tolist() == [1, 0, 1, 1]
+
+
+def test_text_has_empty_text_for_zeros():
+    with Store([queue()]) as store:
+        with SequenceAdder(store, 2, 2) as adder:
+            steps = timesteps([1])
+            adder.add_first(steps[0])
+            adder.add("left", steps[1], [np.array([b"x"], object)])
+        data = store.sample("priority_table", 1).data
+    assert (data.action[0].tolist(), data.extras[0][0].tolist()) == ([b"left", b""], [[b"x"], [b""]])
+
+
+def test_the_rows_of_an_item_are_all_that_a_function_sees():
+    seen = {"a": [], "b": []}
+    looked = {table: lambda steps, table=table: seen[table].append(len(steps)) or True for table in seen}
+    with Store([queue("a"), queue("b")]) as store:
+        lengths = {"a": 1, "b": 3}
+        with MultiSequenceAdder(store, lengths, dict.fromkeys(lengths, 1), should_insert_fns=looked) as adder:
+            for _ in range(2):
+                play(adder, timesteps([1, 2]))
+    assert seen == {"a": [1, 1, 1] * 2, "b": [3] * 2}
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda store: EpisodeAdder(store, 3, padding_fn=0),
+            "`padding_fn` must be a function of a shape and a dtype; got 0",
+        ),
+        (
+            lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, should_insert_fns={"t": True}),
+            "what to insert into `t` must be said by a function; got True",
+        ),
+        (lambda store: MultiSequenceAdder(store, {}, {}), "`sequence_lengths` must name a table at least; got none"),
+        (
+            lambda store: NonOverlappingRNNSequenceAdder(store, 2, overlap="no"),
+            "`overlap` must be True or False; got 'no' (str)",
+        ),
+        (lambda store: SequenceAdder(store, 2, 1, timeout="x"), "`timeout` must be a number; got 'x' (str)"),
+        (
+            lambda store: EpisodeAdder(store, 2, timeout=-1),
+            "`timeout` must be at least 0, or None to wait for ever; got -1",
+        ),
+    ],
+)
+def test_bad_arguments(make, text):
+    with Store([queue()]) as store, raises(InvalidArgumentError, text):
+        make(store)
