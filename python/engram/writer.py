@@ -6,15 +6,14 @@ episode, or on `flush`. A writer belongs to one thread; a store may have any num
 
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
-from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
+from engram._closing import Closing
+from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, compiler, listed
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class _Native(Protocol):
     def close(self, timeout: float | None) -> None: ...
 
 
-class _Writer:
+class _Writer(Closing):
     """What all writers can do."""
 
     _native: _Native
@@ -55,21 +54,6 @@ class _Writer:
     def close(self, timeout: float | None = None) -> None:
         """Flushes, and takes no more steps. May be called again."""
         self._native.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            # In a forked child, finishing is the parent's business.
-            with suppress(ForkedError):
-                self.close()
-            return
-        # Something failed: what can go at once goes, but nobody waits, and nothing hides the error.
-        with suppress(EngramError):
-            self.close(timeout=0)
 
     def __del__(self) -> None:
         try:

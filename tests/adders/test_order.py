@@ -44,6 +44,20 @@ def test_calls_out_of_order(make):
         assert items(store) == found != []
 
 
+def test_no_time_steps(make):
+    text = (
+        "a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
+        "(1.0, 'obs')"
+    )
+    with Store([queue()]) as store, make(store) as adder:
+        with raises(InvalidArgumentError, text):
+            adder.add_first((1.0, "obs"))
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with raises(InvalidArgumentError, text):
+            adder.add(np.float32(0), (1.0, "obs"))
+
+
 def test_closed_twice(make):
     with Store([queue()]) as store:
         adder = make(store)

@@ -3,14 +3,14 @@
 import abc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from engram._closing import Closing
 from engram.adders.looks import Looks, taken
 from engram.adders.step import Step, final, leaves_of
-from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError, ItemError, SignatureError
+from engram.errors import ClosedError, EngramError, InvalidArgumentError, ItemError, SignatureError
 
 __all__ = ["Adder", "Items", "TimeStep"]
 
@@ -53,7 +53,7 @@ class Items(Protocol):
         """Flushes, and takes no more."""
 
 
-class Adder(abc.ABC):
+class Adder(Closing):
     """Takes an episode's time steps one by one, and keeps copies. Belongs to one thread.
 
     Leaving its block flushes and closes it:
@@ -96,7 +96,7 @@ class Adder(abc.ABC):
         """
         if self._closed:
             raise ClosedError("the adder was closed; it takes no more")
-        if not timestep.first():
+        if not _is_first(timestep):
             raise InvalidArgumentError("`add_first` takes an episode's first time step; got one that is not first")
         if self._in_episode:
             raise InvalidArgumentError(
@@ -134,7 +134,7 @@ class Adder(abc.ABC):
             raise ClosedError("the adder was closed; it takes no more")
         if not self._in_episode:
             raise InvalidArgumentError("`add` goes on with an episode, and none is under way; call `add_first` first")
-        if next_timestep.first():
+        if _is_first(next_timestep):
             raise InvalidArgumentError(
                 "`add` takes what an action led to; got a first time step: `add_first` begins the next episode"
             )
@@ -265,20 +265,15 @@ class Adder(abc.ABC):
             raise SignatureError(f"{name} must have a value everywhere; got {nest!r}")
         return False if structure.is_leaf() else structure
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            # In a forked child, finishing is the parent's business.
-            with suppress(ForkedError):
-                self.close()
-            return
-        # Something failed: what can go at once goes, but nobody waits, and nothing hides the error.
-        with suppress(EngramError):
-            self.close(timeout=0)
+def _is_first(timestep: TimeStep) -> bool:
+    try:
+        return timestep.first()
+    except AttributeError:
+        raise InvalidArgumentError(
+            f"a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
+            f"{timestep!r}"
+        ) from None
 
 
 _ROW = ("action", "reward", "discount", "extras")
