@@ -215,6 +215,9 @@ pub struct ChunkBuilder {
     strings: Box<[StringColumn]>,
 }
 
+/// A column's bytes that are not as they came.
+type Stored = (Codec, Vec<u8>);
+
 /// A chunk's bytes.
 #[derive(Debug)]
 pub(crate) struct Packed {
@@ -411,14 +414,12 @@ impl ChunkBuilder {
     /// # Errors
     /// As [`Self::seal`].
     pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<Packed> {
-        let columns = self.schema.cells.len();
-        let packed: SmallVec<[Option<(Codec, Vec<u8>)>; 4]> = (0..columns)
-            .map(|column| match self.schema.cells[column].dtype {
-                DType::String => Some((Codec::Raw, self.strings[column].stored())),
-                _ => {
-                    let cell = &self.schema.cells[column];
-                    compressor.compress(column, self.column(column), cell)
+        let packed: SmallVec<[Option<Stored>; 4]> = (self.schema.cells.iter().enumerate())
+            .map(|(column, cell)| {
+                if cell.dtype == DType::String {
+                    return Some((Codec::Raw, self.strings[column].stored()));
                 }
+                compressor.compress(column, self.column(column), cell)
             })
             .collect();
         let as_is = packed.iter().all(Option::is_none)
