@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb._steps import Column
+from engram.compat.reverb.tensor_spec import dtype_name
 
 __all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn"]
 
@@ -42,10 +44,10 @@ class ColumnHistory:
     Only the newest `keep` can be used; the others count as None, like steps without a value.
     """
 
-    __slots__ = ("_first", "_keep", "_missing", "_stream", "column", "number")
+    __slots__ = ("_first", "_keep", "_missing", "column", "number", "stream")
 
     def __init__(self, stream: Stream, column: Column, number: int, keep: int) -> None:
-        self._stream = stream
+        self.stream = stream
         self.column = column
         self.number = number
         self._first = stream.head
@@ -64,7 +66,7 @@ class ColumnHistory:
 
     def floor(self) -> int:
         """Position of the oldest step that can be used."""
-        stream = self._stream
+        stream = self.stream
         return max(stream.base, stream.head + stream.open - self._keep, self._first)
 
     def lack(self, position: int) -> None:
@@ -84,16 +86,16 @@ class ColumnHistory:
         self._missing.clear()
 
     def __len__(self) -> int:
-        return self._stream.end - self._stream.base
+        return self.stream.end - self.stream.base
 
     def __iter__(self) -> Iterator["DataReference | None"]:
         floor, missing = self.floor(), set(self._missing)
-        for position in range(self._stream.base, self._stream.end):
+        for position in range(self.stream.base, self.stream.end):
             gone = position < floor or position in missing
             yield None if gone else DataReference(self, position)
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
-        stream = self._stream
+        stream = self.stream
         base = stream.base
         count = stream.head + stream.open - base
         kind = type(index)
@@ -128,18 +130,22 @@ class ColumnHistory:
         return index + count if index < 0 else index
 
     def _none(self, index: object) -> ValueError:
-        stream = self._stream
-        first = max(0, self.floor() - stream.base)
         return ValueError(
             f"TrajectoryColumns cannot contain any None data references: {self.column.path}[{_show(index)}] asks for "
-            f"steps without a value, or such as are gone; the history has {len(self)} steps and keeps those from "
-            f"{first} on (num_keep_alive_refs: {self._keep})"
+            f"steps without a value, or such as are gone; {self.kept()}."
+        )
+
+    def kept(self) -> str:
+        """Says which steps can be used."""
+        first = min(max(0, self.floor() - self.stream.base), len(self))
+        return (
+            f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
         )
 
     def cells(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps, one or more, none of which may be gone."""
-        base = self._stream.base
-        history = self._stream.slices[self.number]
+        base = self.stream.base
+        history = self.stream.slices[self.number]
         if squeeze:
             return history[positions[0] - base]
         if isinstance(positions, range):
@@ -316,6 +322,37 @@ class TrajectoryColumn:
             return any(reference.expired for reference in self._all())
         return self._lowest < history.floor()
 
+    def _cells(self) -> Any:  # noqa: ANN401, the engine's column
+        """The engine's column; `_problem` was asked before."""
+        assert self._history is not None  # or there was a problem
+        return self._history.cells(self._positions, self.is_squeezed)
+
+    def _problem(self, stream: Stream) -> str | None:
+        """Why the writer of a stream cannot make items of it."""
+        history = self._history
+        if history is None:
+            return self._mixture()
+        if history.stream is not stream:
+            return "Column refers to another writer's history."
+        if self._lowest < history.floor():
+            return f"Column contains expired CellRef: {history.kept()}."
+        return None
+
+    def _mixture(self) -> str:
+        first, *others = self._all()
+        for at, other in enumerate(others, start=1):
+            if first.dtype != other.dtype:
+                return (
+                    f"Column references tensors with different dtypes: {dtype_name(first.dtype)} (index 0) != "
+                    f"{dtype_name(other.dtype)} (index {at})."
+                )
+            if tuple(first.shape) != tuple(other.shape):
+                return (
+                    f"Column references tensors with incompatible shapes: {shape_text(first.shape)} (index 0) not "
+                    f"compatible with {shape_text(other.shape)} (index {at})."
+                )
+        return "Column refers to values of several columns, or of no history; an item's columns are of one each."
+
     def numpy(self) -> npt.NDArray[Any]:
         """The values stacked, or the one of a squeezed column; an array of its own.
 
@@ -331,7 +368,7 @@ class TrajectoryColumn:
         if history is None:
             values = [reference.numpy() for reference in self._all()]
             return np.asarray(values[0]) if self.is_squeezed else np.stack(values)
-        found: npt.NDArray[Any] = history.cells(self._positions, self.is_squeezed).numpy()
+        found: npt.NDArray[Any] = self._cells().numpy()
         return found
 
     def __repr__(self) -> str:

@@ -1,97 +1,80 @@
-"""Items held against a table's signature, as Reverb's clients do before they send them."""
+"""Items of writers held against tables' signatures, as Reverb's clients do before they send them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.compat.reverb import _nest
-from engram.compat.reverb._steps import shape_text
-from engram.compat.reverb.tensor_spec import as_spec, dtype_name, is_compatible
+from engram.compat.reverb._signatures import listed, named, shape_text
+from engram.compat.reverb.tensor_spec import dtype_name, is_compatible
 
-__all__ = ["Wanted", "check_step", "check_trajectory", "wanted"]
+__all__ = ["Kind", "check_steps", "check_trajectory", "kinds"]
 
 
-class Wanted(NamedTuple):
+class Kind(NamedTuple):
     """A column, as a signature or an item has it."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
 
-    def __str__(self) -> str:
-        return f"Tensor<name: '{self.name}', dtype: {dtype_name(self.dtype)}, shape: {shape_text(self.shape)}>"
-
-    def fits(self, other: "Wanted") -> bool:
-        """Dtypes are equal and the shapes compatible; names do not count."""
+    def fits(self, other: "Kind") -> bool:
+        """The dtypes are equal and the shapes compatible; names do not count."""
         return self.dtype == other.dtype and is_compatible(self.shape, other.shape)
 
+    def __str__(self) -> str:
+        return f"{dtype_name(self.dtype)} {shape_text(self.shape)}"
 
-def wanted(signature: Any) -> list[Wanted] | None:  # noqa: ANN401, a nest of specs
-    """The columns of a signature; None: it has none."""
+
+def kinds(signature: Any) -> list[Kind] | None:  # noqa: ANN401, a nest of specs
+    """The columns of a signature; None: there is none."""
     if signature is None:
         return None
-    columns = []
-    for path, leaf in _nest.flatten_with_path(signature):
-        spec = as_spec(leaf)
-        name = "/".join(str(part) for part in (*path, *([spec.name] if spec.name else [])))
-        columns.append(Wanted(name, spec.dtype, spec.shape))
-    return columns
+    return [Kind(name, spec.dtype, spec.shape) for name, spec in named(signature)]
 
 
-def check_trajectory(table: str, columns: Sequence[Wanted], found: Sequence[Wanted]) -> None:
-    """Checks an item's columns.
+def check_trajectory(table: str, asked: Sequence[Kind], found: Sequence[Kind]) -> None:
+    """Checks the columns of an item.
 
     Raises:
         ValueError: They are not those of the table.
     """
-    why = _why_not(columns, found)
+    why = None
+    if len(asked) != len(found):
+        why = f"The trajectory has {len(found)} columns but the table signature has {len(asked)} columns."
+    for number, (want, have) in enumerate(zip(asked, found, strict=False)):
+        if why is None and not want.fits(have):
+            why = f"The table expects column {number} to be a {want} tensor but got a {have} tensor."
     if why is not None:
         raise ValueError(
             f"Unable to create item in table '{table}' since the provided trajectory is inconsistent with the table "
-            f"signature. {why}\n\nThe table signature is:\n\t{_listed(columns)}\n\n"
-            f"The provided trajectory signature is:\n\t{_listed(found)}.\n"
+            f"signature. {why}\n\nThe table signature is:\n\t{listed(asked)}\n\n"
+            f"The provided trajectory signature is:\n\t{listed(found)}.\n"
         )
 
 
-def _why_not(columns: Sequence[Wanted], found: Sequence[Wanted]) -> str | None:
-    if len(columns) != len(found):
-        return f"The trajectory has {len(found)} columns but the table signature has {len(columns)} columns."
-    for number, (want, have) in enumerate(zip(columns, found, strict=True)):
-        if not want.fits(have):
-            return (
-                f"The table expects column {number} to be a {_kind(want)} tensor but got a {_kind(have)} tensor."
-            )
-    return None
-
-
-def check_step(table: str, columns: Sequence[Wanted], found: Sequence[Wanted], num_timesteps: int) -> None:
-    """Checks the steps of an item whose columns are all those of its steps: a signature may tell of either.
+def check_steps(table: str, asked: Sequence[Kind], steps: Sequence[Kind], num_timesteps: int) -> None:
+    """Checks an item of all columns of so many steps: the signature may tell of a step, or of the item.
 
     Raises:
-        ValueError: They fit neither as a step nor as a trajectory.
+        ValueError: It fits neither.
     """
-    if len(columns) != len(found):
-        raise ValueError(
-            f"Unable to CreateItem in table '{table}' because Append was called with a tensor signature inconsistent "
-            f"with table signature. Append was called with {len(found)} tensors, but table requires {len(columns)} "
-            f"tensors per entry. Table signature: {_listed(columns)}, data signature: {_listed(found)}."
+    why = None
+    if len(asked) != len(steps):
+        why = (
+            f"inconsistent with table signature. Append was called with {len(steps)} tensors, but table requires "
+            f"{len(asked)} tensors per entry"
         )
-    for number, (want, have) in enumerate(zip(columns, found, strict=True)):
+    for number, (want, have) in enumerate(zip(asked, steps, strict=False)):
         whole = have._replace(shape=(num_timesteps, *(have.shape or ())))
-        if not (want.fits(have) or want.fits(whole)):
-            raise ValueError(
-                f"Unable to CreateItem in table '{table}' because Append was called with a tensor signature "
+        if why is None and not (want.fits(have) or want.fits(whole)):
+            why = (
                 f"inconsistent with the table signature. At flattened index {number}, saw a tensor of dtype "
                 f"{dtype_name(have.dtype)}, shape {shape_text(have.shape)}, but expected tensor '{want.name}' of "
-                f"dtype {dtype_name(want.dtype)} and shape compatible with {shape_text(want.shape)}. (Flattened) table "
-                f"signature: {_listed(columns)}, data signature: {_listed(found)}."
+                f"dtype {dtype_name(want.dtype)} and shape compatible with {shape_text(want.shape)}"
             )
-
-
-def _kind(column: Wanted) -> str:
-    return f"{dtype_name(column.dtype)} {shape_text(column.shape)}"
-
-
-def _listed(columns: Iterable[Wanted]) -> str:
-    return ", ".join(f"{number}: {column}" for number, column in enumerate(columns))
+    if why is not None:
+        raise ValueError(
+            f"Unable to CreateItem in table '{table}' because Append was called with a tensor signature {why}. "
+            f"(Flattened) table signature: {listed(asked)}, data signature: {listed(steps)}."
+        )

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
+from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import dtype_name
 
-__all__ = ["Column", "Plan", "Steps", "shape_text"]
+__all__ = ["Column", "Plan", "Steps", "checked", "checked_dtype"]
 
 _MOST_PLANS = 8
 _PYTHONS = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
@@ -84,8 +85,10 @@ class Steps:
         """The number of the column at a path."""
         return self._numbers.get(path)
 
-    def take(self, data: Any) -> tuple[Plan, list[Any]]:  # noqa: ANN401, a nest
-        """The leaves of a step, ready to be stored, and what they are. New leaves become columns.
+    def take(self, data: Any) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+        """A step, ready to be stored: a value per column, None where it has none; and whether all have one.
+
+        New leaves become columns.
 
         Raises:
             ValueError: A value has another dtype or shape than its column, or a leaf stands where others had a nest.
@@ -97,29 +100,39 @@ class Steps:
             if plan.flatten(data, leaves):
                 if at:
                     self._plans.insert(0, self._plans.pop(at))
-                if self._ready(plan, leaves):
-                    return plan, leaves
-                break
+                ready = self._ready(plan.numbers, leaves)
+                if ready is None:
+                    break
+                return (leaves, ready) if plan.whole else (self._row(plan.numbers, leaves), False)
             leaves.clear()
         return self._look(data)
 
-    def _ready(self, plan: Plan, leaves: list[Any]) -> bool:
-        """Makes the leaves such as are stored; false where one is a nest."""
-        columns = self.columns
-        for at, (value, number) in enumerate(zip(leaves, plan.numbers, strict=True)):
+    def _ready(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
+        """Makes the leaves such as are stored; says whether all have a value, or None where one is a nest."""
+        columns, dense = self.columns, True
+        for at, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]
             kind = type(value)
             if kind is np.ndarray:
                 if value.dtype == column.exact and value.shape == column.shape:
                     continue
-            elif kind in column.scalars or value is None:
+            elif kind in column.scalars:
+                continue
+            elif value is None:
+                dense = False
                 continue
             if column.dtype is None or not is_leaf(value):
-                return False
+                return None
             leaves[at] = checked(_nest.as_array(value), column)
-        return True
+        return dense
 
-    def _look(self, data: Any) -> tuple[Plan, list[Any]]:  # noqa: ANN401, a nest
+    def _row(self, numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
+        row = [None] * len(self.columns)
+        for number, value in zip(numbers, values, strict=True):
+            row[number] = value
+        return row
+
+    def _look(self, data: Any) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """Takes a step of a look that is new, or with first values."""
         found = _nest.flatten_with_path(data)
         fresh: dict[tuple[Any, ...], Column] = {}
@@ -155,11 +168,10 @@ class Steps:
             self._numbers[path] = len(self.columns)
             self.columns.append(column)
         self.structure = structure
-        if dropped:
-            return Plan(_never, numbers, len(self.columns)), values
-        plan = Plan(flattener(data), numbers, len(self.columns))
-        self._plans = [plan, *self._plans[: _MOST_PLANS - 1]]
-        return plan, values
+        if not dropped:
+            plan = Plan(flattener(data), numbers, len(self.columns))
+            self._plans = [plan, *self._plans[: _MOST_PLANS - 1]]
+        return self._row(numbers, values), False
 
     def _is_inside(self, path: tuple[Any, ...]) -> bool:
         return any(known[: len(path)] == path for known in self._numbers)
@@ -170,8 +182,18 @@ class Steps:
         return _nest.unflatten_as(data, [numbers.get(path) for path, _ in _nest.flatten_with_path(data)])
 
 
-def _never(_nest: Any, _leaves: list[Any]) -> bool:  # noqa: ANN401, a nest
-    return False
+def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
+    """The array, if it has the column's dtype.
+
+    Raises:
+        ValueError: It has another.
+    """
+    if array.dtype != column.dtype:
+        raise ValueError(
+            f"Tensor of wrong dtype provided for column {column.path}. Got {dtype_name(array.dtype)} but expected "
+            f"{dtype_name(column.dtype)}."
+        )
+    return array
 
 
 def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
@@ -180,24 +202,13 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     Raises:
         ValueError: It has another dtype or shape.
     """
-    if array.dtype != column.dtype:
-        raise ValueError(
-            f"Tensor of wrong dtype provided for column {column.path}. Got {dtype_name(array.dtype)} but expected "
-            f"{dtype_name(column.dtype)}."
-        )
+    checked_dtype(array, column)
     if array.shape != column.shape:
         raise ValueError(
             f"Tensor of incompatible shape provided for column {column.path}. Got {shape_text(array.shape)} which is "
             f"incompatible with {shape_text(column.shape)}."
         )
     return array
-
-
-def shape_text(shape: Sequence[int | None] | None) -> str:
-    """As Reverb's messages write shapes: `[?,2]`."""
-    if shape is None:
-        return "<unknown>"
-    return "[" + ",".join("?" if size is None else str(size) for size in shape) + "]"
 
 
 def _union(known: Any, found: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
