@@ -2,6 +2,9 @@
 
 import multiprocessing
 import pickle
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -433,6 +436,41 @@ def test_a_table_that_the_engine_made_is_described_too():
         assert (info.max_times_sampled, info.sampler_options.WhichOneof("distribution")) == (3, "uniform")
         assert client._signature("t") == {"x": TensorSpec((None, 2), np.float32)}
         assert info.rate_limiter_info.max_diff == np.finfo(np.float64).max
+
+
+WAITING = """
+import sys
+from engram.compat import reverb
+client = reverb.Client(sys.argv[1])
+try:
+    print("waiting", flush=True)
+    {call}
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "call"),
+    [
+        (None, "next(client.sample('t'))"),
+        (None, "next(client.sample('t', 2))"),
+        ("localhost:1", "client.server_info()"),
+        ("localhost:1", "client.insert([1], {'t': 1.0})"),
+    ],
+)
+def test_ctrl_c_ends_a_call_that_waits(address, call):
+    with serving(table()) as (server, client):
+        command = [sys.executable, "-c", WAITING.format(call=call), address or client.server_address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout.readline() == "waiting\n"
+                if address is None:
+                    until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
+                process.send_signal(signal.SIGINT)
+                assert process.communicate(timeout=20)[0] == "interrupted\n"
+            finally:
+                process.kill()
 
 
 # Writers' arguments

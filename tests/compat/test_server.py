@@ -132,12 +132,15 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_ends_wait():
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as process:
-        port = int(process.stdout.readline())
-        assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
-        until(lambda: waits(process.pid))
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20)[0] == "interrupted True\n"
-        assert process.returncode == 0
+        try:
+            port = int(process.stdout.readline())
+            assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
+            until(lambda: waits(process.pid))
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20)[0] == "interrupted True\n"
+            assert process.returncode == 0
+        finally:
+            process.kill()
 
 
 def waits(process):
@@ -147,14 +150,28 @@ def waits(process):
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
 
 
-def test_a_client_goes_on_with_the_next_server_at_its_address():
-    with serving(table()) as (server, client):
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_client_goes_on_with_the_next_server_at_its_address(count):
+    with serving(table(max_times_sampled=1)) as (server, client):
         port = server.port
-        client.insert([1], {"t": 1.0})
-    blocked = Caller(lambda: steps(client))
+        for n in range(count - 1):
+            client.insert([n], {"t": 1.0})
+        blocked = Caller(lambda: steps(client, n=count))
+        until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
     with serving(table(), port=port):
-        client.insert([2], {"t": 1.0})
-        assert [int(data[0]) for data in [*blocked.result(), *steps(client)]] == [2, 2]
+        client.insert([7], {"t": 1.0})
+        assert blocked.result() == [*([n] for n in range(count - 1)), [7]]
+
+
+def test_an_insert_that_waits_goes_on_too():
+    with serving(reverb.Table.queue("q", 1)) as (server, client):
+        port = server.port
+        client.insert([0], {"q": 1.0})
+        blocked = Caller(lambda: client.insert([1], {"q": 1.0}))
+        until(lambda: server._storage.store.info()["q"].waiting_inserts > 0)
+    with serving(reverb.Table.queue("q", 1), port=port):
+        assert steps(client, "q") == [[1]]
+        blocked.result()
 
 
 def test_the_end_of_a_program_needs_no_stop(tmp_path):

@@ -146,6 +146,9 @@ def test_specs_are_values():
         (lambda: TensorSpec(1.5), "`shape` must be a sequence of sizes, or None for any rank; got 1.5"),
         (lambda: TensorSpec([-1]), "each axis of `shape` must be a size, or None for any; got -1"),
         (lambda: TensorSpec([1.5]), "each axis of `shape` must be a size, or None for any; got 1.5"),
+        (lambda: TensorSpec([], "datetime64[s]"), "the dtype datetime64[s] is not supported"),
+        (lambda: TensorSpec([], "V8"), "the dtype |V8 is not supported"),
+        (lambda: TensorSpec([], [("a", "i1")]), "the dtype [('a', 'i1')] is not supported"),
         (lambda: BoundedTensorSpec([], "string", "a", "b"), "text has no bounds; use a TensorSpec"),
     ],
 )

@@ -138,9 +138,7 @@ class ColumnHistory:
     def kept(self) -> str:
         """Says which steps can be used."""
         first = min(max(0, self.floor() - self.stream.base), len(self))
-        return (
-            f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
-        )
+        return f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
 
     def cells(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps, one or more, none of which may be gone."""
@@ -241,9 +239,7 @@ class TrajectoryColumn:
         """
         references = tuple(data_references)
         if squeeze and len(references) != 1:
-            raise ValueError(
-                f"Columns must contain exactly one data reference when squeeze set, got {len(references)}"
-            )
+            raise ValueError(f"Columns must contain exactly one data reference when squeeze set, got {len(references)}")
         if any(reference is None for reference in references):
             raise ValueError(
                 f"TrajectoryColumns cannot contain any None data references: TrajectoryColumn at path {path} got "

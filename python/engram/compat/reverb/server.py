@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -119,8 +120,8 @@ class Server:
         return self.localhost_client()
 
     def __del__(self) -> None:
-        if hasattr(self, "_server"):
-            with contextlib.suppress(Exception):  # as where the process ends, or has forked
+        if hasattr(self, "_server") and not sys.is_finalizing():  # the end of the process stops it, too
+            with contextlib.suppress(Exception):  # as in a forked child
                 self.stop()
 
     def __repr__(self) -> str:

@@ -297,9 +297,7 @@ class TrajectoryWriter:
                     for column in self._columns:
                         column.clear()
 
-    def configure(
-        self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
-    ) -> None:
+    def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how much is kept of one column, now or later seen.
 
         All columns share their chunks, whose length is the largest that was asked for before the first append;

@@ -115,7 +115,9 @@ class Writer:
             )
         if not leaves:
             raise ValueError("Append called with empty data; a step has one column or more.")
-        self._append([_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns)
+        self._append(
+            [_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns
+        )
 
     def _row(self, leaves: list[Any]) -> list[Any] | None:
         """The leaves, such as are stored; None where one is a nest, or where there are more or fewer."""
