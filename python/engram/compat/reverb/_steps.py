@@ -23,16 +23,18 @@ class Column:
 
     Attributes:
         path: Where it is in a step.
+        label: What messages call it.
         shape: Of its values.
         dtype: Of its values; None until the first.
         exact: The dtype whose arrays need no change to be stored; None: there is none.
         scalars: Classes of scalars that need none.
     """
 
-    __slots__ = ("dtype", "exact", "path", "scalars", "shape")
+    __slots__ = ("dtype", "exact", "label", "path", "scalars", "shape")
 
-    def __init__(self, path: tuple[Any, ...]) -> None:
+    def __init__(self, path: tuple[Any, ...], label: str | None = None) -> None:
         self.path = path
+        self.label = str(path) if label is None else label
         self.shape: tuple[int, ...] = ()
         self.dtype: np.dtype[Any] | None = None
         self.exact: np.dtype[Any] | None = None
@@ -190,7 +192,7 @@ def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     """
     if array.dtype != column.dtype:
         raise ValueError(
-            f"Tensor of wrong dtype provided for column {column.path}. Got {dtype_name(array.dtype)} but expected "
+            f"Tensor of wrong dtype provided for column {column.label}. Got {dtype_name(array.dtype)} but expected "
             f"{dtype_name(column.dtype)}."
         )
     return array
@@ -205,7 +207,7 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     checked_dtype(array, column)
     if array.shape != column.shape:
         raise ValueError(
-            f"Tensor of incompatible shape provided for column {column.path}. Got {shape_text(array.shape)} which is "
+            f"Tensor of incompatible shape provided for column {column.label}. Got {shape_text(array.shape)} which is "
             f"incompatible with {shape_text(column.shape)}."
         )
     return array

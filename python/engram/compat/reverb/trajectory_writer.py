@@ -47,6 +47,7 @@ class TrajectoryWriter:
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._early = 0  # items still to be sent at once
+        self._prompt = False  # chunks are of a length that was asked for
         self._signatures: dict[str, list[Kind] | None] = {}
         self._fitting: set[Any] = set()  # tables, each with what an item that fits looks like
         self._flatten: Flatten | None = None
@@ -133,11 +134,12 @@ class TrajectoryWriter:
             lengths.append(min(self._keep, _LONGEST_CHUNK))
             self._early = 0 if lengths[:-1] else _SENT_AT_ONCE
         chunk = max(lengths)
+        self._prompt = not self._early or chunk < _LONGEST_CHUNK
         with translated():
             writer = self._client._store.writer(  # noqa: SLF001, the client's other half
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
                 # The engine's own choice is shorter where steps are large.
-                chunk_length=None if self._early and chunk == _LONGEST_CHUNK else chunk,
+                chunk_length=chunk if self._prompt else None,
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
         self._native = writer._native  # noqa: SLF001, its other half
@@ -212,6 +214,8 @@ class TrajectoryWriter:
                 raise
         if self._early:
             self._early -= 1
+            _sending.send(self._native)
+        elif self._prompt and self._native.waits_in_vain:
             _sending.send(self._native)
 
     def _flat(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest

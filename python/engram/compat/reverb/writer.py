@@ -107,7 +107,7 @@ class Writer:
                 self._append(row, self._columns)
                 return
         self._flatten, leaves = flattener(data), _nest.flatten(data)
-        columns = self._columns or [Column((number,)) for number in range(len(leaves))]
+        columns = self._columns or [Column((number,), str(number)) for number in range(len(leaves))]
         if len(leaves) != len(columns):
             raise ValueError(
                 f"Number of tensors per timestep was inconsistent. Previously it was {len(columns)}, but is now "
@@ -204,6 +204,8 @@ class Writer:
         except EngramError:
             with translated():
                 raise
+        if self._native.waits_in_vain:
+            _sending.send(self._native)
 
     def _check(self, table: str, length: int) -> None:
         """Holds an item against its table's signature."""
