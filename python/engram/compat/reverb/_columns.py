@@ -11,7 +11,7 @@ from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb._steps import Column
 from engram.compat.reverb.tensor_spec import dtype_name
 
-__all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn"]
+__all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn", "note_gaps"]
 
 
 class Stream:
@@ -138,9 +138,7 @@ class ColumnHistory:
     def kept(self) -> str:
         """Says which steps can be used."""
         first = min(max(0, self.floor() - self.stream.base), len(self))
-        return (
-            f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
-        )
+        return f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
 
     def cells(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps, one or more, none of which may be gone."""
@@ -157,13 +155,22 @@ class ColumnHistory:
         return f"_ColumnHistory(path={self.column.path}, {len(self)} steps)"
 
 
+def note_gaps(stream: Stream, columns: Sequence[ColumnHistory], row: Sequence[Any]) -> None:
+    """Keeps track of columns without a value at a step that was just appended; `stream` is as it was before."""
+    for column, value in zip(columns, row, strict=True):
+        if stream.open:
+            if value is not None:
+                column.fill()
+        elif value is None:
+            column.lack(stream.head)
+
+
 def _lowest(positions: range | Sequence[int]) -> int:
     """The first of all steps; of none, one that never comes."""
     if not positions:
         return _NEVER
     if type(positions) is range:
-        first, last = positions[0], positions[-1]
-        return first if first < last else last
+        return min(positions[0], positions[-1])
     return min(positions)
 
 
@@ -199,7 +206,8 @@ class DataReference:
     @property
     def dtype(self) -> np.dtype[Any]:
         found = self.history.column.dtype
-        assert found is not None  # there is a value
+        if found is None:
+            raise RuntimeError(f"column {self.history.column.label} has no values")
         return found
 
     @property
@@ -229,7 +237,7 @@ class TrajectoryColumn:
         squeeze: bool = False,
         path: tuple[Any, ...] | None = None,
     ) -> None:
-        """Makes a column of references: those that a history, or another column, consists of, or such as look like them.
+        """Makes a column of references: those that a history or another column consists of, or such as look like them.
 
         Args:
             data_references: Objects with `shape`, `dtype`, `expired` and `numpy()`.
@@ -241,9 +249,7 @@ class TrajectoryColumn:
         """
         references = tuple(data_references)
         if squeeze and len(references) != 1:
-            raise ValueError(
-                f"Columns must contain exactly one data reference when squeeze set, got {len(references)}"
-            )
+            raise ValueError(f"Columns must contain exactly one data reference when squeeze set, got {len(references)}")
         if any(reference is None for reference in references):
             raise ValueError(
                 f"TrajectoryColumns cannot contain any None data references: TrajectoryColumn at path {path} got "
@@ -269,10 +275,10 @@ class TrajectoryColumn:
         squeeze: bool,  # noqa: FBT001, called for every column of every item
     ) -> "TrajectoryColumn":
         column = cls.__new__(cls)
-        column._history = history
-        column._positions = positions
-        column._lowest = lowest
-        column._references = None
+        column._history = history  # noqa: SLF001, of this class
+        column._positions = positions  # noqa: SLF001, of this class
+        column._lowest = lowest  # noqa: SLF001, of this class
+        column._references = None  # noqa: SLF001, of this class
         column.is_squeezed = squeeze
         return column
 
@@ -283,11 +289,10 @@ class TrajectoryColumn:
         return iter(self._all())
 
     def _all(self) -> tuple[Any, ...]:
-        if self._references is None:
-            assert self._history is not None  # a column has one or the other
-            history = self._history
+        history = self._history
+        if self._references is None and history is not None:
             self._references = tuple(DataReference(history, position) for position in self._positions)
-        return self._references
+        return self._references or ()
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         references = self._all()
@@ -301,10 +306,8 @@ class TrajectoryColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self._history is not None:
-            cell = self._history.column.shape
-        else:
-            cell = tuple(self._all()[0].shape)
+        history = self._history
+        cell = tuple(self._all()[0].shape) if history is None else history.column.shape
         return cell if self.is_squeezed else (len(self), *cell)
 
     @property
@@ -322,21 +325,20 @@ class TrajectoryColumn:
             return any(reference.expired for reference in self._all())
         return self._lowest < history.floor()
 
-    def _cells(self) -> Any:  # noqa: ANN401, the engine's column
-        """The engine's column; `_problem` was asked before."""
-        assert self._history is not None  # or there was a problem
-        return self._history.cells(self._positions, self.is_squeezed)
+    def _cells(self, number: int, stream: Stream) -> Any:  # noqa: ANN401, the engine's column
+        """The engine's column, for column `number` of an item that the writer of a stream makes.
 
-    def _problem(self, stream: Stream) -> str | None:
-        """Why the writer of a stream cannot make items of it."""
+        Raises:
+            ValueError: It cannot make items of it.
+        """
         history = self._history
         if history is None:
-            return self._mixture()
+            raise ValueError(f"Error in column {number}: {self._mixture()}")
         if history.stream is not stream:
-            return "Column refers to another writer's history."
+            raise ValueError(f"Error in column {number}: Column refers to another writer's history.")
         if self._lowest < history.floor():
-            return f"Column contains expired CellRef: {history.kept()}."
-        return None
+            raise ValueError(f"Error in column {number}: Column contains expired CellRef: {history.kept()}.")
+        return history.cells(self._positions, self.is_squeezed)
 
     def _mixture(self) -> str:
         first, *others = self._all()
@@ -368,7 +370,7 @@ class TrajectoryColumn:
         if history is None:
             values = [reference.numpy() for reference in self._all()]
             return np.asarray(values[0]) if self.is_squeezed else np.stack(values)
-        found: npt.NDArray[Any] = self._cells().numpy()
+        found: npt.NDArray[Any] = history.cells(self._positions, self.is_squeezed).numpy()
         return found
 
     def __repr__(self) -> str:

@@ -228,7 +228,7 @@ def _wrong_node(node: PatternNode) -> str | None:  # noqa: PLR0911, one per rule
     return None
 
 
-def _wrong_condition(condition: Condition) -> str | None:
+def _wrong_condition(condition: Condition) -> str | None:  # noqa: PLR0911, one per rule
     left, comparison = condition.WhichOneof("left"), condition.WhichOneof("cmp")
     if left is None:
         return "Conditions must specify a value for `left`."

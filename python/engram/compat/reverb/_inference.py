@@ -38,9 +38,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
         raise ValueError("All configs must have exactly the same pattern_structure.")
     tables = sorted({config.table for config in configs})
     if len(tables) > 1:
-        raise ValueError(
-            f"All configs must target the same table but provided configs included {', '.join(tables)}."
-        )
+        raise ValueError(f"All configs must target the same table but provided configs included {', '.join(tables)}.")
     leaves = [TensorSpec(leaf.shape, leaf.dtype) for leaf in _nest.flatten(step_spec)]
     pattern = unpack_pattern(first)
     paths = [path for path, _ in _nest.flatten_with_path(pattern)]

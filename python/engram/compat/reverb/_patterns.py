@@ -42,7 +42,8 @@ class Made(NamedTuple):
 
 def look_back(configs: Sequence[Config]) -> int:
     """Steps that the patterns reach back."""
-    return max(-node.window()[0] for config in configs for node in config.flat)
+    reaches: list[int] = [-node.window()[0] for config in configs for node in config.flat]
+    return max(reaches)
 
 
 def sources(configs: Sequence[Config]) -> list[int]:

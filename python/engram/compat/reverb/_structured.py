@@ -100,6 +100,7 @@ def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition
         subject = patterns.column(lambda step: step[at])
     else:
         subject = subjects[left]()
+    made: patterns.Condition
     match condition.WhichOneof("cmp"):
         case "eq":
             made = subject == condition.eq

@@ -67,9 +67,7 @@ class StructuredWriter:
 
     def _begin(self, *, whole: bool) -> Maker:
         with translated():
-            self._maker = maker(
-                self._store, self._configs, whole=whole, max_in_flight_items=_sending.MOST_IN_FLIGHT
-            )
+            self._maker = maker(self._store, self._configs, whole=whole, max_in_flight_items=_sending.MOST_IN_FLIGHT)
         return self._maker
 
     @property
@@ -86,9 +84,9 @@ class StructuredWriter:
             partial_step: The step goes on with the next append, which must set other leaves.
 
         Raises:
-            ValueError: It has more or fewer leaves, one has another dtype or shape than before, or a config reads a leaf
-                that steps do not have: nothing of it is kept. Or the priority of an item cannot be found: the step is
-                kept.
+            ValueError: It has more or fewer leaves, one has another dtype or shape than before, or a config reads a
+                leaf that steps do not have: nothing of it is kept. Or the priority of an item cannot be found: the
+                step is kept.
             TypeError: A leaf is nothing that a column can hold. Nothing of it is kept.
             RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept.
         """
@@ -130,9 +128,7 @@ class StructuredWriter:
             labels = [f"{number} (path={path})" for number, (path, _) in enumerate(found)]
             self._columns = [Column(found[number][0], labels[number]) for number in self._sources]
         if len(leaves) != self._count:
-            raise ValueError(
-                f"Flattened data has an unexpected length, got {len(leaves)} but wanted {self._count}."
-            )
+            raise ValueError(f"Flattened data has an unexpected length, got {len(leaves)} but wanted {self._count}.")
         self._flatten = flattener(data)
         return leaves
 
@@ -197,7 +193,8 @@ class StructuredWriter:
             timeout_ms: Milliseconds to wait; None or less than 0: for ever.
 
         Raises:
-            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the same.
+            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
+                same.
             RuntimeError: The server, or a table, is gone.
         """
         timeout = _seconds(timeout_ms)
@@ -228,7 +225,8 @@ class _Leaf:
         if isinstance(key, int):
             return PatternNode(flat_source_index=self._index, stop=key)
         if not isinstance(key, slice):
-            raise ValueError(f"Key must be int or slice by got {key} (type {type(key)}).")
+            # A ValueError, as Reverb's.
+            raise ValueError(f"Key must be int or slice but got {key} (type {type(key)}).")  # noqa: TRY004
         return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
 
 
@@ -266,7 +264,7 @@ def create_config(
 
 
 class _ConditionBuilder:
-    """What a condition looks at: to be compared with an integer, or its remainder, `builder % m`, to be equal to one."""
+    """What a condition looks at: compare it with an integer, or its remainder: `builder % m == r`."""
 
     def __init__(self, condition: ConditionProto) -> None:
         self._condition = condition

@@ -5,10 +5,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from engram.compat.reverb import _arguments, _nest, _sending
-from engram.compat.reverb._columns import ColumnHistory, Stream, TrajectoryColumn
+from engram.compat.reverb._columns import ColumnHistory, Stream, TrajectoryColumn, note_gaps
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
-from engram.compat.reverb._item_signatures import Kind, check_trajectory, kinds
+from engram.compat.reverb._item_signatures import Kind, check_trajectory, checked_priority, kinds
 from engram.compat.reverb._steps import Steps
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
@@ -31,8 +31,8 @@ class TrajectoryWriter:
     """Writes steps, and makes items of slices of their history. From `Client.trajectory_writer`.
 
     Items are sent when their steps fill a chunk, which has at most `num_keep_alive_refs` steps, on `flush` and on
-    `end_episode`. The first ten are sent at once. Leaving the block flushes, and does not close the writer. It belongs to
-    one thread.
+    `end_episode`. The first ten are sent at once. Leaving the block flushes, and does not close the writer. It
+    belongs to one thread.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
@@ -69,8 +69,8 @@ class TrajectoryWriter:
         """Adds a step, or a part of one.
 
         Args:
-            data: A nest of arrays, numbers and text. It may have more leaves than those before; leaves that it lacks, or
-                that are None, have no value at this step.
+            data: A nest of arrays, numbers and text. It may have more leaves than those before; leaves that it lacks,
+                or that are None, have no value at this step.
             partial_step: The step goes on with the next append, which must set other leaves.
 
         Raises:
@@ -93,19 +93,10 @@ class TrajectoryWriter:
         except EngramError:
             with translated():
                 raise
-        if stream.open:
-            for column, value in zip(self._columns, row, strict=True):
-                if value is not None:
-                    column.fill()
-        elif not dense:
-            for column, value in zip(self._columns, row, strict=True):
-                if value is None:
-                    column.lack(stream.head)
-        if partial_step:
-            stream.open = True
-        else:
-            stream.open = False
-            stream.head += 1
+        if stream.open or not dense:
+            note_gaps(stream, self._columns, row)
+        stream.open = partial_step
+        stream.head += not partial_step
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
@@ -188,27 +179,17 @@ class TrajectoryWriter:
             RuntimeError: The writer was closed, or there is no such table.
         """
         columns = self._flat(trajectory)
-        if not columns:
-            raise ValueError("trajectory must not be empty.")
-        for number, column in enumerate(columns):
-            if not len(column):
-                raise ValueError(f"trajectory must not be empty: column {number} refers to no steps.")
-        if type(priority) is not float:
-            priority = _arguments.number("priority", priority)
-        if priority != priority:  # noqa: PLR0124, NaN
-            raise ValueError("`priority` must not be nan.")
+        if not all(columns):
+            raise ValueError("trajectory must not be empty: a column refers to no steps.")
+        priority = checked_priority(priority)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        for number, column in enumerate(columns):
-            problem = column._problem(self._stream)  # noqa: SLF001, a part of this one
-            if problem is not None:
-                raise ValueError(f"Error in column {number}: {problem}")
+        self._slices()
+        cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
         if self._validate:
             self._check(table, columns)
-        self._slices()
-        cells = tuple([column._cells() for column in columns])  # noqa: SLF001, a part of this one
         try:
-            self._native.create_item(table, priority, cells, None)
+            self._native.create_item(table, priority, tuple(cells), None)
         except EngramError:
             with translated():
                 raise
@@ -227,6 +208,8 @@ class TrajectoryWriter:
                     if not isinstance(leaf, TrajectoryColumn):
                         break
                 else:
+                    if not leaves:
+                        raise ValueError("trajectory must not be empty: it has no columns.")
                     return leaves
             leaves = []
             self._flatten = flattener(trajectory)
@@ -279,7 +262,8 @@ class TrajectoryWriter:
             timeout_ms: Milliseconds to wait; None, 0 or less: for ever.
 
         Raises:
-            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the same.
+            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
+                same.
             RuntimeError: The writer was closed, or the server or a table is gone.
         """
         timeout = _sending.timeout_of(timeout_ms)
@@ -301,9 +285,7 @@ class TrajectoryWriter:
                     for column in self._columns:
                         column.clear()
 
-    def configure(
-        self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
-    ) -> None:
+    def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how much is kept of one column, now or later seen.
 
         All columns share their chunks, whose length is the largest that was asked for before the first append;

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
-from engram.compat.reverb._item_signatures import Kind, check_steps, kinds
+from engram.compat.reverb._item_signatures import Kind, check_steps, checked_priority, kinds
 from engram.compat.reverb._signatures import listed
 from engram.compat.reverb._steps import Column, checked_dtype
 from engram.errors import EngramError
@@ -115,7 +115,9 @@ class Writer:
             )
         if not leaves:
             raise ValueError("Append called with empty data; a step has one column or more.")
-        self._append([_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns)
+        self._append(
+            [_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns
+        )
 
     def _row(self, leaves: list[Any]) -> list[Any] | None:
         """The leaves, such as are stored; None where one is a nest, or where there are more or fewer."""
@@ -181,8 +183,8 @@ class Writer:
 
         Raises:
             TypeError: An argument has another type.
-            ValueError: There are fewer steps, the priority is NaN, or negative or infinite where it is a weight, there is
-                no such table, or its signature fits neither such a step nor such an item. Nothing is made.
+            ValueError: There are fewer steps, the priority is NaN, or negative or infinite where it is a weight, there
+                is no such table, or its signature fits neither such a step nor such an item. Nothing is made.
             RuntimeError: The writer was closed, or the server is gone.
         """
         self._check_open()
@@ -194,10 +196,7 @@ class Writer:
                 f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "
                 f"{min(self._count, self._longest)}."
             )
-        if type(priority) is not float:
-            priority = _arguments.number("priority", priority)
-        if priority != priority:  # noqa: PLR0124, NaN
-            raise ValueError("`priority` must not be nan.")
+        priority = checked_priority(priority)
         self._check(table, length)
         try:
             self._native.create_item(table, priority, None, length)
