@@ -21,16 +21,24 @@ class Stream:
         head: Complete steps.
         open: A step was begun and is not complete.
         base: Position of the first step that histories show: the first after the last clear.
-        slices: The engine's histories of the columns, by their numbers.
+        native: The engine's writer; None before the first append.
+        slices: Its histories of the columns, by their numbers; perhaps not yet of all.
     """
 
-    __slots__ = ("base", "head", "open", "slices")
+    __slots__ = ("base", "head", "native", "open", "slices")
 
     def __init__(self) -> None:
         self.head = 0
         self.open = False
         self.base = 0
-        self.slices: Any = ()
+        self.native: Any = None
+        self.slices: Sequence[Any] = ()
+
+    def refresh(self) -> Sequence[Any]:
+        """Asks the engine for the histories of all columns."""
+        found: Sequence[Any] = self.native.history()
+        self.slices = found
+        return found
 
     @property
     def end(self) -> int:
@@ -97,28 +105,33 @@ class ColumnHistory:
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         stream = self.stream
         base = stream.base
-        count = stream.head + stream.open - base
+        end = stream.head + stream.open
+        count = end - base
         kind = type(index)
         positions: range | list[int]
         if kind is slice:
             start, stop, step = index.indices(count)
-            if step > 0 and index.start is not None and index.start < -count:
-                raise self._none(index)
             positions = range(base + start, base + stop, step)
+            if step < 0:
+                lowest = _lowest(positions)
+            elif index.start is not None and index.start < -count:
+                lowest = _GONE
+            else:
+                lowest = base + start if start < stop else _NEVER
         elif kind is int:
-            at = base + self._at(index, count)
-            positions = range(at, at + 1)
+            lowest = base + self._at(index, count)
+            positions = range(lowest, lowest + 1)
         elif isinstance(index, list):
             positions = [base + self._at(each, count) for each in index]
+            lowest = _lowest(positions)
         elif isinstance(index, int):  # a bool, as of a list
             return self[int(index)]
         else:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {kind}")
-        lowest = _lowest(positions)
         missing = self._missing
-        if lowest < self.floor() or (missing and any(at in positions for at in missing)):
+        if lowest < end - self._keep or lowest < self._first or (missing and any(at in positions for at in missing)):
             raise self._none(index)
-        return TrajectoryColumn._of(self, positions, lowest, kind is int)  # noqa: SLF001, made for this
+        return _column(self, positions, lowest, kind is int)
 
     def _at(self, index: object, count: int) -> int:
         if not isinstance(index, int):
@@ -142,8 +155,12 @@ class ColumnHistory:
 
     def cells(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps, one or more, none of which may be gone."""
-        base = self.stream.base
-        history = self.stream.slices[self.number]
+        stream = self.stream
+        base = stream.base
+        slices = stream.slices
+        if self.number >= len(slices):
+            slices = stream.refresh()
+        history = slices[self.number]
         if squeeze:
             return history[positions[0] - base]
         if isinstance(positions, range):
@@ -175,6 +192,7 @@ def _lowest(positions: range | Sequence[int]) -> int:
 
 
 _NEVER = 1 << 63
+_GONE = -1
 
 
 def _show(index: object) -> str:
@@ -265,22 +283,6 @@ class TrajectoryColumn:
                 self._history = references[0].history
                 self._positions = [reference.position for reference in references]
         self._lowest = _lowest(self._positions)
-
-    @classmethod
-    def _of(
-        cls,
-        history: ColumnHistory,
-        positions: range | Sequence[int],
-        lowest: int,
-        squeeze: bool,  # noqa: FBT001, called for every column of every item
-    ) -> "TrajectoryColumn":
-        column = cls.__new__(cls)
-        column._history = history  # noqa: SLF001, of this class
-        column._positions = positions  # noqa: SLF001, of this class
-        column._lowest = lowest  # noqa: SLF001, of this class
-        column._references = None  # noqa: SLF001, of this class
-        column.is_squeezed = squeeze
-        return column
 
     def __len__(self) -> int:
         return len(self._positions if self._references is None else self._references)
@@ -376,3 +378,22 @@ class TrajectoryColumn:
     def __repr__(self) -> str:
         of = "several columns" if self._history is None else str(self._history.column.path)
         return f"TrajectoryColumn(path={of}, length={len(self)}, squeeze={self.is_squeezed})"
+
+
+def _column(
+    history: ColumnHistory,
+    positions: range | Sequence[int],
+    lowest: int,
+    squeeze: bool,  # noqa: FBT001, called for every column of every item
+) -> TrajectoryColumn:
+    """A column of steps that were checked; `lowest` is the first of them."""
+    column = _new(TrajectoryColumn)
+    column._history = history  # noqa: SLF001, this module's
+    column._positions = positions  # noqa: SLF001, this module's
+    column._lowest = lowest  # noqa: SLF001, this module's
+    column._references = None  # noqa: SLF001, this module's
+    column.is_squeezed = squeeze
+    return column
+
+
+_new = TrajectoryColumn.__new__

@@ -106,7 +106,6 @@ class TrajectoryWriter:
                 history.lack(self._stream.head)
             self._columns.append(history)
         self._history = _nest.map_structure(self._columns.__getitem__, self._steps.structure)
-        self._stream.slices = None  # the engine's writer is told of new columns by the next append
 
     def _check_unset(self, row: Any) -> None:  # noqa: ANN401, a sequence
         head = self._stream.head
@@ -133,7 +132,7 @@ class TrajectoryWriter:
                 chunk_length=chunk if self._prompt else None,
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
-        self._native = writer._native  # noqa: SLF001, its other half
+        self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
         return self._native
 
     @property
@@ -148,14 +147,7 @@ class TrajectoryWriter:
         """
         if not self._columns:
             raise RuntimeError("history cannot be accessed before `append` is called at least once.")
-        self._slices()
         return self._history
-
-    def _slices(self) -> Any:  # noqa: ANN401, the engine's histories
-        stream = self._stream
-        if stream.slices is None and self._native is not None:
-            stream.slices = self._native.history()
-        return stream.slices
 
     @property
     def episode_steps(self) -> int:
@@ -184,7 +176,6 @@ class TrajectoryWriter:
         priority = checked_priority(priority)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        self._slices()
         cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
         if self._validate:
             self._check(table, columns)
