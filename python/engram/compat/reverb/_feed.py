@@ -1,0 +1,117 @@
+"""Any iterator of arrays as a `tf.data.Dataset`: what TensorFlow calls, and how errors reach it with their kind."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from engram.compat.reverb._lazy import tensorflow
+
+__all__ = ["MissingTableError", "feed"]
+
+
+class MissingTableError(LookupError):
+    """Raised by an iterator, it becomes a `tf.errors.NotFoundError`."""
+
+
+_FINE, _INVALID, _NOT_FOUND = range(3)
+
+_open: dict[int, Iterator[Sequence[Any]]] = {}
+"""What is being iterated over now, by number."""
+
+_numbers = itertools.count()
+
+
+def feed(
+    begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """A dataset of what `begin(*args)` yields; each iteration begins anew, and closes what it began.
+
+    TensorFlow's own `from_generator` does the same; this one costs half as much per element and keeps errors' kinds:
+    a ValueError becomes an `InvalidArgumentError`, a `MissingTableError` a `NotFoundError`.
+
+    Args:
+        begin: A generator function. What it is given are arrays, or bytes.
+        args: Tensors, evaluated when an iteration begins.
+        specs: `tf.TensorSpec` of each array that is yielded.
+
+    Returns:
+        The dataset as a variant tensor, and what must live as long as it.
+    """
+    tf = tensorflow("a dataset")
+    args = [tf.convert_to_tensor(arg) for arg in args]
+    number = [tf.TensorSpec(None, tf.int64)]
+    functions = tuple(
+        tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
+        for function, signature in (
+            (_starting(begin), [tf.TensorSpec(arg.shape, arg.dtype) for arg in args]),
+            (_stepping(specs), number),
+            (_stopping, number),
+        )
+    )
+    variant = tf.raw_ops.GeneratorDataset(
+        init_func_other_args=args,
+        next_func_other_args=[],
+        finalize_func_other_args=[],
+        init_func=functions[0],
+        next_func=functions[1],
+        finalize_func=functions[2],
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+    return variant, functions
+
+
+def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
+    def start(*values: Any) -> Any:  # noqa: ANN401, arrays
+        number = next(_numbers)
+        _open[number] = begin(*values)
+        return np.int64(number)
+
+    return lambda *tensors: tensorflow("a dataset").numpy_function(start, tensors, np.int64)
+
+
+def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
+    tf = tensorflow("a dataset")
+    shapes = [[axis or 0 for axis in spec.shape] if spec.shape.rank else [] for spec in specs]
+    nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
+
+    def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
+        try:
+            return [np.int64(_FINE), b"", *next(_open[int(number)])]  # its end is StopIteration, which TensorFlow knows
+        except ValueError as error:
+            return [np.int64(_INVALID), str(error).encode(), *nothing]
+        except MissingTableError as error:
+            return [np.int64(_NOT_FOUND), str(error).encode(), *nothing]
+
+    def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
+        kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
+        for tensor in (kind, text):
+            tensor.set_shape([])
+        passed = tf.cond(tf.equal(kind, _FINE), lambda: tf.constant(""), lambda: _fail(kind, text))
+        with tf.control_dependencies([passed]):
+            made = [tf.identity(tensor) for tensor in made]
+        for tensor, spec in zip(made, specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return made
+
+    return stepped
+
+
+def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
+    def stop(number: Any) -> Any:  # noqa: ANN401, arrays
+        found = _open.pop(int(number), None)
+        if found is not None:
+            found.close()  # type: ignore[attr-defined]  # a generator
+        return np.int64(0)
+
+    return tensorflow("a dataset").numpy_function(stop, [number], np.int64)
+
+
+def _fail(kind: Any, text: Any) -> Any:  # noqa: ANN401, tensors
+    """Fails with an error of that kind: reading a file that is not there is the one way to a `NotFoundError`."""
+    tf = tensorflow("a dataset")
+    checked = tf.debugging.Assert(tf.not_equal(kind, _INVALID), [text])
+    with tf.control_dependencies([checked] if checked is not None else []):
+        return tf.io.read_file(text)
