@@ -1,11 +1,9 @@
 """Checks of arguments: what has another type is a `TypeError`, as in Reverb."""
 
 import operator
-from typing import Any, SupportsFloat, TypeVar
+from typing import SupportsFloat
 
 __all__ = ["describe", "instance", "integer", "number", "text"]
-
-T = TypeVar("T")
 
 
 def integer(name: str, value: object) -> int:
@@ -40,9 +38,9 @@ def describe(value: object) -> str:
     return f"{value!r} ({type(value).__name__})" if value is not None else "None"
 
 
-def instance(name: str, value: Any, kind: type[T], hint: str) -> T:  # noqa: ANN401, anything
+def instance(name: str, value: object, kind: type, hint: str) -> None:
     """An instance of a class; the class itself is the likeliest slip."""
     if isinstance(value, kind):
-        return value
+        return
     found = f"the class {value.__name__} itself; call it" if isinstance(value, type) else describe(value)
     raise TypeError(f"`{name}` must be {hint}; got {found}")

@@ -1,6 +1,7 @@
 """From what the engine says of a table to what Reverb's `TableInfo` says."""
 
 import sys
+from typing import Any
 
 import engram
 from engram import selectors
@@ -14,24 +15,23 @@ from engram.compat.reverb.reverb_types import (
     TableInfo,
     TableWorkerTime,
 )
-from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, public
+from engram.compat.reverb.tensor_spec import TensorSpec, public
 
-__all__ = ["described"]
+__all__ = ["described", "signature_of"]
 
 
 def described(info: engram.TableInfo) -> TableInfo:
     """Reverb's `TableInfo` of a table, also of one that was not made by this package."""
     note = _note.decode(info.note)
     times = note.max_times_sampled
-    if times is None:
-        times = info.max_times_sampled or 0
+    signature = signature_of(info)
     _, spi, min_size, min_diff, max_diff = info.rate_limiter
     return TableInfo(
         name=info.name,
         sampler_options=_options(info.sampler),
         remover_options=_options(info.remover),
         max_size=info.max_size,
-        max_times_sampled=times,
+        max_times_sampled=(info.max_times_sampled or 0) if times is None else times,
         rate_limiter_info=RateLimiterInfo(
             samples_per_insert=spi,
             min_diff=_finite(min_diff),
@@ -40,13 +40,24 @@ def described(info: engram.TableInfo) -> TableInfo:
             insert_stats=RateLimiterCallStats(completed=info.inserts),
             sample_stats=RateLimiterCallStats(completed=info.samples),
         ),
-        signature=None if note.signature is None else _nest.map_structure(public, note.signature),
-        current_size=info.size,
+        signature=None if signature is None else _nest.map_structure(public, signature),
+        current_size=info.size - info.leased_out,  # what is on its last lease has left, in Reverb's eyes
         num_episodes=info.num_episodes,
         num_deleted_episodes=info.num_deleted_episodes,
         num_unique_samples=info.num_unique_samples,
         table_worker_time=TableWorkerTime(),
     )
+
+
+def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
+    """The table's signature: a nest of this package's specs, or None.
+
+    That of a table which was not made by this package is the engine's.
+    """
+    found = _note.decode(info.note).signature
+    if found is None and info.signature is not None:
+        return _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
+    return found
 
 
 def _options(selector: selectors.Selector) -> KeyDistributionOptions:

@@ -86,7 +86,7 @@ class Message:
         return shown
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._said() == other._said()  # type: ignore[attr-defined]
+        return type(other) is type(self) and self._said() == other._said()
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 

@@ -18,7 +18,7 @@ def is_namedtuple(value: object) -> bool:
 
 
 def flatten(nest: Any) -> list[Any]:  # noqa: ANN401, any nest
-    """The leaves: mappings by sorted key, namedtuples by field, lists and tuples in order; all else, None too, is a leaf."""
+    """The leaves: of mappings by sorted key, of all else in order. None is a leaf."""
     leaves: list[Any] = []
     _collect(nest, leaves)
     return leaves
@@ -105,9 +105,10 @@ def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: AN
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy understands
-    """A leaf as an array, as `numpy.asarray` makes it: Python's int is int64, float float64, text an object array of bytes.
+    """A leaf as an array, as `numpy.asarray` makes it; text as an object array of bytes.
 
-    Integers from 2**63 on are uint64; arrays of the other byte order are made ours. TensorFlow's tensors are arrays.
+    Python's numbers are int64 and float64; integers from 2**63 on uint64. Arrays of the other byte order
+    are made ours. TensorFlow's tensors are arrays.
 
     Raises:
         TypeError: It is None, a date, or an object that is no text.

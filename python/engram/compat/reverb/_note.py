@@ -24,19 +24,24 @@ class Note(NamedTuple):
     Attributes:
         max_times_sampled: As it was given; None: the note does not say.
         signature: A nest of this package's `TensorSpec`; None: any data.
+        directory: Where its server writes checkpoints; None: the note does not say.
     """
 
     max_times_sampled: int | None
     signature: Any
+    directory: str | None = None
 
 
-def encode(max_times_sampled: int, signature: Any) -> str:  # noqa: ANN401, a nest
+def encode(max_times_sampled: int, signature: Any, directory: str | None = None) -> str:  # noqa: ANN401, a nest
     """The note of a table; a signature without specs is none.
 
     Raises:
         ValueError: A leaf of the signature is no tensor spec.
     """
-    return json.dumps({"reverb": {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}})
+    said = {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}
+    if directory is not None:
+        said["directory"] = directory
+    return json.dumps({"reverb": said})
 
 
 def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
@@ -48,14 +53,13 @@ def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
 
 def decode(note: str | None) -> Note:
     """What a note says; that of a table that this package did not make says nothing."""
-    if note is None:
-        return Note(None, None)
     try:
-        found = json.loads(note)["reverb"]
+        found = json.loads(note or "")["reverb"]
+        signature = found["signature"]
     except (ValueError, KeyError, TypeError):
         return Note(None, None)
-    signature = found["signature"]
-    return Note(found["max_times_sampled"], None if signature is None else _decode(signature))
+    decoded = None if signature is None else _decode(signature)
+    return Note(found["max_times_sampled"], decoded, found.get("directory"))
 
 
 def _encode(nest: Any) -> Any:  # noqa: ANN401, a nest, and JSON
@@ -130,7 +134,8 @@ def _dtype(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes  # noqa: PLC0415, only whoever has it can have named such a dtype
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
 
 
 @functools.lru_cache(maxsize=1_024)

@@ -5,6 +5,7 @@ A limiter belongs to one table; see `engram.rate_limiters` for what the four num
 
 import logging
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -159,12 +160,12 @@ def _size(size: int) -> None:
         raise ValueError(f"size ({size}) must be a positive integer")
 
 
-def _range(error_buffer: object, offset: float) -> tuple[float, float]:
+def _range(error_buffer: Any, offset: float) -> tuple[float, float]:  # noqa: ANN401, anything
     """The lowest and the highest difference that are allowed."""
     if isinstance(error_buffer, int | float | np.number):
         return offset - float(error_buffer), offset + float(error_buffer)
     try:
-        low, high = error_buffer  # type: ignore[misc]  # a pair, or the error says so
+        low, high = error_buffer
     except (TypeError, ValueError):
         raise TypeError(
             f"`error_buffer` must be a number or a pair (min_diff, max_diff); got {_arguments.describe(error_buffer)}"

@@ -1,9 +1,6 @@
 """What sampling returns: an item's data, and what is known about the item."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from typing import Any, NamedTuple
 
 __all__ = ["ReplaySample", "SampleInfo"]
 
@@ -37,7 +34,7 @@ class SampleInfo(NamedTuple):
         """The fields' TensorFlow shapes: all are scalars."""
         import tensorflow as tf  # noqa: PLC0415, not every user has it
 
-        scalar: tf.TensorShape = tf.TensorShape([])
+        scalar = tf.TensorShape([])
         return cls(scalar, scalar, scalar, scalar, scalar)
 
     @classmethod

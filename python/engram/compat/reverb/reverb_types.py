@@ -1,7 +1,7 @@
 """What a table tells about itself."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from engram.compat.reverb._message import Message
 
@@ -17,19 +17,19 @@ __all__ = [
 class Prioritized(Message):
     """Of `KeyDistributionOptions`: `priority_exponent`."""
 
-    _fields = {"priority_exponent": 0.0}
+    _fields: ClassVar = {"priority_exponent": 0.0}
 
 
 class Heap(Message):
     """Of `KeyDistributionOptions`: `min_heap`."""
 
-    _fields = {"min_heap": False}
+    _fields: ClassVar = {"min_heap": False}
 
 
 class KeyDistributionOptions(Message):
     """A selector: one of `fifo`, `uniform`, `prioritized`, `heap` and `lifo`; and `is_deterministic`."""
 
-    _fields = {
+    _fields: ClassVar = {
         "fifo": False,
         "uniform": False,
         "prioritized": Prioritized,
@@ -37,19 +37,19 @@ class KeyDistributionOptions(Message):
         "lifo": False,
         "is_deterministic": False,
     }
-    _oneofs = {"distribution": ("fifo", "uniform", "prioritized", "heap", "lifo")}
+    _oneofs: ClassVar = {"distribution": ("fifo", "uniform", "prioritized", "heap", "lifo")}
 
 
 class RateLimiterCallStats(Message):
     """Calls of one kind: how many were `completed` since the table was made or reset."""
 
-    _fields = {"completed": 0}
+    _fields: ClassVar = {"completed": 0}
 
 
 class RateLimiterInfo(Message):
     """A rate limiter's four numbers, and how many inserts and samples it has let through."""
 
-    _fields = {
+    _fields: ClassVar = {
         "samples_per_insert": 0.0,
         "min_diff": 0.0,
         "max_diff": 0.0,
@@ -62,7 +62,7 @@ class RateLimiterInfo(Message):
 class TableWorkerTime(Message):
     """Milliseconds that a table's thread spent; all are 0, for no table has a thread."""
 
-    _fields = {
+    _fields: ClassVar = {
         "running_ms": 0,
         "sampling_ms": 0,
         "inserting_ms": 0,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import engram
-from engram.compat.reverb import _arguments, _interim, _note, rate_limiters
+from engram.compat.reverb import _arguments, _note, rate_limiters
 from engram.compat.reverb._described import described
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.item_selectors import Fifo, Lifo, Selector
@@ -31,7 +31,7 @@ class Table:
     Its items are where its server is; without one it is empty, and stays so.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917, as Reverb has it
         self,
         name: str,
         sampler: Selector,
@@ -68,8 +68,9 @@ class Table:
             raise ValueError(f"max_size ({max_size}) must be a positive integer")
         if size > _MAX_SIZE:
             raise TypeError(f"`max_size` must be at most {_MAX_SIZE}; got {max_size}")
-        self._sampler = _arguments.instance("sampler", sampler, Selector, "one of reverb.selectors")
-        self._remover = _arguments.instance("remover", remover, Selector, "one of reverb.selectors")
+        _arguments.instance("sampler", sampler, Selector, "one of reverb.selectors")
+        _arguments.instance("remover", remover, Selector, "one of reverb.selectors")
+        self._sampler, self._remover = sampler, remover
         _arguments.instance("rate_limiter", rate_limiter, RateLimiter, "one of reverb.rate_limiters")
         self._max_times_sampled = _arguments.integer("max_times_sampled", max_times_sampled)
         self._extensions = tuple(extensions)
@@ -78,8 +79,6 @@ class Table:
             if extension.build_internal_extensions(name):
                 raise NotImplementedError(f"table '{name}': the engine has no extensions, such as {extension!r} wants")
         self._signature = signature
-        note = _note.encode(self._max_times_sampled, signature)
-        fields: dict[str, Any] = {"note": note} if _interim.HAS_NOTES else {}
         self._native = engram.Table(
             name,
             max_size=size,
@@ -87,13 +86,12 @@ class Table:
             remover=self._remover._native,  # noqa: SLF001, this package's
             rate_limiter=rate_limiter._native,  # noqa: SLF001, this package's
             max_times_sampled=self._max_times_sampled if self._max_times_sampled > 0 else None,
-            **fields,
+            note=_note.encode(self._max_times_sampled, signature),
         )
-        self._note = note
         rate_limiter._claim(name)  # noqa: SLF001, this package's
         self._rate_limiter = rate_limiter
         self._store: engram.Store | None = None
-        self._server: object = None
+        self._served = False
 
     @classmethod
     def queue(
@@ -126,19 +124,7 @@ class Table:
     def info(self) -> TableInfo:
         """What it is and holds now."""
         with translated():
-            (info,) = [each for each in self._held().info().values() if each.name == self._name]
-        if not _interim.HAS_NOTES:
-            _interim.KNOWN[0, self._name] = self._interim()
-        return described(_interim.complete(0, info))
-
-    def _interim(self) -> dict[str, Any]:
-        native = self._native
-        return {
-            "sampler": native.sampler,
-            "remover": native.remover,
-            "max_times_sampled": native.max_times_sampled,
-            "note": self._note,
-        }
+            return described(self._held().info()[self._name])
 
     def can_sample(self, num_samples: int) -> bool:
         """True if the rate limiter would let so many samples through now.
@@ -158,7 +144,7 @@ class Table:
         with translated():
             return self._held()._native.can_insert(self._name, _count("num_inserts", num_inserts))  # noqa: SLF001
 
-    def replace(
+    def replace(  # noqa: PLR0917, as Reverb has it
         self,
         name: str | None = None,
         sampler: Selector | None = None,
@@ -188,17 +174,19 @@ class Table:
         return self._store
 
     def _check_free(self) -> None:
-        if self._server is not None:
+        if self._served:
             raise ValueError(
                 f"table '{self._name}' belongs to a running server already; give each server tables of its own, "
                 "such as table.replace()"
             )
 
-    def _bind(self, server: object, store: engram.Store) -> None:
-        self._server, self._store = server, store
+    def _bind(self, store: engram.Store) -> None:
+        """It is in a server's store from now on."""
+        self._store, self._served = store, True
 
     def _release(self) -> None:
-        self._server = None
+        """Its server has stopped: it is empty again, and may be given to another."""
+        self._store, self._served = None, False
 
     def __repr__(self) -> str:
         return (
