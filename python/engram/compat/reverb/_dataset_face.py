@@ -9,14 +9,13 @@ from typing import Any
 import engram
 from engram.compat.reverb import _nest, _note
 from engram.compat.reverb._elements import Convert, Elements, check_signature, elements
-from engram.compat.reverb._feed import MissingTableError
 from engram.compat.reverb._lazy import tensorflow
 from engram.compat.reverb._reader import Fetching, blocks
 from engram.compat.reverb._tf_dataset import unpacked
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
-from engram.errors import ClosedError, UnavailableError, UnknownTableError
+from engram.errors import ClosedError, UnavailableError
 from engram.store import AnyStore
 
 __all__ = ["Source", "begin", "checked_fetching", "from_table", "signature_of"]
@@ -169,15 +168,12 @@ def from_table(
 
 
 def _read(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
-    try:
-        for signature in _signature(store, table, returns=source.fetching.returns):
-            if signature is None:
-                yield None
-            elif signature is not _NONE:
-                check_signature(table, wanted, signature, source.unsigned_axes)
-        yield from elements(source.convert, table, wanted, blocks(store, table, source.fetching))
-    except UnknownTableError as error:
-        raise MissingTableError(f"Priority table {table} was not found: {error}") from error
+    for signature in _signature(store, table, returns=source.fetching.returns):
+        if signature is None:
+            yield None
+        elif signature is not _NONE:
+            check_signature(table, wanted, signature, source.unsigned_axes)
+    yield from elements(source.convert, table, wanted, blocks(store, table, source.fetching))
 
 
 _NONE = object()

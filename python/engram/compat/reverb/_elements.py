@@ -95,7 +95,8 @@ def sequences(sequence_length: int | None) -> Convert:
         lengths = _lengths(block)
         _check_lengths(table, sequence_length, lengths)
         splits = next((splits for splits in block.splits if splits is not None), None)
-        info = [np.repeat(field, lengths) for field in block.info]
+        info: list[Array] = [np.repeat(field, lengths) for field in block.info]
+        columns: list[Array]
         if splits is None:
             info = [field.reshape(len(block), -1) for field in info]
             columns = [

@@ -1,4 +1,4 @@
-"""Any iterator of arrays as a `tf.data.Dataset`: what TensorFlow calls, and how errors reach it with their kind."""
+"""Any iterator of arrays as a `tf.data.Dataset`."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -7,15 +7,9 @@ from typing import Any
 import numpy as np
 
 from engram.compat.reverb._lazy import tensorflow
+from engram.compat.reverb._tf_errors import guarded, passed
 
-__all__ = ["MissingTableError", "feed"]
-
-
-class MissingTableError(LookupError):
-    """Raised by an iterator, it becomes a `tf.errors.NotFoundError`."""
-
-
-_FINE, _INVALID, _NOT_FOUND = range(3)
+__all__ = ["feed"]
 
 _open: dict[int, Iterator[Sequence[Any]]] = {}
 """What is being iterated over now, by number."""
@@ -28,8 +22,8 @@ def feed(
 ) -> tuple[Any, tuple[Any, ...]]:
     """A dataset of what `begin(*args)` yields; each iteration begins anew, and closes what it began.
 
-    TensorFlow's own `from_generator` does the same; this one costs half as much per element and keeps errors' kinds:
-    a ValueError becomes an `InvalidArgumentError`, a `MissingTableError` a `NotFoundError`.
+    TensorFlow's own `from_generator` does the same; this one costs half as much per element, and errors keep their
+    kinds, as `guarded` says.
 
     Args:
         begin: A generator function. What it is given are arrays, or bytes.
@@ -78,20 +72,12 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
     nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
     def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        try:
-            return [np.int64(_FINE), b"", *next(_open[int(number)])]  # its end is StopIteration, which TensorFlow knows
-        except ValueError as error:
-            return [np.int64(_INVALID), str(error).encode(), *nothing]
-        except MissingTableError as error:
-            return [np.int64(_NOT_FOUND), str(error).encode(), *nothing]
+        # Its end is StopIteration, which TensorFlow knows.
+        return guarded(lambda: next(_open[int(number)]), nothing)
 
     def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
         kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
-        for tensor in (kind, text):
-            tensor.set_shape([])
-        passed = tf.cond(tf.equal(kind, _FINE), lambda: tf.constant(""), lambda: _fail(kind, text))
-        with tf.control_dependencies([passed]):
-            made = [tf.identity(tensor) for tensor in made]
+        made = passed(kind, text, made)
         for tensor, spec in zip(made, specs, strict=True):
             tensor.set_shape(spec.shape)
         return made
@@ -107,11 +93,3 @@ def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
         return np.int64(0)
 
     return tensorflow("a dataset").numpy_function(stop, [number], np.int64)
-
-
-def _fail(kind: Any, text: Any) -> Any:  # noqa: ANN401, tensors
-    """Fails with an error of that kind: reading a file that is not there is the one way to a `NotFoundError`."""
-    tf = tensorflow("a dataset")
-    checked = tf.debugging.Assert(tf.not_equal(kind, _INVALID), [text])
-    with tf.control_dependencies([checked] if checked is not None else []):
-        return tf.io.read_file(text)

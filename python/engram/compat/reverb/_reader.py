@@ -15,7 +15,7 @@ from engram.compat.reverb import _nest
 from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Block", "Fetching", "blocks"]
+__all__ = ["Block", "Fetching", "blocks", "first_block"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,6 +96,11 @@ def blocks(store: AnyStore, table: str, fetching: Fetching) -> Iterator[Block | 
                 raise
             reader.lost(error)
             yield None
+
+
+def first_block(store: AnyStore, table: str) -> Block:
+    """One item, waiting until there is one."""
+    return _block(store.sample(table, 1))
 
 
 class _Reader:
