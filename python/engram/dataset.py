@@ -1,7 +1,9 @@
 """Datasets: a `for` loop over what a table yields, fetched ahead."""
 
+import math
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
@@ -14,6 +16,7 @@ from engram.store import AnyStore
 __all__ = ["Dataset"]
 
 T = TypeVar("T", Batch, Sample)
+R = TypeVar("R")
 
 
 class _Reader:
@@ -56,8 +59,10 @@ class Dataset(Generic[T]):
         table: str,
         batch_size: int,
         *,
+        at_least: int | None = None,
         prefetch: int = 2,
         max_batches: int | None = None,
+        max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
     ) -> None: ...
@@ -69,8 +74,10 @@ class Dataset(Generic[T]):
         table: str,
         batch_size: None = None,
         *,
+        at_least: int | None = None,
         prefetch: int = 2,
         max_batches: int | None = None,
+        max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
     ) -> None: ...
@@ -81,8 +88,10 @@ class Dataset(Generic[T]):
         table: str,
         batch_size: int | None = None,
         *,
+        at_least: int | None = None,
         prefetch: int = 2,
         max_batches: int | None = None,
+        max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
     ) -> None:
@@ -92,47 +101,77 @@ class Dataset(Generic[T]):
             store: Where the table is.
             table: Its name.
             batch_size: Items per batch, exactly; None iterates over single items (`Sample`).
+            at_least: A batch of so many items, up to `batch_size`, will do where more would have to be waited for;
+                None: batches are full.
             prefetch: Batches (or single items) kept ready.
             max_batches: Ends after so many; None: never.
+            max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
             timeout: Ends when the reader waited that many seconds in vain; None: never.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
         Raises:
-            InvalidArgumentError: `batch_size`, `prefetch` or `max_batches` is below 1, or `timeout`
-                below 0.
+            InvalidArgumentError: `batch_size`, `prefetch`, `max_batches` or `max_items` is below 1, `at_least` is not
+                1 to `batch_size`, or `timeout` is below 0.
         """
         _checks.one_of("`store`", store, AnyStore, "an engram.Store or an engram.Client")
         self._store = store
         self._table = table
         self._batch_size = batch_size if batch_size is None else _size(batch_size)
         self._prefetch = _checks.integer("`prefetch`", prefetch)
+        most = 1 if self._batch_size is None else self._batch_size
+        self._at_least = at_least if at_least is None else _checks.integer("`at_least`", at_least, high=most)
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
+        self._max_items = max_items if max_items is None else _checks.integer("`max_items`", max_items)
         self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
         self._open: list[_Reader] = []
         self._times_closed = 0
 
     def __iter__(self) -> Iterator[T]:
+        return cast("Iterator[T]", self._read(self._made))  # nothing is None without a glance
+
+    def _made(self, native: _engram.Batch) -> Batch | Sample:
+        return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
+
+    def _read(self, make: Callable[[_engram.Batch], R], glance: float | None = None) -> Generator[R | None]:
+        """What `make` makes of each batch; a batch that it refuses was not delivered, and goes back.
+
+        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
+        """
         times_closed = self._times_closed
+        patience = self._timeout if glance is None else min(glance, math.inf if self._timeout is None else self._timeout)
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
-            self._table, self._batch_size, self._prefetch, self._max_batches, self._timeout, self._pad
+            self._table,
+            self._batch_size,
+            self._at_least,
+            self._prefetch,
+            self._max_batches,
+            self._max_items,
+            patience,
+            self._pad,
         )
         reader = _Reader(stream)
         self._open.append(reader)
-        single = self._batch_size is None
-        delivered = 0
+        delivered = items = 0
         try:
+            asked = time.monotonic()
             # Another thread may close while a stream is being opened, and not see it yet.
             while times_closed == self._times_closed:
                 native = stream.next()
                 if native is None:
-                    return
-                batch = cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
+                    late = self._timeout is not None and time.monotonic() - asked >= self._timeout
+                    if glance is None or late or delivered == self._max_batches or items == self._max_items:
+                        return
+                    yield None
+                    continue
+                made = make(native)
                 if not reader.deliver():
                     return
                 # Ctrl-C may strike after any call: until here the batch is on its way.
                 delivered += 1
-                yield batch
+                items += len(native)
+                yield made
+                asked = time.monotonic()
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
                 stream.close(delivered)
