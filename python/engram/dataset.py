@@ -165,11 +165,11 @@ class Dataset(Generic[T]):
                     yield None
                     continue
                 made = make(native)
+                items += len(native)
                 if not reader.deliver():
                     return
                 # Ctrl-C may strike after any call: until here the batch is on its way.
                 delivered += 1
-                items += len(native)
                 yield made
                 asked = time.monotonic()
         finally:

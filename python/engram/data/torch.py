@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from engram.data.blocks import Array, Convert
 from engram.data.elements import Element, Info, Options, Ragged
@@ -142,8 +142,6 @@ def _converter(device: torch.device | None) -> Convert:
 
 def _collate(elements: list[Element], *, collate_fn_map: Any = None) -> Element:  # noqa: ANN401, PyTorch's
     """What a DataLoader with a `batch_size` of its own does to elements."""
-    from torch.utils.data._utils.collate import collate  # noqa: PLC0415
-
     first = elements[0]
     if np.ndim(first.info.key) > 0:
         raise InvalidArgumentError(
