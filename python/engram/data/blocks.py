@@ -10,7 +10,7 @@ from engram import _engram
 from engram.data.elements import Element, Info, Ragged
 from engram.errors import SignatureError
 
-__all__ = ["Array", "Block", "Convert", "arrays", "cut", "element", "items", "items_of", "rows", "steps_of"]
+__all__ = ["Array", "Block", "Convert", "arrays", "cut", "element", "items", "items_of", "rows", "steps_of", "whole"]
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +64,11 @@ def element(block: Block, convert: Convert, lengths: Any = None) -> Element:  # 
     made = iter(convert(padded, [None] * len(padded)))
     leaves = [None if mask is None else next(made) for mask in masks]
     return Element(block.info, data, _engram.unflatten(block.structure, leaves))
+
+
+def whole(convert: Convert, native: _engram.Batch) -> Element:
+    """What a dataset yields of a batch of items."""
+    return element(items_of(native), convert, native.lengths)
 
 
 def items(block: Block) -> Iterator[Block]:

@@ -84,7 +84,7 @@ class Reading:
     def elements(self, convert: Convert) -> Generator[Element]:
         """Elements with the leaves that `convert` makes; items that it refuses are not used."""
         # Nothing is None without a glance.
-        return cast("Generator[Element]", self.now_and_then(partial(_made, convert), convert, None))
+        return cast("Generator[Element]", self.now_and_then(partial(blocks.whole, convert), convert, None))
 
     def now_and_then(
         self, make: Callable[[_engram.Batch], Element], convert: Convert, glance: float | None
@@ -166,6 +166,3 @@ class _Cutter:
         self.held = held
         return elements if first is _END else chain([cast("Element", first)], elements)
 
-
-def _made(convert: Convert, native: _engram.Batch) -> Element:
-    return blocks.element(blocks.items_of(native), convert, native.lengths)
