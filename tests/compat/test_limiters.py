@@ -1,10 +1,13 @@
+"""Rate limiters: their numbers, and what is refused."""
+
 import logging
 
 import numpy as np
 import pytest
-from engram.compat.reverb import rate_limiters
 from reverb_tables import table
 from support import raises
+
+from engram.compat.reverb import rate_limiters
 
 LARGEST = np.finfo(np.float64).max
 
@@ -91,10 +94,11 @@ def test_ratio_of_other_types(arguments, text):
 def test_a_range_that_may_wait_for_ever_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="engram.compat.reverb.rate_limiters"):
         rate_limiters.SampleToInsertRatio(1.0, 10, (-9.0, 2.0))
-    assert caplog.messages == [
+    text = (
         "The range of error_buffer ends at 2, below samples_per_insert * min_size_to_sample = 10: whoever inserts and "
         "samples in one thread may wait for ever."
-    ]
+    )
+    assert caplog.messages == [text]
 
 
 def test_the_base_class_is_checked():
@@ -123,9 +127,7 @@ def test_sizes_are_checked():
 def test_a_limiter_belongs_to_one_table():
     shared = rate_limiters.MinSize(1)
     first = table("first", rate_limiter=shared)
-    text = (
-        "the rate limiter of table 'second' belongs to table 'first' already; give each table a limiter of its own"
-    )
+    text = "the rate limiter of table 'second' belongs to table 'first' already; give each table a limiter of its own"
     with raises(ValueError, text):
         table("second", rate_limiter=shared)
     assert first.can_insert(1)  # and is as it was

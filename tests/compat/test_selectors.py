@@ -1,8 +1,11 @@
-import engram
+"""Selectors: their text, and what they are in the engine."""
+
 import pytest
+from support import raises
+
+import engram
 from engram import selectors as native
 from engram.compat.reverb import item_selectors, selectors
-from support import raises
 
 MADE = [
     (selectors.Fifo, "FifoSelector", native.Fifo()),

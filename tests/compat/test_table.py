@@ -1,15 +1,22 @@
-import collections
+"""Tables, with a server and without."""
+
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from engram.compat import reverb
-from engram.compat.reverb.server import TableExtensionBase
-from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec
 from reverb_tables import serving, table
 from support import raises
 
+from engram.compat import reverb
+from engram.compat.reverb.server import TableExtensionBase
+from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec
+
 SPEC = TensorSpec([2, None], np.float32, "x")
-Step = collections.namedtuple("Step", ["observation", "action"])
+
+
+class Step(NamedTuple):
+    observation: object
+    action: object
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def test_of_other_types(changes, text):
 
 def test_extensions_that_want_something_are_refused():
     class Idle(TableExtensionBase):
-        def build_internal_extensions(self, table_name):
+        def build_internal_extensions(self, table_name):  # noqa: ARG002
             return []
 
     class Busy(TableExtensionBase):
@@ -174,9 +181,7 @@ def test_a_table_whose_server_stopped_is_empty_and_free():
 
 def test_a_table_has_one_server_at_a_time():
     mine = table()
-    text = (
-        "table 't' belongs to a running server already; give each server tables of its own, such as table.replace()"
-    )
+    text = "table 't' belongs to a running server already; give each server tables of its own, such as table.replace()"
     with serving(mine) as (server, _):
         with raises(ValueError, text):
             reverb.Server([table("other"), mine], host="localhost")

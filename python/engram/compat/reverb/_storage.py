@@ -38,7 +38,7 @@ class Storage:
             raise
 
     def _opened(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
-        if fallback is not None and not _has_checkpoint(self.directory):
+        if not _has_checkpoint(self.directory) and fallback is not None:
             self._begin_with(fallback)
         described = []
         for table in tables:
