@@ -4,13 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import engram
 from engram.compat.reverb import _nest, _note
-from engram.compat.reverb._elements import Convert, Elements, check_signature, elements
+from engram.compat.reverb._elements import Convert, Elements, check_signature
 from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._reader import Fetching, blocks
+from engram.compat.reverb._reader import Fetching, read
 from engram.compat.reverb._tf_dataset import unpacked
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -173,7 +174,7 @@ def _read(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec])
             yield None
         elif signature is not _NONE:
             check_signature(table, wanted, signature, source.unsigned_axes)
-    yield from elements(source.convert, table, wanted, blocks(store, table, source.fetching))
+    yield from read(store, table, source.fetching, partial(source.convert, table, wanted))
 
 
 _NONE = object()

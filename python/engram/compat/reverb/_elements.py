@@ -1,21 +1,20 @@
 """What a dataset's elements are: whole trajectories, or one step of one after the other, checked against specs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb import _nest
-from engram.compat.reverb._reader import Block
+from engram.compat.reverb._reader import Block, MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
 
 __all__ = [
+    "Convert",
     "Elements",
-    "MismatchError",
     "Rows",
     "check_signature",
-    "elements",
     "sequences",
     "timesteps",
     "timesteps_of",
@@ -24,10 +23,6 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 Shape = tuple[int | None, ...] | None
-
-
-class MismatchError(ValueError):
-    """Items are not what was asked for."""
 
 
 class Rows(NamedTuple):
@@ -46,25 +41,6 @@ Elements = list[Rows]
 """Several elements: the five tensors of `SampleInfo`, then the data's."""
 
 Convert = Callable[[str, Sequence[TensorSpec], Block], Elements]
-
-
-def elements(
-    convert: Convert, table: str, specs: Sequence[TensorSpec], blocks: Iterator[Block | None]
-) -> Iterator[Elements | None]:
-    """Yields the elements of blocks of items, up to the first item that does not fit; None where a block is.
-
-    Raises:
-        MismatchError: An item does not fit.
-    """
-    for block in blocks:
-        if block is None:
-            yield None
-            continue
-        try:
-            yield convert(table, specs, block)
-        except MismatchError:
-            for item in block.items():
-                yield convert(table, specs, item)
 
 
 def trajectories(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:

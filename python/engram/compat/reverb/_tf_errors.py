@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from engram.compat.reverb._errors import translated
 from engram.compat.reverb._lazy import tensorflow
 from engram.errors import UnknownTableError
 
@@ -24,7 +25,16 @@ def guarded(function: Callable[[], Sequence[Any]], nothing: Sequence[Any]) -> li
     except (ValueError, TypeError) as error:
         return [np.int64(_INVALID), str(error).encode(), *nothing]
     except UnknownTableError as error:
-        return [np.int64(_NOT_FOUND), f"Priority table was not found: {error}".encode(), *nothing]
+        return [np.int64(_NOT_FOUND), _words(error).encode(), *nothing]
+
+
+def _words(error: UnknownTableError) -> str:
+    """What Reverb says of a table that is not there."""
+    try:
+        with translated():
+            raise error
+    except RuntimeError as told:
+        return str(told)
 
 
 def passed(kind: Any, text: Any, tensors: Sequence[Any]) -> list[Any]:  # noqa: ANN401, tensors
