@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from reverb_tables import serving, steps, table
+from compat_tables import serving, steps, table
 from support import raises
 
 from engram.compat import reverb

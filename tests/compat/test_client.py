@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from reverb_tables import serving, steps, table
+from compat_tables import serving, steps, table
 from support import Caller, raises, until
 
 import engram

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from reverb_tables import serving, steps, table
+from compat_tables import serving, steps, table
 from support import Caller, raises, run_python, until
 
 from engram.compat import reverb

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reverb_tables import table
+from compat_tables import table
 from support import raises
 
 from engram.compat.reverb import SampleInfo, _nest, _note, _signatures
@@ -243,7 +243,7 @@ def test_sample_info():
     assert SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
 
 
-@pytest.mark.tf
+@pytest.mark.frameworks
 def test_tensorflows_types():
     import tensorflow as tf  # noqa: PLC0415
     from tensorflow.python.framework import tensor_spec  # noqa: PLC0415
