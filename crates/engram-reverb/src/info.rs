@@ -16,15 +16,15 @@ pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     } = noted(table.options());
     let stats = &info.stats;
     pb::TableInfo {
-        sampler_options: Some(distribution(info.sampler)),
-        remover_options: Some(distribution(info.remover)),
-        max_size: count(info.max_size),
+        sampler_options: Some(distribution(info.options.sampler)),
+        remover_options: Some(distribution(info.options.remover)),
+        max_size: count(info.options.max_size),
         max_times_sampled: max_times_sampled
-            .unwrap_or_else(|| i32::try_from(info.max_times_sampled).unwrap_or(i32::MAX)),
+            .unwrap_or_else(|| i32::try_from(info.options.max_times_sampled).unwrap_or(i32::MAX)),
         rate_limiter_info: Some(limiter(&stats.limiter)),
         signature,
         current_size: count(stats.size),
-        name: info.name,
+        name: info.options.name.clone(),
         num_episodes: count(stats.num_episodes),
         num_deleted_episodes: count(stats.num_deleted_episodes),
         num_unique_samples: count(stats.num_unique_samples),
@@ -45,8 +45,8 @@ fn noted(options: &TableOptions) -> Noted {
         .unwrap_or_else(native)
 }
 
-fn note(_options: &TableOptions) -> Option<&str> {
-    None
+fn note(options: &TableOptions) -> Option<&str> {
+    options.note.as_deref()
 }
 
 fn distribution(kind: SelectorKind) -> pb::KeyDistributionOptions {
