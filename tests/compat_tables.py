@@ -2,7 +2,10 @@
 
 from contextlib import contextmanager
 
+import numpy as np
+
 from engram.compat import reverb
+from engram.compat.reverb.tensor_spec import TensorSpec
 
 
 def table(name="t", **changes):
@@ -29,3 +32,26 @@ def serving(*tables, **options):
 def steps(client, table="t", n=1):
     """The data of the first step of `n` items, as one sampled after the other."""
     return [item[0].data for item in client.sample(table, n)]
+
+
+SIGNATURE = {"a": TensorSpec([2], np.float32, "n"), "b": TensorSpec([], np.int64)}
+FITTING = {"b": 1, "a": np.zeros(2, np.float32)}
+"""A step that fits it."""
+
+
+@contextmanager
+def four_tables():
+    """A client of the tables `t`, `prioritized`, `signed` and `queue`."""
+    tables = (
+        table(),
+        table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
+        table("signed", signature=SIGNATURE),
+        table("queue", max_times_sampled=1),
+    )
+    with serving(*tables) as (_, client):
+        yield client
+
+
+def keys(client, name, n=1):
+    """The keys of `n` items, as one sampled after the other."""
+    return [item[0].info.key for item in client.sample(name, n)]
