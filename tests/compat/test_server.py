@@ -187,6 +187,22 @@ print(len(os.listdir(tempfile.tempdir)))
     assert list(tmp_path.iterdir()) == []  # nobody asked for a checkpoint
 
 
+def test_a_forked_child_leaves_all_to_its_parent(tmp_path):
+    code = f"""
+import os, sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from engram.compat import reverb
+server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+client = reverb.Client(f"localhost:{{server.port}}")
+client.insert([1], {{"q": 1.0}})
+print(os.path.exists(client.checkpoint()))
+"""
+    assert run_python(code) == "True\n"
+
+
 def test_other_threads_serve_meanwhile():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         writer = threading.Thread(target=lambda: [client.insert([n], {"q": 1.0}) for n in range(20)])

@@ -173,4 +173,5 @@ def _dtype(dtype: Any) -> np.dtype[Any]:  # noqa: ANN401, TensorFlow's too
         return np.dtype(object)
     if found.kind not in "?biufc" and (found.kind != "V" or found.names is not None or found.type is np.void):
         raise TypeError(f"the dtype {found} is not supported")
-    return found.newbyteorder("=")
+    ordered: np.dtype[Any] = found.newbyteorder("=")
+    return ordered
