@@ -149,6 +149,13 @@ def test_server_info(client):
         client.server_info(1.5)
 
 
+def test_a_table_that_came_later(client):
+    client.insert([1], {"t": 1.0})
+    client._store.create_table(engram.Table("later"))
+    client.insert([1], {"later": 1.0})
+    assert client.server_info()["later"].current_size == 1
+
+
 def test_server_info_in_time():
     with pytest.raises(DeadlineExceededError, match="ServerInfo call did not complete within provided timeout of 1s: "):
         reverb.Client("localhost:1").server_info(1)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import FITTING, four_tables, serving, steps
-from support import Caller, raises
+from support import Caller, raises, until
 
 from engram.compat import reverb
 
@@ -133,6 +133,18 @@ def test_what_is_not_taken_is_not_lost(client):
     assert client.server_info()["queue"].rate_limiter_info.sample_stats.completed == 1
     assert steps(client, "queue", 5) == [[n] for n in range(1, 6)]
     assert client.server_info()["queue"].current_size == 0
+
+
+def test_what_is_on_its_way_out_has_left():
+    mine = reverb.Table.queue("q", 5)
+    with serving(mine) as (_, client):
+        for n in range(2):
+            client.insert([n], {"q": 1.0})
+        samples = client.sample("q", 2)
+        assert next(samples)[0].data == [0]
+        until(lambda: mine.info.current_size == 0)  # the other has been fetched
+        samples.close()
+        assert client.server_info()["q"].current_size == 1
 
 
 def test_no_more_is_fetched_than_was_asked_for(client):

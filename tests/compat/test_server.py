@@ -49,14 +49,15 @@ def test_the_port_that_was_asked_for():
         assert server.port == port
 
 
-def test_a_used_port_is_refused():
+def test_a_used_port_is_refused(tmp_path):
     mine = table()
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(tmp_path)
     with serving(table()) as (server, _):
         with pytest.raises(ValueError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}: Address already in use"):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
         with pytest.raises(ValueError, match="Address already in use"):
-            reverb.Server([mine], port=server.port)
-    with serving(mine):  # it is nobody's
+            reverb.Server([mine], port=server.port, checkpointer=checkpointer)
+    with serving(mine, checkpointer=checkpointer):  # they are nobody's
         pass
 
 

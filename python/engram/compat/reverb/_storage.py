@@ -1,6 +1,5 @@
 """The store of a server: opened in the directory of its checkpoints."""
 
-import dataclasses
 import os
 import shutil
 import tempfile
@@ -9,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import engram
-from engram.compat.reverb import _note
 from engram.compat.reverb.platform.checkpointers_lib import Place
 from engram.compat.reverb.table import Table
 
@@ -44,12 +42,7 @@ class Storage:
                 self._begin_with(self.directory)
             elif fallback is not None:
                 self._begin_with(fallback)
-        described = []
-        for table in tables:
-            said = _note.decode(table._native.note)  # noqa: SLF001, this package's
-            note = _note.encode(said.max_times_sampled or 0, said.signature, self.directory)
-            described.append(dataclasses.replace(table._native, note=note))  # noqa: SLF001, this package's
-        store = self._open(described)
+        store = self._open([table._noted(self.directory) for table in tables])  # noqa: SLF001, this package's
         unknown = [name for name in store.tables if name not in {table.name for table in tables}]
         if unknown:
             store.close()  # without a checkpoint: the directory is as it was

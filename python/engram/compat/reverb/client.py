@@ -258,8 +258,6 @@ class Client:
             _key("updates", key): _arguments.number(f"updates[{key!r}]", priority)
             for key, priority in (updates or {}).items()
         }
-        for key in gone:
-            kept.pop(key, None)
         with translated():
             # First what may be refused, so that a refusal leaves all as it was.
             if kept or not gone:
