@@ -108,6 +108,12 @@ def test_columns_without_a_time_axis(client):
     assert [column.tolist() for column in whole.data] == [[0, 1, 2], 1]
 
 
+def test_items_of_engrams_own_writers(client):
+    client._store.insert({"b": (np.ones(2),), "a": np.arange(2)}, {"t": 1.0}, time_axis=True)
+    (item,) = client.sample("t")
+    assert [[column.tolist() for column in step.data] for step in item] == [[0, 1.0], [1, 1.0]]
+
+
 def test_info_is_of_plain_numbers(client):
     client.insert([1], {"prioritized": 3.0})
     client.insert([1], {"prioritized": 1.0})

@@ -200,9 +200,9 @@ class Client:
         with closing(self._drawn(table, count)) as batches:
             for batch in batches:
                 info = _info(batch)
-                columns = [column[0, ...] for column in batch.data]
+                columns = [column[0, ...] for column in _nest.flatten(batch.data)]
                 if emit_timesteps:
-                    steps = _split(columns, batch.squeezed)
+                    steps = _split(columns, _nest.flatten(batch.squeezed))
                     yield [ReplaySample(info, _nested(signature, step)) for step in steps]
                 else:
                     yield ReplaySample(info, _nested(signature, columns))
