@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import engram
-from engram.compat.reverb import _nest, _note
+from engram.compat.reverb import _arguments, _nest, _note
 from engram.compat.reverb._elements import Convert, Elements, check_signature
 from engram.compat.reverb._lazy import tensorflow
 from engram.compat.reverb._reader import Fetching, read
@@ -38,8 +38,9 @@ def checked_fetching(
 
     Raises:
         ValueError: One of the arguments is not allowed; the text says which.
+        TypeError: One is no integer.
     """
-    in_flight = max_in_flight_samples_per_worker
+    in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
     if in_flight < 1:
         raise ValueError(f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer")
     for name, value in (
@@ -47,9 +48,9 @@ def checked_fetching(
         ("max_samples_per_stream", max_samples_per_stream),
         ("max_samples", max_samples),
     ):
-        if value < 1 and value != -1:
+        if _arguments.integer(name, value) < 1 and value != -1:
             raise ValueError(f"{name} ({value}) must be a positive integer or -1")
-    if rate_limiter_timeout_ms < -1:
+    if _arguments.integer("rate_limiter_timeout_ms", rate_limiter_timeout_ms) < -1:
         raise ValueError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1")
     workers = max(1, num_workers_per_iterator)
     return Fetching(
