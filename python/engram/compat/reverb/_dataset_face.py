@@ -19,7 +19,7 @@ from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
 from engram.errors import ClosedError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Source", "begin", "checked_fetching", "from_table", "signature_of"]
+__all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def from_table(
         texts = [value.decode() for value in values]
         store = open_store(*texts)
         try:
-            yield from _read(store, texts[-1], source, wanted)
+            yield from read_table(store, texts[-1], source, wanted)
         finally:
             if owned:
                 store.close()
@@ -169,7 +169,8 @@ def from_table(
     tf.data.Dataset.__init__(dataset, variant)
 
 
-def _read(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
+def read_table(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
+    """Yields elements of a table, several at once, and None now and then while there are none."""
     for signature in _signature(store, table, returns=source.fetching.returns):
         if signature is None:
             yield None
