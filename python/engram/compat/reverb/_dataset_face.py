@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import engram
-from engram.compat.reverb import _nest, _note
+from engram.compat.reverb import _arguments, _nest, _note
 from engram.compat.reverb._elements import Convert, Elements, check_signature
 from engram.compat.reverb._lazy import tensorflow
 from engram.compat.reverb._reader import Fetching, read
@@ -19,7 +19,7 @@ from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
 from engram.errors import ClosedError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Source", "begin", "checked_fetching", "from_table", "signature_of"]
+__all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,8 +38,9 @@ def checked_fetching(
 
     Raises:
         ValueError: One of the arguments is not allowed; the text says which.
+        TypeError: One is no integer.
     """
-    in_flight = max_in_flight_samples_per_worker
+    in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
     if in_flight < 1:
         raise ValueError(f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer")
     for name, value in (
@@ -47,9 +48,9 @@ def checked_fetching(
         ("max_samples_per_stream", max_samples_per_stream),
         ("max_samples", max_samples),
     ):
-        if value < 1 and value != -1:
+        if _arguments.integer(name, value) < 1 and value != -1:
             raise ValueError(f"{name} ({value}) must be a positive integer or -1")
-    if rate_limiter_timeout_ms < -1:
+    if _arguments.integer("rate_limiter_timeout_ms", rate_limiter_timeout_ms) < -1:
         raise ValueError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1")
     workers = max(1, num_workers_per_iterator)
     return Fetching(
@@ -157,7 +158,7 @@ def from_table(
         texts = [value.decode() for value in values]
         store = open_store(*texts)
         try:
-            yield from _read(store, texts[-1], source, wanted)
+            yield from read_table(store, texts[-1], source, wanted)
         finally:
             if owned:
                 store.close()
@@ -168,7 +169,8 @@ def from_table(
     tf.data.Dataset.__init__(dataset, variant)
 
 
-def _read(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
+def read_table(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
+    """Yields elements of a table, several at once, and None now and then while there are none."""
     for signature in _signature(store, table, returns=source.fetching.returns):
         if signature is None:
             yield None

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy.typing as npt
 
 from engram import Dataset, _engram
-from engram.errors import ClosedError, SignatureError, UnavailableError
+from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Block", "Fetching", "MismatchError", "first_block", "read"]
+__all__ = ["Block", "Fetching", "MismatchError", "read"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,9 @@ class Block(NamedTuple):
         splits = [None] * len(columns) if batch.row_splits is None else _engram.flatten(batch.row_splits)[0]
         return cls(info, columns, splits, batch.squeezed)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
+        """B, of items."""
         return len(self.info[0])
 
 
@@ -73,11 +75,6 @@ class Fetching:
 
 _GLANCE = 0.2
 """Seconds after which a waiting reader says so: whoever wants to stop it can do so then."""
-
-
-def first_block(store: AnyStore, table: str) -> Block:
-    """One item, waiting until there is one."""
-    return Block.of(store.sample(table, 1)._native)  # noqa: SLF001, a batch's other half
 
 
 def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R]) -> Iterator[R | None]:
@@ -123,14 +120,14 @@ class _Reader:
     def stream(self) -> Iterator[Any]:
         """Yields what one stream gives."""
         ahead = self._fetching.ahead
-        bounds = [bound for bound in (self._left, self._fetching.per_stream) if bound is not None]
+        bound = min((each for each in (self._left, self._fetching.per_stream) if each is not None), default=None)
         dataset = Dataset(
             self._store,
             self._table,
             1 if self.one_by_one else max(1, ahead // 2),  # one half is in use while the other is being fetched
             at_least=1,
             prefetch=max(1, ahead - 1) if self.one_by_one else 1,
-            max_items=min(bounds, default=None),
+            max_items=bound,
             timeout=self._fetching.timeout,
         )
         total = 0
@@ -142,11 +139,27 @@ class _Reader:
                     if self._left is not None:
                         self._left -= self._count
                 yield each
-        self.is_done = self._left == 0 or total != min(bounds, default=None)
+        if total != bound:  # waited in vain
+            yield from self._last()
+        self.is_done = self.is_done or self._left == 0
+
+    def _last(self) -> Iterator[Any]:
+        """Asks for one item without waiting: on a stream it may be late only because it is far away."""
+        try:
+            batch = self._store.sample(self._table, 1, timeout=0)
+        except DeadlineExceededError:
+            self.is_done = True
+            return
+        self.one_by_one = True  # what does not fit is told, not asked for again
+        made = self._made(batch._native)  # noqa: SLF001, a batch's other half
+        self.one_by_one = False
+        if self._left is not None:
+            self._left -= 1
+        yield made
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
         block = Block.of(native)
-        self._count = len(block)
+        self._count = block.count
         return self._make(block)
 
     def rest(self, error: Exception) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from engram.compat.reverb import _note
 from engram.compat.reverb._elements import check_signature, timesteps
 from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._reader import Block, first_block
+from engram.compat.reverb._reader import Block, Fetching, read
 from engram.compat.reverb._tf_errors import called
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -79,14 +79,19 @@ class TFClient:
         return ReplaySample(SampleInfo(*tensors[:fields]), tf.nest.pack_sequence_as(data_dtypes, tensors[fields:]))
 
     def _first_step(self, table: str, wanted: Sequence[TensorSpec]) -> list[npt.NDArray[Any]]:
-        info = self._client._store.info().get(table)  # noqa: SLF001, the client's other half
+        store = self._client._store  # noqa: SLF001, the client's other half
+        info = store.info().get(table)
         signature = None if info is None else _note.decode(info.note).signature
-        block: Block = first_block(self._client._store, table)  # noqa: SLF001, the client's other half
-        rows = [row.values[0] for row in timesteps(table, wanted, block)]
-        if signature is not None:
-            step = rows[len(SampleInfo._fields) :]
-            check_signature(table, [TensorSpec(leaf.shape, leaf.dtype) for leaf in map(np.asarray, step)], signature)
-        return rows
+
+        def made(block: Block) -> list[npt.NDArray[Any]]:
+            rows = [row.values[0] for row in timesteps(table, wanted, block)]
+            if signature is not None:
+                step = map(np.asarray, rows[len(SampleInfo._fields) :])
+                check_signature(table, [TensorSpec(leaf.shape, leaf.dtype) for leaf in step], signature)
+            return rows
+
+        found = read(store, table, Fetching(ahead=1, max_items=1), made)
+        return next(each for each in found if each is not None)
 
     def insert(self, data: Sequence[Any], tables: Any, priorities: Any, name: str | None = None) -> Any:  # noqa: ANN401
         """Inserts one step, one item per table; waits until the tables have it.
