@@ -37,17 +37,24 @@ class Programs:
     """The process that runs programs for dm-reverb's client."""
 
     def __init__(self, python) -> None:
-        self._process = start(python, "programs.py")
-        self._answers = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._python = python
+        self._process = None
 
-    def _read(self):
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put("")
+    def _start(self):
+        self._process = start(self._python, "programs.py")
+        self._answers = queue.Queue()
+        threading.Thread(target=self._read, args=(self._process.stdout, self._answers), daemon=True).start()
+
+    @staticmethod
+    def _read(lines, answers):
+        for line in lines:
+            answers.put(line)
+        answers.put("")
 
     def run(self, name, address, seconds=60.0):
         """What a program returns."""
+        if self._process is None:
+            self._start()
         self._process.stdin.write(f"{name} {address}\n")
         self._process.stdin.flush()
         try:
@@ -62,8 +69,10 @@ class Programs:
 
     def stop(self):
         """Ends the process, whatever it does."""
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
 
 
 @pytest.fixture(scope="module")
