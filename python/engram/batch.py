@@ -87,6 +87,12 @@ class Batch:
         return len(self._native)
 
     @property
+    def squeezed(self) -> Any:  # noqa: ANN401, a nest like `data`
+        """The nest of `data` with a bool for each column: True where it has no time axis."""
+        structure = _engram.flatten(self.data)[2]
+        return _engram.unflatten(structure, self._native.squeezed)
+
+    @property
     def mask(self) -> Any:  # noqa: ANN401, a nest like `data`
         """The nest of `data` with bool `[B, T]` leaves: True where a padded column holds a step.
 

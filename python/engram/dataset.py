@@ -56,8 +56,10 @@ class Dataset(Generic[T]):
         table: str,
         batch_size: int,
         *,
+        at_least: int | None = None,
         prefetch: int = 2,
         max_batches: int | None = None,
+        max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
     ) -> None: ...
@@ -69,8 +71,10 @@ class Dataset(Generic[T]):
         table: str,
         batch_size: None = None,
         *,
+        at_least: int | None = None,
         prefetch: int = 2,
         max_batches: int | None = None,
+        max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
     ) -> None: ...
@@ -81,8 +85,10 @@ class Dataset(Generic[T]):
         table: str,
         batch_size: int | None = None,
         *,
+        at_least: int | None = None,
         prefetch: int = 2,
         max_batches: int | None = None,
+        max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
     ) -> None:
@@ -92,21 +98,27 @@ class Dataset(Generic[T]):
             store: Where the table is.
             table: Its name.
             batch_size: Items per batch, exactly; None iterates over single items (`Sample`).
+            at_least: A batch of so many items, up to `batch_size`, will do where more would have to be waited for;
+                None: batches are full.
             prefetch: Batches (or single items) kept ready.
             max_batches: Ends after so many; None: never.
+            max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
             timeout: Ends when the reader waited that many seconds in vain; None: never.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
         Raises:
-            InvalidArgumentError: `batch_size`, `prefetch` or `max_batches` is below 1, or `timeout`
-                below 0.
+            InvalidArgumentError: `batch_size`, `prefetch`, `max_batches` or `max_items` is below 1, `at_least` is not
+                1 to `batch_size`, or `timeout` is below 0.
         """
         _checks.one_of("`store`", store, AnyStore, "an engram.Store or an engram.Client")
         self._store = store
         self._table = table
         self._batch_size = batch_size if batch_size is None else _size(batch_size)
         self._prefetch = _checks.integer("`prefetch`", prefetch)
+        most = 1 if self._batch_size is None else self._batch_size
+        self._at_least = at_least if at_least is None else _checks.integer("`at_least`", at_least, high=most)
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
+        self._max_items = max_items if max_items is None else _checks.integer("`max_items`", max_items)
         self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
         self._open: list[_Reader] = []
@@ -115,7 +127,14 @@ class Dataset(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         times_closed = self._times_closed
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
-            self._table, self._batch_size, self._prefetch, self._max_batches, self._timeout, self._pad
+            self._table,
+            self._batch_size,
+            self._at_least,
+            self._prefetch,
+            self._max_batches,
+            self._max_items,
+            self._timeout,
+            self._pad,
         )
         reader = _Reader(stream)
         self._open.append(reader)

@@ -1,6 +1,11 @@
 """What a table tells about itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
+
+from engram import selectors
+from engram.selectors import Selector
 
 __all__ = ["Checkpoint", "TableInfo"]
 
@@ -44,6 +49,12 @@ class TableInfo:
         inserting_blocked: Why an insert would wait now, in words; None: it would not.
         sampling_blocked: Why a sample would wait now, in words; None: it would not.
         rate_limiter: Its kind, samples per insert, min size, min diff and max diff.
+        sampler: Chooses the items to sample.
+        remover: Chooses the items to remove when the table is full.
+        max_times_sampled: An item is removed after so many samples; None: never for that.
+        ttl: Seconds after which an item is removed; None: never for that.
+        signature: The nest of `ArraySpec` that items must match; None: any data.
+        note: Text kept with the table; None: none.
     """
 
     name: str
@@ -65,6 +76,18 @@ class TableInfo:
     inserting_blocked: str | None
     sampling_blocked: str | None
     rate_limiter: tuple[str, float, int, float, float]
+    sampler: Selector
+    remover: Selector
+    max_times_sampled: int | None
+    ttl: float | None
+    signature: Any
+    note: str | None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """What the engine tells of a table."""
+        chosen = {role: selectors.of_kind(*told[role]) for role in ("sampler", "remover")}
+        return cls(**{**told, **chosen})
 
     @property
     def samples_per_insert(self) -> float:

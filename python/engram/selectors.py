@@ -70,4 +70,12 @@ class MaxHeap:
     kind: ClassVar[str] = "max_heap"
 
 
+_SELECTORS = {kind.kind: kind for kind in (Uniform, Fifo, Lifo, MinHeap, MaxHeap)}
+
+
+def of_kind(kind: str, exponent: float | None) -> "Selector":
+    """The selector that the engine tells of."""
+    return _SELECTORS[kind]() if exponent is None else Prioritized(exponent)
+
+
 Selector: TypeAlias = Uniform | Fifo | Lifo | Prioritized | MinHeap | MaxHeap

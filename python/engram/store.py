@@ -81,7 +81,7 @@ class AnyStore:
         chunk_length: int | None = None,
         max_in_flight_items: int = 1_024,
         timeout: float | None = None,
-        compression: Literal["auto", "off"] = "auto",
+        compression: Literal["auto", "delta", "off"] = "auto",
     ) -> TrajectoryWriter:
         """A writer that makes items of any slices of its steps.
 
@@ -92,7 +92,8 @@ class AnyStore:
             max_in_flight_items: Items that may wait for their tables before an append waits too. While more
                 than 4 MiB are on their way to a server, appends are slowed down.
             timeout: Seconds that an append waits then; None: for ever, 0: not at all.
-            compression: `"auto"` compresses large columns where that pays, `"off"` never.
+            compression: `"auto"` compresses large columns where that pays, `"off"` never. `"delta"` compresses
+                integers as differences from step to step: images that change little.
         """
         return TrajectoryWriter(
             self,
@@ -110,7 +111,7 @@ class AnyStore:
         chunk_length: int | None = None,
         max_in_flight_items: int = 1_024,
         timeout: float | None = None,
-        compression: Literal["auto", "off"] = "auto",
+        compression: Literal["auto", "delta", "off"] = "auto",
     ) -> PatternWriter:
         """A writer that only takes steps: `patterns` make the items. Other arguments as in `writer`."""
         return PatternWriter(
@@ -130,7 +131,7 @@ class AnyStore:
         chunk_length: int | None = None,
         max_in_flight_items: int = 65_536,
         timeout: float | None = None,
-        compression: Literal["auto", "off"] = "auto",
+        compression: Literal["auto", "delta", "off"] = "auto",
     ) -> BatchedWriter:
         """A writer for `num_envs` environments that step together. Other arguments as in `writer`."""
         return BatchedWriter(
@@ -144,13 +145,21 @@ class AnyStore:
         )
 
     def sample(
-        self, table: str, n: int, *, timeout: float | None = None, partial: bool = False, pad: bool = False
+        self,
+        table: str,
+        n: int,
+        *,
+        at_least: int | None = None,
+        timeout: float | None = None,
+        partial: bool = False,
+        pad: bool = False,
     ) -> Batch:
         """Draws exactly `n` items with replacement, waiting until they can be had.
 
         Args:
             table: Name of the table.
             n: How many. They may be collected over several grants of the rate limiter.
+            at_least: So many, up to `n`, will do where more would have to be waited for; None: all `n`.
             timeout: Seconds to wait; None: for ever. When it is over, everything drawn goes back.
             partial: When the time is over, return what there is, if anything, instead.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
@@ -166,7 +175,14 @@ class AnyStore:
             UnknownTableError, ClosedError: As their descriptions say.
         """
         return Batch(
-            self._native.sample(table, _checks.integer("`n`", n, high=_checks.MAX_BATCH), timeout, partial, pad)
+            self._native.sample(
+                table,
+                _checks.integer("`n`", n, high=_checks.MAX_BATCH),
+                at_least if at_least is None else _checks.integer("`at_least`", at_least, high=n),
+                timeout,
+                partial,
+                pad,
+            )
         )
 
     @overload
@@ -229,7 +245,7 @@ class AnyStore:
 
     def info(self) -> dict[str, TableInfo]:
         """For every table: sizes, rates, and why inserts or samples would wait now."""
-        return {info["name"]: TableInfo(**info) for info in self._native.info()}
+        return {info["name"]: TableInfo.of(info) for info in self._native.info()}
 
     @property
     def tables(self) -> list[str]:

@@ -25,6 +25,7 @@ class Table:
         ttl: Seconds after which an item is removed; None: never for that.
         signature: A pytree of `ArraySpec` that every item's data must match; None: any data.
         seed: Seeds the sampler and the remover; None: derived from the store's seed.
+        note: Text kept with the table, for those who read its `info`; at most 1 MiB.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Table:
     ttl: float | None = None
     signature: object = field(default=None, hash=False)  # a pytree may be unhashable
     seed: int | None = None
+    note: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -70,6 +72,9 @@ class Table:
                 object.__setattr__(self, name, value)
         if self.ttl is not None:
             object.__setattr__(self, "ttl", _checks.positive(f"{about}`ttl`", self.ttl))
+
+        if self.note is not None:
+            _checks.text(f"{about}`note`", self.note)
 
         if self.rate_limiter.min_size > max_size:
             raise InvalidArgumentError(

@@ -234,6 +234,7 @@ class PatternWriter(_Writer):
                 table's signature; nothing of the step is kept.
             BackpressureError: Too many items wait for their tables, for the writer's timeout.
             DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
+            NeverServedError, ClosedError: An item was refused by its table. The step is in all the same.
         """
         self._native.append(step, partial_step=partial_step)
 

@@ -252,3 +252,10 @@ def test_one_by_one_they_do(open_store):
         store.insert(data, {"t": 1.0})
     first, second = engram.Dataset(store, "t", max_batches=2)
     assert (first.data["x"].item(), second.data[0].item()) == (1, 2.0)
+
+
+@pytest.mark.parametrize("lengths", [[2, 2], [2, 3]])
+def test_columns_without_a_time_axis_are_told(open_store, lengths):
+    store = lengths_table(open_store, lengths, a=-1, b=slice(None))
+    batch = store.sample("t", 2, timeout=10)
+    assert batch.squeezed == {"a": True, "b": False, "x": False}

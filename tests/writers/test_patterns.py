@@ -278,6 +278,28 @@ def test_a_refused_first_step_is_not_kept(open_store):
     assert all_of(store) == [[1, 2]]
 
 
+@pytest.mark.parametrize("clear", [True, False])
+def test_a_refused_first_step_of_a_later_episode_forgets_nothing(store, clear):
+    with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
+        writer.append({"x": np.int32(1)})
+        writer.end_episode(clear=clear)
+        for _ in range(2):
+            with pytest.raises(SignatureError, match="int32"):
+                writer.append({"x": np.float32(2)})
+        writer.append({"x": np.int32(3)})
+    assert all_of(store) == [[1], [3]]
+
+
+def test_a_refused_part_of_the_first_step_leaves_the_others(store):
+    with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
+        writer.append({"x": 1}, partial_step=True)
+        with pytest.raises(SignatureError):
+            writer.append({"y": object()})
+        writer.append({"y": 2})
+        assert writer.episode_steps == 1
+    assert store.sample("t", 1, timeout=0).data["x"].tolist() == [[1]]
+
+
 def test_a_refused_step_moves_no_columns(store):
     with store.pattern_writer([Pattern("t", lambda s: s["z"][-1])]) as writer:
         writer.append({"a": None, "z": 1.5})

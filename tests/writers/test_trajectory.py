@@ -382,7 +382,7 @@ def test_a_writer_is_freed_without_the_garbage_collector(store):
         ({"history": 0}, "`history` must be at least 1; got 0"),
         ({"chunk_length": 0}, "`chunk_length` must be at least 1; got 0"),
         ({"max_in_flight_items": 0}, "`max_in_flight_items` must be at least 1; got 0"),
-        ({"compression": "zip"}, 'compression is "zip"; it must be "auto" or "off"'),
+        ({"compression": "zip"}, 'compression is "zip"; it must be "auto", "delta" or "off"'),
     ],
 )
 def test_bad_options(store, options, text):

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use crate::aligned::{AlignedBytes, aligned};
-use crate::codec::{Codec, Compressor, decompress_lz4};
+use crate::codec::{Codec, Compressor, decompress_lz4, delta};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
@@ -159,6 +159,10 @@ impl Chunk {
         match extent.codec {
             Codec::Raw => out.copy_from_slice(self.stored(pinned, column)),
             Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
+            Codec::Delta => {
+                decompress_lz4(self.stored(pinned, column), &mut out)?;
+                delta::sum_up(&mut out, &self.schema.cells[column]);
+            }
         }
         Ok(out)
     }
@@ -210,6 +214,9 @@ pub struct ChunkBuilder {
     /// One per column; empty where no column holds strings.
     strings: Box<[StringColumn]>,
 }
+
+/// A column's bytes that are not as they came.
+type Stored = (Codec, Vec<u8>);
 
 /// A chunk's bytes.
 #[derive(Debug)]
@@ -407,11 +414,12 @@ impl ChunkBuilder {
     /// # Errors
     /// As [`Self::seal`].
     pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<Packed> {
-        let columns = self.schema.cells.len();
-        let packed: SmallVec<[Option<Vec<u8>>; 4]> = (0..columns)
-            .map(|column| match self.schema.cells[column].dtype {
-                DType::String => Some(self.strings[column].stored()),
-                _ => compressor.compress(column, self.column(column)),
+        let packed: SmallVec<[Option<Stored>; 4]> = (self.schema.cells.iter().enumerate())
+            .map(|(column, cell)| {
+                if cell.dtype == DType::String {
+                    return Some((Codec::Raw, self.strings[column].stored()));
+                }
+                compressor.compress(column, self.column(column), cell)
             })
             .collect();
         let as_is = packed.iter().all(Option::is_none)
@@ -419,19 +427,15 @@ impl ChunkBuilder {
         let mut extents = SmallVec::new();
         let mut offset = 0_usize;
         for (column, packed) in packed.iter().enumerate() {
-            let stored = packed.as_ref().map_or(self.column(column).len(), Vec::len);
+            let stored =
+                (packed.as_ref()).map_or(self.column(column).len(), |(_, packed)| packed.len());
             let narrow =
                 |n: usize| u32::try_from(n).map_err(|_| too_large(&self.schema, self.capacity));
-            let is_string = self.schema.cells[column].dtype == DType::String;
             extents.push(Extent {
                 offset: narrow(offset)?,
                 stored: narrow(stored)?,
                 rows: self.rows[column],
-                codec: if packed.is_some() && !is_string {
-                    Codec::Lz4
-                } else {
-                    Codec::Raw
-                },
+                codec: packed.as_ref().map_or(Codec::Raw, |(codec, _)| *codec),
             });
             offset += aligned(stored);
         }
@@ -440,7 +444,8 @@ impl ChunkBuilder {
         } else {
             let mut buffer = allocate(offset, self.capacity)?;
             for (column, packed) in packed.iter().enumerate() {
-                let bytes = packed.as_deref().unwrap_or_else(|| self.column(column));
+                let packed = packed.as_ref().map(|(_, packed)| &**packed);
+                let bytes = packed.unwrap_or_else(|| self.column(column));
                 let extent: &Extent = &extents[column];
                 let (column, rest) = buffer[extent.offset as usize..].split_at_mut(bytes.len());
                 column.copy_from_slice(bytes);

@@ -3,6 +3,9 @@
 use lz4::block;
 
 use crate::error::{Error, Result};
+use crate::schema::CellSpec;
+
+pub(crate) mod delta;
 
 /// How the bytes of one column were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +14,8 @@ pub enum Codec {
     Raw,
     /// One LZ4 block; the raw length follows from rows and cell size.
     Lz4,
+    /// The same of integers, each row but the first less the one before it, modulo 2 to their width.
+    Delta,
 }
 
 /// Most raw bytes of a block of LZ4.
@@ -22,6 +27,8 @@ pub enum Compression {
     /// Try large columns, keep what shrinks to 3/4 or less.
     #[default]
     Auto,
+    /// As `Auto`, integers of cells that are no scalars as differences from row to row.
+    Delta,
     /// Never.
     Off,
 }
@@ -49,8 +56,13 @@ impl Compressor {
         }
     }
 
-    /// Compressed bytes of `raw` when that pays.
-    pub fn compress(&mut self, column: usize, raw: &[u8]) -> Option<Vec<u8>> {
+    /// Compressed bytes of `raw`, rows of `cell`, when that pays.
+    pub fn compress(
+        &mut self,
+        column: usize,
+        raw: &[u8],
+        cell: &CellSpec,
+    ) -> Option<(Codec, Vec<u8>)> {
         if self.mode == Compression::Off || raw.len() < WORTH_TRYING {
             return None;
         }
@@ -63,10 +75,15 @@ impl Compressor {
         }
         // An output that does not pay does not fit, either.
         let mut packed = vec![0; raw.len() / 4 * 3];
+        let differences = (self.mode == Compression::Delta && !cell.shape.is_empty())
+            .then(|| delta::differences(raw, cell))
+            .flatten();
+        let codec = differences.as_ref().map_or(Codec::Lz4, |_| Codec::Delta);
+        let raw = differences.as_deref().unwrap_or(raw);
         if let Ok(len) = block::compress_to_buffer(raw, None, false, &mut packed) {
             packed.truncate(len);
             packed.shrink_to_fit();
-            return Some(packed);
+            return Some((codec, packed));
         }
         self.skip[column] = PAUSE;
         None
@@ -96,12 +113,20 @@ pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
+
+    fn bytes() -> CellSpec {
+        CellSpec {
+            dtype: DType::Uint8,
+            shape: [].into_iter().collect(),
+        }
+    }
 
     #[test]
     fn compresses_what_pays_and_rests_after_what_does_not() {
         let mut compressor = Compressor::new(Compression::Auto);
         let flat = vec![7_u8; 10_000];
-        let packed = compressor.compress(0, &flat).unwrap();
+        let packed = compressor.compress(0, &flat, &bytes()).unwrap().1;
         let mut out = vec![0; flat.len()];
         decompress_lz4(&packed, &mut out).unwrap();
         assert_eq!(out, flat);
@@ -115,18 +140,24 @@ mod tests {
         })
         .take(10_000)
         .collect();
-        assert_eq!(compressor.compress(1, &noise), None);
+        assert_eq!(compressor.compress(1, &noise, &bytes()), None);
         for _ in 0..PAUSE {
-            assert_eq!(compressor.compress(1, &flat), None);
+            assert_eq!(compressor.compress(1, &flat, &bytes()), None);
         }
-        assert!(compressor.compress(1, &flat).is_some());
-        assert_eq!(compressor.compress(0, &flat[..100]), None);
-        assert_eq!(Compressor::new(Compression::Off).compress(0, &flat), None);
+        assert!(compressor.compress(1, &flat, &bytes()).is_some());
+        assert_eq!(compressor.compress(0, &flat[..100], &bytes()), None);
+        assert_eq!(
+            Compressor::new(Compression::Off).compress(0, &flat, &bytes()),
+            None
+        );
     }
 
     #[test]
     fn damage_is_an_error() {
-        let packed = Compressor::default().compress(0, &[1; 5000]).unwrap();
+        let packed = Compressor::default()
+            .compress(0, &[1; 5000], &bytes())
+            .unwrap()
+            .1;
         let mut short = vec![0; 4999];
         assert!(decompress_lz4(&packed, &mut short).is_err());
         let mut long = vec![0; 5001];

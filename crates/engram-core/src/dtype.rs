@@ -51,6 +51,12 @@ impl DType {
         Self::String,
     ];
 
+    /// Whether it is one of the integers; bool is not.
+    #[must_use]
+    pub const fn is_integer(self) -> bool {
+        self as u8 >= Self::Int8 as u8 && self as u8 <= Self::Uint64 as u8
+    }
+
     /// Bytes of one element; 0 for strings, whose length varies.
     #[must_use]
     pub const fn size(self) -> usize {

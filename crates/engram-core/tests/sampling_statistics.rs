@@ -32,6 +32,7 @@ fn table(sampler: SelectorKind, seed: u64) -> TableState {
         limits: RateLimits::min_size(1),
         signature: None,
         seed,
+        note: None,
     };
     TableState::new(Arc::new(options), Arc::new(Volatile)).unwrap()
 }

@@ -1,29 +1,17 @@
 //! What a table tells about itself.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use engram_core::TableStats;
-use engram_core::selector::SelectorKind;
+use engram_core::{TableOptions, TableStats};
 
 /// Everything worth knowing about a table at one moment.
 #[derive(Clone, Debug)]
 pub struct TableInfo {
-    /// Its name.
-    pub name: String,
+    /// What it was made with; `stats` has the limits of now.
+    pub options: Arc<TableOptions>,
     /// Sizes and counters.
     pub stats: TableStats,
-    /// Most items.
-    pub max_size: u64,
-    /// Most bytes, if bounded.
-    pub max_bytes: Option<u64>,
-    /// Most samples per item; 0 for no limit.
-    pub max_times_sampled: u32,
-    /// Nanoseconds an item lives, if bounded.
-    pub ttl: Option<u64>,
-    /// How it samples.
-    pub sampler: SelectorKind,
-    /// How it removes.
-    pub remover: SelectorKind,
     /// Inserts per second over the last few seconds.
     pub inserts_per_s: f64,
     /// Samples per second over the last few seconds.

@@ -25,12 +25,41 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub struct StreamOptions {
     /// Items per batch.
     pub batch_size: usize,
+    /// A batch of so many will do where more would have to be waited for.
+    pub at_least: usize,
     /// Batches kept ready.
     pub prefetch: usize,
     /// Stop after so many batches.
     pub max_batches: Option<u64>,
+    /// Stop after so many items; the last batch may be smaller for it.
+    pub max_items: Option<u64>,
     /// What to do with items of different lengths.
     pub uneven: Uneven,
+}
+
+impl StreamOptions {
+    /// # Errors
+    /// [`Error::InvalidArgument`] where `at_least` is out of range.
+    pub fn check_least(&self) -> Result<()> {
+        if (1..=self.batch_size).contains(&self.at_least) {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!(
+            "at_least is {}; 1 to batch_size, {}, are allowed",
+            self.at_least, self.batch_size
+        )))
+    }
+
+    /// How many items to ask for next, and how many will do, where `items` have been asked for; none, at the end.
+    #[must_use]
+    pub fn next(&self, items: u64) -> (usize, usize) {
+        let left = self.max_items.map(|max| max.saturating_sub(items));
+        let left = left.map_or(usize::MAX, |left| {
+            usize::try_from(left).unwrap_or(usize::MAX)
+        });
+        let n = self.batch_size.min(left);
+        (n, self.at_least.min(n))
+    }
 }
 
 /// A gathered batch and what is known about its items.
@@ -97,7 +126,8 @@ impl Stream {
                 options.batch_size, options.prefetch
             )));
         }
-        table.check_sample(options.batch_size)?;
+        options.check_least()?;
+        table.check_sample(options.next(0).1)?;
         let shared = Arc::new(Shared {
             table,
             pool,
@@ -211,12 +241,12 @@ impl Shared {
 
     fn fetch(&self) -> Result<()> {
         let StreamOptions {
-            batch_size,
             prefetch,
             max_batches,
             uneven,
+            ..
         } = self.options;
-        let mut fetched = 0;
+        let (mut fetched, mut items) = (0, 0);
         while max_batches.is_none_or(|max| fetched < max) {
             let mut ready = self.ready.lock();
             while ready.batches.len() >= prefetch && !self.stopped() {
@@ -226,7 +256,11 @@ impl Shared {
             if self.stopped() {
                 return Ok(());
             }
-            let mut ticket = self.table.sample(batch_size, true)?;
+            let (n, at_least) = self.options.next(items);
+            if n == 0 {
+                return Ok(());
+            }
+            let mut ticket = self.table.sample_some(n, at_least, true)?;
             let mut patience = Patience {
                 deadline: None,
                 interrupted: &mut || self.stopped(),
@@ -235,6 +269,7 @@ impl Shared {
                 Waited::Served(sample) => sample?,
                 Waited::Late | Waited::Interrupted => return Ok(()),
             };
+            items += sample.draws.len() as u64;
             let columns = gather(&sample.draws, uneven, &self.pool)?;
             let Some(lease) = sample.lease else {
                 return Ok(());

@@ -215,10 +215,28 @@ impl Table {
     /// # Errors
     /// [`Error::NeverServed`] when no waiting would help; [`Error::Closed`].
     pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
+        self.sample_some(n, n, leased)
+    }
+
+    /// Samples up to `n` items, waiting only until there are `at_least` so many.
+    ///
+    /// # Errors
+    /// As [`Self::sample`]; [`Error::InvalidArgument`] unless `at_least` is 1 to `n`.
+    pub fn sample_some(
+        self: &Arc<Self>,
+        n: usize,
+        at_least: usize,
+        leased: bool,
+    ) -> Result<SampleTicket> {
+        if at_least > n || (at_least == 0 && n > 0) {
+            return Err(Error::InvalidArgument(format!(
+                "at least {at_least} of {n} samples; 1 to {n} are allowed"
+            )));
+        }
         let mut direct = Vec::with_capacity(n.min(PREPARED));
         let id = self.change(|shared, aside, _| {
             shared.check_open()?;
-            shared.state.check_sample(n)?;
+            shared.state.check_sample(at_least)?;
             if shared.samples.is_empty() && shared.state.can_draw_at_once(n) {
                 let drawn = shared.state.draw(n, leased, &mut direct, &mut aside.trash);
                 shared.meter.samples += drawn as u64;
@@ -229,6 +247,7 @@ impl Table {
                 id,
                 SampleWait {
                     n,
+                    at_least,
                     draws: std::mem::take(&mut direct),
                     waker: None,
                 },
@@ -352,13 +371,7 @@ impl Table {
                 })
             });
             TableInfo {
-                name: name.clone(),
-                max_size: self.options.max_size,
-                max_bytes: self.options.max_bytes,
-                max_times_sampled: self.options.max_times_sampled,
-                ttl: self.options.ttl,
-                sampler: self.options.sampler,
-                remover: self.options.remover,
+                options: Arc::clone(&self.options),
                 inserts_per_s,
                 samples_per_s,
                 waiting_inserts: shared.inserts.len(),

@@ -17,6 +17,7 @@ pub(crate) struct Batch {
     data: Py<PyAny>,
     row_splits: Option<Py<PyAny>>,
     lengths: Option<Py<PyAny>>,
+    squeezed: Vec<bool>,
     facts: Vec<Fact>,
 }
 
@@ -30,6 +31,9 @@ impl Batch {
     ) -> PyResult<Self> {
         let structure = Structure::parse(py, &columns.layout.structure)?;
         let items = facts.len();
+        let squeezed = (columns.columns.iter())
+            .map(|column| matches!(column.time, Time::Squeezed))
+            .collect();
         let mut arrays = Vec::with_capacity(columns.columns.len());
         let mut splits = Vec::new();
         let mut lengths = Vec::new();
@@ -70,6 +74,7 @@ impl Batch {
             row_splits: nest(splits)?,
             lengths: nest(lengths)?,
             data: structure.unflatten(py, arrays)?.unbind(),
+            squeezed,
             facts,
         })
     }
@@ -118,6 +123,12 @@ impl Batch {
     #[getter]
     fn lengths(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.lengths.as_ref().map(|lengths| lengths.clone_ref(py))
+    }
+
+    /// One per column: whether it has no time axis.
+    #[getter]
+    fn squeezed(&self) -> Vec<bool> {
+        self.squeezed.clone()
     }
 
     fn __len__(&self) -> usize {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engram_core::{ColumnSpec, DType, RateLimits, SelectorKind, Signature, TableOptions};
 use numpy::PyArrayDescr;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::dtypes;
 use crate::errors;
@@ -23,6 +24,7 @@ pub(crate) struct TableConfig<'py> {
     ttl: Option<f64>,
     signature: Option<Bound<'py, PyAny>>,
     seed: Option<u64>,
+    note: Option<String>,
 }
 
 /// One of `engram.rate_limiters`.
@@ -85,6 +87,7 @@ impl TableConfig<'_> {
             limits: self.rate_limiter.into(),
             signature: signature.map(Arc::new),
             seed: self.seed.unwrap_or(default_seed),
+            note: self.note.map(Into::into),
         })
     }
 }
@@ -107,6 +110,32 @@ fn selector(selector: &Bound<'_, PyAny>) -> PyResult<SelectorKind> {
             ));
         }
     })
+}
+
+/// The kind of a selector, and its exponent if it has one.
+pub(crate) fn selector_out(selector: SelectorKind) -> (&'static str, Option<f64>) {
+    match selector {
+        SelectorKind::Fifo => ("fifo", None),
+        SelectorKind::Lifo => ("lifo", None),
+        SelectorKind::Uniform => ("uniform", None),
+        SelectorKind::MinHeap => ("min_heap", None),
+        SelectorKind::MaxHeap => ("max_heap", None),
+        SelectorKind::Prioritized { exponent } => ("prioritized", Some(exponent)),
+    }
+}
+
+/// The nest of `ArraySpec` that a signature stands for.
+pub(crate) fn signature_out<'py>(
+    py: Python<'py>,
+    signature: &Signature,
+) -> PyResult<Bound<'py, PyAny>> {
+    let spec = py.import("engram.specs")?.getattr("ArraySpec")?;
+    let leaf = |column: &ColumnSpec| {
+        let shape = PyTuple::new(py, column.shape.iter())?;
+        spec.call1((shape, column.dtype.name()))
+    };
+    let leaves = signature.columns.iter().map(leaf);
+    Structure::parse(py, &signature.structure)?.unflatten(py, leaves.collect::<PyResult<_>>()?)
 }
 
 /// A nest of objects with `shape` and `dtype`.

@@ -101,7 +101,7 @@ impl Inserter {
             .zip(&taken)
             .filter(|(_, taken)| !**taken)
             .filter_map(|(name, _)| {
-                let info = infos.iter().find(|info| info.name == *name)?;
+                let info = infos.iter().find(|info| info.options.name == *name)?;
                 info.inserting_blocked
                     .as_ref()
                     .map(|why| format!("; {why}"))

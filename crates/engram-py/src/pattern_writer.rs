@@ -36,6 +36,8 @@ struct Inner {
     options: WriterOptions,
     /// How many patterns there are.
     declared: usize,
+    /// It has taken a step, or a part of one.
+    begun: bool,
 }
 
 impl Inner {
@@ -136,6 +138,7 @@ impl PatternWriter {
             checked: None,
             options,
             declared: patterns,
+            begun: false,
         };
         Ok(Self {
             home: Home::new("writer", inner),
@@ -175,11 +178,12 @@ impl PatternWriter {
             .finish(&mut inner.recorder, partial_step, &appended, py, ready);
         if let Err(error) = finished {
             // A writer that never took a step is as good as new: its next one decides.
-            if inner.recorder.referable().is_empty() && inner.recorder.pending_items() == 0 {
+            if !inner.begun {
                 inner.begin_anew(py)?;
             }
             return Err(error);
         }
+        inner.begun = true;
         inner.apply(py, false)
     }
 

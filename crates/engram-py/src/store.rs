@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::batch::Batch;
-use crate::config::{LimiterConfig, TableConfig};
+use crate::config::{LimiterConfig, TableConfig, selector_out, signature_out};
 use crate::door::{Home, Timeout, enter, wait_for};
 use crate::durable::{opening_of, storage_of, told};
 use crate::errors;
@@ -257,12 +257,17 @@ impl Store {
         self.tables(py)?.ask(py, names, Client::tables)
     }
 
-    #[pyo3(signature = (table, n, timeout, partial, pad))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one per argument of Store.sample"
+    )]
+    #[pyo3(signature = (table, n, at_least, timeout, partial, pad))]
     fn sample(
         &self,
         py: Python<'_>,
         table: &str,
         n: usize,
+        at_least: Option<usize>,
         timeout: Option<f64>,
         partial: bool,
         pad: bool,
@@ -270,11 +275,15 @@ impl Store {
         let timeout = Timeout::new(py, timeout)?;
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
         match self.tables(py)? {
-            Tables::Here(engine) => sample_here(py, &engine, table, n, timeout, partial, uneven),
+            Tables::Here(engine) => {
+                let n = (n, at_least.unwrap_or(n));
+                sample_here(py, &engine, table, n, timeout, partial, uneven)
+            }
             Tables::There(link) => {
                 let ask = Ask {
                     table: table.into(),
                     n: u32::try_from(n).unwrap_or(u32::MAX),
+                    at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
                     timeout: timeout.duration(),
                     partial,
                     pad,
@@ -289,24 +298,29 @@ impl Store {
         clippy::too_many_arguments,
         reason = "one per keyword of engram.Dataset"
     )]
-    #[pyo3(signature = (table, batch_size, prefetch, max_batches, timeout, pad))]
+    #[pyo3(signature = (table, batch_size, at_least, prefetch, max_batches, max_items, timeout, pad))]
     fn stream(
         &self,
         py: Python<'_>,
         table: &str,
         batch_size: Option<usize>,
+        at_least: Option<usize>,
         prefetch: usize,
         max_batches: Option<u64>,
+        max_items: Option<u64>,
         timeout: Option<f64>,
         pad: bool,
     ) -> PyResult<PyStream> {
         let tables = self.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
+        let most = batch_size.unwrap_or(1);
         let options = StreamOptions {
-            batch_size: batch_size.unwrap_or(1),
+            batch_size: most,
+            at_least: at_least.unwrap_or(most),
             prefetch,
             max_batches,
+            max_items,
             uneven,
         };
         let stream = match &tables {
@@ -437,7 +451,7 @@ fn sample_here(
     py: Python<'_>,
     engine: &Engine,
     table: &str,
-    n: usize,
+    (n, at_least): (usize, usize),
     timeout: Timeout,
     partial: bool,
     uneven: Uneven,
@@ -447,7 +461,7 @@ fn sample_here(
     let mut ticket = enter(py, || {
         let table = engine.table(table)?;
         let leased = table.options().max_times_sampled > 0;
-        table.sample(n, leased)
+        table.sample_some(n, at_least, leased)
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
@@ -498,11 +512,12 @@ fn describe<'py>(
     let stats = &info.stats;
     let limiter = &stats.limiter;
     let dict = PyDict::new(py);
-    dict.set_item("name", &info.name)?;
+    let options = &info.options;
+    dict.set_item("name", &options.name)?;
     dict.set_item("size", stats.size)?;
-    dict.set_item("max_size", info.max_size)?;
+    dict.set_item("max_size", options.max_size)?;
     dict.set_item("bytes", stats.bytes)?;
-    dict.set_item("max_bytes", info.max_bytes)?;
+    dict.set_item("max_bytes", options.max_bytes)?;
     dict.set_item("leased_out", stats.hidden)?;
     dict.set_item("num_episodes", stats.num_episodes)?;
     dict.set_item("num_deleted_episodes", stats.num_deleted_episodes)?;
@@ -520,6 +535,16 @@ fn describe<'py>(
         None => why.clone(),
     });
     dict.set_item("sampling_blocked", sampling)?;
+    dict.set_item("sampler", selector_out(options.sampler))?;
+    dict.set_item("remover", selector_out(options.remover))?;
+    let times = options.max_times_sampled;
+    dict.set_item("max_times_sampled", (times > 0).then_some(times))?;
+    let ttl = options.ttl.map(Duration::from_nanos);
+    dict.set_item("ttl", ttl.map(|ttl| ttl.as_secs_f64()))?;
+    let signature = options.signature.as_deref();
+    let signature = signature.map(|signature| signature_out(py, signature));
+    dict.set_item("signature", signature.transpose()?)?;
+    dict.set_item("note", options.note.as_deref())?;
     let limits = &limiter.limits;
     dict.set_item(
         "rate_limiter",

@@ -47,9 +47,11 @@ pub(crate) fn options(
 ) -> PyResult<WriterOptions> {
     let compression = match compression {
         "auto" => Compression::Auto,
+        "delta" => Compression::Delta,
         "off" => Compression::Off,
         other => {
-            let text = format!("compression is {other:?}; it must be \"auto\" or \"off\"");
+            let text =
+                format!("compression is {other:?}; it must be \"auto\", \"delta\" or \"off\"");
             return Err(errors::invalid(py, text));
         }
     };

@@ -33,3 +33,4 @@ const MAX_AXES: usize = 64;
 /// How an extent's bytes are written.
 pub(crate) const RAW: u32 = 0;
 pub(crate) const LZ4: u32 = 1;
+pub(crate) const DELTA: u32 = 2;

@@ -127,7 +127,9 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
     if cell.dtype == DType::String {
         let least = 4 * (u64::from(rows) + 1);
         return match codec {
-            Codec::Lz4 => Err("is of compressed strings; strings are stored raw".into()),
+            Codec::Lz4 | Codec::Delta => {
+                Err("is of compressed strings; strings are stored raw".into())
+            }
             Codec::Raw if stored < least => Err(format!(
                 "has {stored} bytes for {rows} rows of strings; their offsets alone take {least}"
             )),
@@ -135,19 +137,24 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
         };
     }
     let raw = u64::from(rows).saturating_mul(bytes as u64);
+    if codec == Codec::Delta && !cell.dtype.is_integer() {
+        return Err(format!(
+            "is of differences of {cell}; only integers have them"
+        ));
+    }
     match codec {
         Codec::Raw if stored != raw => Err(format!(
             "has {stored} bytes for {rows} rows of {cell}; they take {raw}"
         )),
-        Codec::Lz4 if raw > MAX_LZ4 as u64 => Err(format!(
+        Codec::Lz4 | Codec::Delta if raw > MAX_LZ4 as u64 => Err(format!(
             "has {raw} raw bytes in one LZ4 block; a block holds at most {MAX_LZ4}, larger columns \
              are stored raw"
         )),
-        Codec::Lz4 if raw > most_raw(stored) => Err(format!(
+        Codec::Lz4 | Codec::Delta if raw > most_raw(stored) => Err(format!(
             "has {stored} compressed bytes for {raw} raw ones; so many hold at most {}",
             most_raw(stored)
         )),
-        Codec::Raw | Codec::Lz4 => Ok(raw),
+        Codec::Raw | Codec::Lz4 | Codec::Delta => Ok(raw),
     }
 }
 

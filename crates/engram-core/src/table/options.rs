@@ -32,7 +32,12 @@ pub struct TableOptions {
     pub signature: Option<Arc<Signature>>,
     /// Seed of the table's random choices.
     pub seed: u64,
+    /// Text kept with the table for whoever made it; nothing here reads it.
+    pub note: Option<Arc<str>>,
 }
+
+/// Bytes that a note may have.
+const MAX_NOTE: usize = 1 << 20;
 
 impl TableOptions {
     /// Checks that a table can be made of these.
@@ -59,6 +64,12 @@ impl TableOptions {
         }
         if self.ttl == Some(0) {
             return invalid(format!("ttl of table `{name}` is 0; it must be above 0"));
+        }
+        if let Some(note) = self.note.as_ref().filter(|note| note.len() > MAX_NOTE) {
+            let len = note.len();
+            return invalid(format!(
+                "note of table `{name}` has {len} bytes; at most {MAX_NOTE} are allowed"
+            ));
         }
         self.sampler.check(name)?;
         self.remover.check(name)?;

@@ -132,6 +132,7 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
                 limits: limits(which),
                 signature: None,
                 seed,
+                note: None,
             },
         )
 }
@@ -580,5 +581,6 @@ fn options_of_a_queue() -> TableOptions {
         limits: RateLimits::queue(6),
         signature: None,
         seed: 0,
+        note: None,
     }
 }

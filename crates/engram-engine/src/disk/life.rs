@@ -75,6 +75,7 @@ fn options(id: u64) -> TableOptions {
         limits: RateLimits::min_size(1),
         signature: None,
         seed: id,
+        note: None,
     }
 }
 

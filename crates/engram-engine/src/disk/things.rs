@@ -197,6 +197,7 @@ pub(crate) fn put_chunk(body: &mut Vec<u8>, chunk: &Chunk, serial: u64, schema: 
         body.put_u8(match extent.codec {
             Codec::Raw => 0,
             Codec::Lz4 => 1,
+            Codec::Delta => 2,
         });
     }
 }
@@ -322,7 +323,14 @@ impl Known {
                 offset: take.u32()?,
                 stored: take.u32()?,
                 rows: take.u32()?,
-                codec: if take.bool()? { Codec::Lz4 } else { Codec::Raw },
+                codec: match take.u8()? {
+                    0 => Codec::Raw,
+                    1 => Codec::Lz4,
+                    2 => Codec::Delta,
+                    other => {
+                        return Damage::new(format!("a codec has code {other}; 0 to 2 are known"));
+                    }
+                },
             })
         })?;
         Ok(ChunkFacts {
@@ -494,7 +502,9 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
     put_selector(body, options.sampler);
     put_selector(body, options.remover);
     put_limits(body, &options.limits);
-    body.put_maybe(options.signature.as_ref(), |body, signature| {
+    let given = (options.signature.is_some(), options.note.is_some());
+    body.put_u8(u8::from(given.0) | u8::from(given.1) << 1);
+    if let Some(signature) = &options.signature {
         body.put_text(&signature.structure);
         body.put_len(signature.columns.len());
         for column in &signature.columns {
@@ -505,12 +515,15 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
                 body.put_maybe(*axis, |body, axis| body.put_u64(axis as u64));
             }
         }
-    });
+    }
+    if let Some(note) = &options.note {
+        body.put_text(note);
+    }
     body.put_u64(options.seed);
 }
 
 pub(crate) fn options_in(take: &mut Take<'_>) -> Result<TableOptions, Damage> {
-    Ok(TableOptions {
+    let mut options = TableOptions {
         name: take.text()?.into(),
         max_size: take.u64()?,
         max_bytes: take.maybe(Take::u64)?,
@@ -519,9 +532,24 @@ pub(crate) fn options_in(take: &mut Take<'_>) -> Result<TableOptions, Damage> {
         sampler: selector_in(take)?,
         remover: selector_in(take)?,
         limits: limits_in(take)?,
-        signature: take.maybe(signature_in)?.map(Arc::new),
-        seed: take.u64()?,
-    })
+        signature: None,
+        seed: 0,
+        note: None,
+    };
+    let given = take.u8()?;
+    if given > 3 {
+        return Damage::new(format!(
+            "a table has {given} where 0 to 3 says what follows"
+        ));
+    }
+    if given & 1 != 0 {
+        options.signature = Some(Arc::new(signature_in(take)?));
+    }
+    if given & 2 != 0 {
+        options.note = Some(take.text()?.into());
+    }
+    options.seed = take.u64()?;
+    Ok(options)
 }
 
 fn signature_in(take: &mut Take<'_>) -> Result<Signature, Damage> {

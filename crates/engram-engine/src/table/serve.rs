@@ -51,9 +51,19 @@ impl From<Session> for Numbers {
 
 #[derive(Debug)]
 pub(super) struct SampleWait {
+    /// Most of them.
     pub(super) n: usize,
+    /// As soon as there are so many, they will do.
+    pub(super) at_least: usize,
     pub(super) draws: Vec<Draw>,
     pub(super) waker: Option<Waker>,
+}
+
+impl SampleWait {
+    /// Whether it has what it waits for.
+    pub(super) fn is_served(&self) -> bool {
+        self.draws.len() >= self.at_least
+    }
 }
 
 /// What is left to do once the lock is released.
@@ -144,7 +154,7 @@ impl Shared {
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
-                if wait.draws.len() == wait.n {
+                if wait.is_served() {
                     aside.wakers.extend(wait.waker.take());
                     waiting = self.first_unserved_sample();
                 }
@@ -213,7 +223,7 @@ impl Shared {
     fn first_unserved_sample(&self) -> Option<u64> {
         self.samples
             .iter()
-            .find(|(_, wait)| wait.draws.len() < wait.n)
+            .find(|(_, wait)| !wait.is_served())
             .map(|(id, _)| *id)
     }
 }

@@ -4,6 +4,7 @@ use std::task::Waker;
 
 use engram_core::{Draw, Lsn, Result};
 
+use crate::table::serve::SampleWait;
 use crate::table::{FINISH, GIVE_BACK, Table};
 
 /// How a ticket stands.
@@ -54,7 +55,7 @@ impl Table {
             let Some(wait) = shared.samples.get_mut(&id) else {
                 return Ok(Progress::Done(Vec::new()));
             };
-            if wait.draws.len() < wait.n {
+            if !wait.is_served() {
                 wait.waker = Some(waker.clone());
                 return shared.check_open().map(|()| Progress::Waiting);
             }
@@ -80,7 +81,7 @@ impl Table {
     pub(crate) fn withdraw_sample(&self, id: u64, leased: bool) -> Result<Vec<Draw>, usize> {
         let complete = self.change(|shared, aside, _| {
             let wait = shared.samples.get(&id);
-            let complete = wait.is_some_and(|wait| wait.draws.len() == wait.n);
+            let complete = wait.is_some_and(SampleWait::is_served);
             complete.then(|| shared.finish_sample(id, leased, aside))
         });
         if let Some(draws) = complete {

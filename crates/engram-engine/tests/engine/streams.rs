@@ -15,8 +15,10 @@ use crate::support::{SECOND, dropped, engine, item, items, put, queue, served, t
 fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>) -> Stream {
     let options = StreamOptions {
         batch_size,
+        at_least: batch_size,
         prefetch,
         max_batches: max,
+        max_items: None,
         uneven: Uneven::Ragged,
     };
     Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
@@ -197,8 +199,10 @@ fn a_reader_learns_why_nothing_more_comes() {
 
     let options = StreamOptions {
         batch_size: 5,
+        at_least: 5,
         prefetch: 1,
         max_batches: None,
+        max_items: None,
         uneven: Uneven::Ragged,
     };
     let small = crate::support::table(queue("small", 4));

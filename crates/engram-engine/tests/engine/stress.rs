@@ -57,8 +57,10 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
         5 => {
             let options = StreamOptions {
                 batch_size: n,
+                at_least: n,
                 prefetch: 2,
                 max_batches: Some(4),
+                max_items: None,
                 uneven: Uneven::Ragged,
             };
             let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
@@ -86,7 +88,11 @@ fn check(table: &Arc<Table>, at_rest: bool) {
     let stats = &info.stats;
     assert_eq!(stats.limiter.inserts - stats.limiter.deletes, stats.size);
     assert!(stats.hidden <= stats.size && stats.num_episodes <= stats.size);
-    assert!(stats.size <= info.max_size + 1, "{} items", stats.size);
+    assert!(
+        stats.size <= info.options.max_size + 1,
+        "{} items",
+        stats.size
+    );
     if !at_rest {
         return;
     }

@@ -70,6 +70,7 @@ pub(crate) fn fifo(name: &str) -> TableOptions {
         limits: RateLimits::min_size(1),
         signature: None,
         seed: 7,
+        note: None,
     }
 }
 

@@ -54,6 +54,7 @@ impl Waiting {
         let Ask {
             table,
             n,
+            at_least,
             partial,
             pad,
             leased,
@@ -74,6 +75,7 @@ impl Waiting {
             partial,
             pad,
             leased,
+            at_least,
         }
     }
 
@@ -277,6 +279,7 @@ mod tests {
         let ask = Ask {
             table: "t".into(),
             n: 1,
+            at_least: 1,
             timeout: None,
             partial: false,
             pad: false,

@@ -163,7 +163,7 @@ impl RemoteOutbox {
         let why = match wait(&mut infos, &mut patience) {
             Waited::Served(Ok(infos)) => infos
                 .into_iter()
-                .find(|info| info.name == *name)
+                .find(|info| info.options.name == *name)
                 .and_then(|info| info.inserting_blocked),
             Waited::Served(Err(error)) => Some(error.to_string()),
             _ => None,

@@ -42,6 +42,8 @@ pub struct Ask {
     pub table: String,
     /// How many items.
     pub n: u32,
+    /// As soon as there are so many, they will do.
+    pub at_least: u32,
     /// How long the server may wait for them.
     pub timeout: Option<Duration>,
     /// Then, what there is will do.

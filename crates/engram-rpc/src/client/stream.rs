@@ -42,7 +42,10 @@ pub struct RemoteStream {
     table: String,
     options: StreamOptions,
     asked: u64,
-    ahead: VecDeque<AskTicket>,
+    /// Items that were asked for, without those that batches which have come lacked.
+    items: u64,
+    /// Asks under way, and for how many items each is.
+    ahead: VecDeque<(usize, AskTicket)>,
     /// The newest batch that a reader asked for.
     last: Option<RemoteLease>,
 }
@@ -59,12 +62,14 @@ impl RemoteStream {
                 options.batch_size, options.prefetch
             )));
         }
+        options.check_least()?;
         let mut stream = Self {
             asks: Some(asks),
             task: Some(task),
             table,
             options,
             asked: 0,
+            items: 0,
             ahead: VecDeque::new(),
             last: None,
         };
@@ -75,22 +80,29 @@ impl RemoteStream {
     fn ask_ahead(&mut self) {
         let Some(asks) = &self.asks else { return };
         let StreamOptions {
-            batch_size,
             prefetch,
             max_batches,
             uneven,
+            ..
         } = self.options;
         while self.ahead.len() < prefetch.min(MOST_AHEAD)
             && max_batches.is_none_or(|max| self.asked < max)
         {
-            self.ahead.push_back(asks.ask(Ask {
+            let (n, at_least) = self.options.next(self.items);
+            if n == 0 {
+                return;
+            }
+            let ticket = asks.ask(Ask {
                 table: self.table.clone(),
-                n: u32::try_from(batch_size).unwrap_or(u32::MAX),
+                n: u32::try_from(n).unwrap_or(u32::MAX),
+                at_least: u32::try_from(at_least).unwrap_or(u32::MAX),
                 timeout: None,
                 partial: false,
                 pad: uneven == Uneven::Pad,
                 leased: true,
-            }));
+            });
+            self.ahead.push_back((n, ticket));
+            self.items += n as u64;
             self.asked += 1;
         }
     }
@@ -103,13 +115,16 @@ impl RemoteStream {
         if let Some(lease) = self.last.take() {
             lease.acknowledge();
         }
-        let Some(ticket) = self.ahead.front_mut() else {
+        let Some((n, ticket)) = self.ahead.front_mut() else {
             return Ok(RemoteNext::End);
         };
         match wait(ticket, patience) {
             Waited::Served(outcome) => {
+                let n = *n;
                 self.ahead.pop_front();
                 let Delivered { batch, lease } = outcome?;
+                // A batch that lacks some leaves room for more.
+                self.items -= n.saturating_sub(batch.facts.len()) as u64;
                 self.last = Some(lease);
                 self.ask_ahead();
                 Ok(RemoteNext::Batch(batch))

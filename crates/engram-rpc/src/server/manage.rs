@@ -105,7 +105,7 @@ fn infos(engine: &Engine) -> Result<pb::Infos> {
         if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
             *why = format!("{why}; {unsent}");
         }
-        info_out(table.options(), &info)
+        info_out(&info)
     });
     Ok(pb::Infos {
         tables: tables.collect(),

@@ -54,7 +54,7 @@ const NUMBERS: [Number; 20] = [
         |t| Value::Count(t.stats.size),
     ),
     number("table_max_items", "Most items it holds", |t| {
-        Value::Count(t.max_size)
+        Value::Count(t.options.max_size)
     }),
     number(
         "table_bytes",
@@ -62,7 +62,7 @@ const NUMBERS: [Number; 20] = [
         |t| Value::Count(t.stats.bytes),
     ),
     number("table_max_bytes", "Most bytes it holds, if bounded", |t| {
-        Value::Bound(t.max_bytes)
+        Value::Bound(t.options.max_bytes)
     }),
     number(
         "table_leased_out_items",
@@ -170,7 +170,7 @@ impl Collector for Numbers {
             };
             let mut family = encoder.encode_descriptor(name, help, None, read(first).kind())?;
             for table in &tables {
-                let labels = [("table", Escaped(&table.name))];
+                let labels = [("table", Escaped(&table.options.name))];
                 read(table).encode(family.encode_family(&labels)?)?;
             }
         }

@@ -312,6 +312,7 @@ fn extent_out(extent: &engram_core::chunk::Extent) -> pb::Extent {
         codec: match extent.codec {
             Codec::Raw => wire::RAW,
             Codec::Lz4 => wire::LZ4,
+            Codec::Delta => wire::DELTA,
         },
     }
 }

@@ -227,6 +227,7 @@ pub fn options_out(options: &TableOptions) -> pb::TableOptions {
         limits: Some(limits_out(&options.limits)),
         signature: options.signature.as_deref().map(signature_out),
         seed: None,
+        note: options.note.as_deref().map(str::to_owned),
     }
 }
 
@@ -261,6 +262,7 @@ pub fn options_in(options: pb::TableOptions, seed: u64) -> Result<TableOptions> 
         limits: limits_in(options.limits)?,
         signature: signature.map(Arc::new),
         seed: options.seed.unwrap_or(seed),
+        note: options.note.map(Into::into),
     })
 }
 
@@ -290,11 +292,11 @@ fn signature_in(signature: pb::Signature) -> Result<Signature> {
 
 /// Numbers of a table as a message.
 #[must_use]
-pub fn info_out(options: &TableOptions, info: &TableInfo) -> pb::TableInfo {
+pub fn info_out(info: &TableInfo) -> pb::TableInfo {
     let stats = &info.stats;
     let options = TableOptions {
         limits: stats.limiter.limits.clone(),
-        ..options.clone()
+        ..(*info.options).clone()
     };
     pb::TableInfo {
         options: Some(options_out(&options)),
@@ -322,18 +324,12 @@ pub fn info_out(options: &TableOptions, info: &TableInfo) -> pb::TableInfo {
 /// As [`options_in`].
 pub fn info_in(info: pb::TableInfo) -> Result<TableInfo> {
     let options = options_in(info.options.ok_or_else(|| missing("options"))?, 0)?;
-    let mut limiter = RateLimiter::new(options.limits);
+    let mut limiter = RateLimiter::new(options.limits.clone());
     limiter.inserts = info.inserts;
     limiter.samples = info.samples;
     limiter.deletes = info.deletes;
     Ok(TableInfo {
-        name: options.name,
-        max_size: options.max_size,
-        max_bytes: options.max_bytes,
-        max_times_sampled: options.max_times_sampled,
-        ttl: options.ttl,
-        sampler: options.sampler,
-        remover: options.remover,
+        options: Arc::new(options),
         stats: TableStats {
             size: info.size,
             hidden: info.hidden,

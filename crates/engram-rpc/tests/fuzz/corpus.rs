@@ -138,6 +138,7 @@ fn options() -> TableOptions {
             structure: "{}".into(),
         })),
         seed: 1,
+        note: None,
     }
 }
 
@@ -165,7 +166,7 @@ fn calls() -> Vec<Call> {
 fn managed() -> Vec<Managed> {
     let engine = Engine::new(vec![options()], 1).unwrap();
     let table = engine.table("table").unwrap();
-    let info = info_out(table.options(), &table.info());
+    let info = info_out(&table.info());
     vec![
         Managed::Error(unknown()),
         Managed::Done(pb::Nothing {}),
@@ -189,6 +190,7 @@ fn samples() -> Vec<Request> {
         partial: true,
         pad: true,
         leased: true,
+        at_least: 3,
     };
     vec![
         Request::Ask(ask),

@@ -66,6 +66,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
         let ask = Ask {
             table: "t".into(),
             n: 1,
+            at_least: 1,
             timeout: None,
             partial: false,
             pad: false,

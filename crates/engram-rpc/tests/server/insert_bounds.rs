@@ -143,11 +143,11 @@ async fn messages_that_make_no_sense_end_the_stream() {
                 extents: vec![pb::Extent {
                     stored: 40,
                     rows: 10,
-                    codec: 2,
+                    codec: 3,
                 }],
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has a column of codec 2; this protocol has 0 and 1",
+            "chunk 2 has a column of codec 3; this protocol has 0 to 2",
         ),
         (
             one_more(chunks(chunk(2, 10, 2, 0))),

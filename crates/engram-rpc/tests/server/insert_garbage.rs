@@ -81,7 +81,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn extent()(stored in number(), rows in number(), codec in 0..3_u32) -> pb::Extent {
+    fn extent()(stored in number(), rows in number(), codec in 0..4_u32) -> pb::Extent {
         pb::Extent { stored, rows, codec }
     }
 }

@@ -106,7 +106,11 @@ async fn numbers_and_limits_travel() {
     };
     let info = info_in(infos.tables[0].clone()).unwrap();
     assert_eq!(
-        (&*info.name, info.stats.size, info.stats.limiter.inserts),
+        (
+            &*info.options.name,
+            info.stats.size,
+            info.stats.limiter.inserts
+        ),
         ("t", 10, 10)
     );
     assert_eq!(info.stats.limiter.limits, limits);

@@ -77,6 +77,7 @@ prop_compose! {
         limits in prop_oneof![Just(Some(easy())), option::weighted(0.95, limits().prop_map(Some)).prop_map(Option::flatten)],
         signature in option::weighted(0.1, signature()),
         seed in option::of(any::<u64>()),
+        note in option::weighted(0.2, "[a-z]{0,9}"),
     ) -> pb::TableOptions {
         pb::TableOptions {
             name: "t".into(),
@@ -89,6 +90,7 @@ prop_compose! {
             limits,
             signature,
             seed,
+            note,
         }
     }
 }

@@ -40,6 +40,7 @@ pub(crate) fn options(name: &str) -> TableOptions {
         },
         signature: None,
         seed: 7,
+        note: None,
     }
 }
 

@@ -158,7 +158,12 @@ fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
     }
     // Where sampling uses items up, they go back should the batch not reach its reader.
     let leased = ask.leased || table.options().max_times_sampled > 0;
-    table.sample(ask.n as usize, leased)
+    let n = ask.n as usize;
+    let at_least = match ask.at_least {
+        0 => n,
+        least => least as usize,
+    };
+    table.sample_some(n, at_least, leased)
 }
 
 async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::Ask) -> Served {
@@ -210,6 +215,7 @@ mod tests {
             },
             signature: None,
             seed: 1,
+            note: None,
         }
     }
 

@@ -125,9 +125,10 @@ fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, Broken> {
             codec: match extent.codec {
                 0 => Codec::Raw,
                 1 => Codec::Lz4,
+                2 => Codec::Delta,
                 other => {
                     return Err(invalid(format!(
-                        "chunk {} has a column of codec {other}; this protocol has 0 and 1",
+                        "chunk {} has a column of codec {other}; this protocol has 0 to 2",
                         chunk.id
                     )));
                 }

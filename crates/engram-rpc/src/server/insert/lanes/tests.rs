@@ -27,6 +27,7 @@ fn queue() -> Arc<Table> {
         },
         signature: None,
         seed: 1,
+        note: None,
     };
     let engine = Engine::new(vec![options], 1).unwrap();
     engine.table("t").unwrap()
