@@ -111,7 +111,7 @@ def table(description):
         max_size=description["max_size"],
         rate_limiter=getattr(engram.rate_limiters, kind)(*arguments),
         max_times_sampled=times if times > 0 else None,
-        **({"note": note(description)} if hasattr(engram.Table, "note") else {}),
+        note=note(description),
     )
 
 

@@ -26,6 +26,9 @@ const RESPONSES: usize = 3;
 /// From this size on, another response is begun.
 const RESPONSE: usize = 2 << 20;
 
+/// Samples that are drawn at a time: what is drawn is not changed by what comes meanwhile.
+const BATCH: usize = 128;
+
 /// How often a call that waits looks for items that have expired meanwhile.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -175,7 +178,7 @@ impl Reader<'_> {
 fn ask(asked: &Asked) -> Result<SampleTicket, Status> {
     // Where sampling uses items up, they go back should they not get as far as the transport.
     let leased = asked.table.options().max_times_sampled > 0;
-    let ticket = asked.table.sample(1, leased);
+    let ticket = asked.table.sample_some(asked.left.min(BATCH), 1, leased);
     ticket.map_err(|error| status(&error))
 }
 
