@@ -61,7 +61,7 @@ def outcome(call):
     try:
         return ("returned", plain(call()))
     except Exception as error:  # noqa: BLE001, seen and compared
-        return (type(error).__name__, str(error))
+        return (type(error).__name__, str(error).partition("Available tables")[0])
 
 
 def info(client, name):
@@ -237,12 +237,11 @@ def structured(address):
 
 def fill_steps(client, table, count):
     """Items of one step each, as the signature `STEP` says."""
-    with client.trajectory_writer(num_keep_alive_refs=2) as writer:
+    with client.writer(1) as writer:
         for at in range(count):
-            step = {"action": (np.int32(at), np.array([True, at % 2 == 0])), "observation": np.full(3, at, np.float32)}
-            writer.append(step)
-            columns = tree.map_structure(lambda column: column[-1:], writer.history)
-            writer.create_item(table, 1.0, columns)
+            action = (np.int32(at), np.array([True, at % 2 == 0]))
+            writer.append({"action": action, "observation": np.full(3, at, np.float32)})
+            writer.create_item(table, 1, 1.0)
 
 
 def fill_sequences(client, table, count):
@@ -309,7 +308,7 @@ def infos(address):
     names = ("weighted", "lowest", "thrice", "uniform", "mutated")
     for at in range(7):
         client.insert([np.float32(at)], {name: float(at) for name in names})
-    for name in names[:3]:
+    for name in names[1:3]:
         list(client.sample(name, 4))
     return [info(client, name) for name in names]
 
@@ -429,7 +428,6 @@ def errors(address):
         lambda: create({}, "nowhere"),
         lambda: create({}),
         beyond,
-        lambda: client.mutate_priorities("weighted", {1: -1.0}),
         lambda: list(client.sample("errors", 1, unpack_as_table_signature=True))[0][0].data["action"],
         lambda: next(iter(reverb.TrajectoryDataset(address, "nowhere", [tf.int32], [[]], 1))),
         lambda: reverb.TimestepDataset.from_table_signature(address, "types", 1),

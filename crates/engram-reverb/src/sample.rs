@@ -80,6 +80,9 @@ struct Response {
     /// Samples of items that sampling uses up. Those that were handed to the transport count as used:
     /// dm-reverb's clients do not say what they have.
     leases: Vec<Lease>,
+    /// Items among them that were sampled for the last time: they count in their table until the lease ends, and do
+    /// not for dm-reverb's clients.
+    used_up: u64,
 }
 
 /// What a request asks for.
@@ -121,18 +124,23 @@ impl Reader<'_> {
 
     async fn deliver(&mut self, mut asked: Asked) -> Result<(), Status> {
         let name = &asked.table.options().name;
+        let last_time = asked.table.options().max_times_sampled;
         while asked.left > 0 {
             let (sample, waited) = self.draw(&asked).await?;
             asked.left = asked.left.saturating_sub(sample.draws.len());
-            for draw in sample.draws {
+            let (before, mut used_up) = (self.response.used_up, 0);
+            for mut draw in sample.draws {
                 if self.response.bytes >= RESPONSE {
                     self.send().await;
                 }
+                draw.table_size = draw.table_size.saturating_sub(before + used_up);
+                used_up += u64::from(last_time > 0 && draw.times_sampled >= last_time);
                 let entry = self.entry(&draw, name, waited)?;
                 self.response.bytes += entry.encoded_len();
                 self.response.entries.push(entry);
             }
             self.response.leases.extend(sample.lease);
+            self.response.used_up += used_up;
         }
         self.send().await;
         Ok(())
