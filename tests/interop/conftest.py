@@ -53,16 +53,25 @@ class Programs:
 
     def run(self, name, address, seconds=60.0):
         """What a program returns."""
+        self.begin(name, address)
+        return self.end(seconds)
+
+    def begin(self, name, address):
+        """Starts a program."""
+        self._name = name
         if self._process is None:
             self._start()
         self._process.stdin.write(f"{name} {address}\n")
         self._process.stdin.flush()
+
+    def end(self, seconds=60.0):
+        """What the program that was started returns."""
         try:
             answer = self._answers.get(timeout=seconds)
         except queue.Empty:
             self.stop()
-            pytest.fail(f"the program `{name}` still runs after {seconds} s", pytrace=False)
-        assert answer, f"the process ended in the program `{name}`"
+            pytest.fail(f"the program `{self._name}` still runs after {seconds} s", pytrace=False)
+        assert answer, f"the process ended in the program `{self._name}`"
         is_good, result = pickle.loads(base64.b64decode(answer))  # noqa: S301, of a process of ours
         assert is_good, result
         return result

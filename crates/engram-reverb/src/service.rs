@@ -126,9 +126,13 @@ impl ReverbService for Reverb {
         _: Request<pb::CheckpointRequest>,
     ) -> Result<Response<pb::CheckpointResponse>, Status> {
         let engine = Arc::clone(&self.shared.engine);
-        let checkpoint = aside(move || engine.checkpoint()).await?;
+        let path = aside(move || {
+            let number = engine.checkpoint()?.number;
+            Ok(engine.checkpoint_path(number))
+        });
+        let path = path.await?.unwrap_or_default();
         Ok(Response::new(pb::CheckpointResponse {
-            checkpoint_path: checkpoint.number.to_string(),
+            checkpoint_path: path.to_string_lossy().into_owned(),
         }))
     }
 
