@@ -213,7 +213,7 @@ fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, 
 
 /// Gives the chunks of samples their keys, none twice.
 #[derive(Debug, Default)]
-pub(crate) struct SampleKeys(u64);
+pub struct SampleKeys(u64);
 
 impl SampleKeys {
     fn next(&mut self) -> u64 {
@@ -240,7 +240,7 @@ fn least_bytes(draw: &Draw) -> usize {
 /// # Errors
 /// [`Error::InvalidArgument`] for data that dm-reverb's clients cannot have, [`Error::Payload`] where it
 /// cannot be read, [`Error::OutOfMemory`].
-pub(crate) fn entry(
+pub fn entry(
     draw: &Draw,
     table: &str,
     rate_limited: bool,

@@ -21,7 +21,7 @@ mod weights;
 pub use bytes_in::{Claim, claim};
 pub use bytes_out::compress;
 pub use chunk::Chunks;
-pub use item::{ByKey, Items};
+pub use item::{ByKey, Items, SampleKeys, entry};
 pub use service::{PATH, Reverb};
 
 /// The messages, as generated from `proto/`.
