@@ -47,12 +47,11 @@ impl Items {
         message: &pb::PrioritizedItem,
     ) -> Result<NewItem, Status> {
         let old;
-        let columns = match &message.flat_trajectory {
-            Some(trajectory) => &trajectory.columns,
-            None => {
-                old = of_old(message, by_key)?;
-                &old
-            }
+        let columns = if let Some(trajectory) = &message.flat_trajectory {
+            &trajectory.columns
+        } else {
+            old = of_old(message, by_key)?;
+            &old
         };
         if columns.is_empty() || columns.len() > MAX_COLUMNS {
             return Err(invalid(format!(
@@ -87,14 +86,13 @@ fn spans(layout: Arc<Layout>, by_key: &ByKey, columns: &[Column]) -> Result<Span
         let first_slice = narrow(slices.len())?;
         let mut len = 0_u32;
         for slice in &column.chunk_slices {
-            let chunk = match places.get(&slice.chunk_key) {
-                Some(place) => *place,
-                None => {
-                    let place = narrow(own.len())?;
-                    own.push(Arc::clone(find(by_key, slice.chunk_key)?));
-                    places.insert(slice.chunk_key, place);
-                    place
-                }
+            let chunk = if let Some(place) = places.get(&slice.chunk_key) {
+                *place
+            } else {
+                let place = narrow(own.len())?;
+                own.push(Arc::clone(find(by_key, slice.chunk_key)?));
+                places.insert(slice.chunk_key, place);
+                place
             };
             let number = |number: i32| u32::try_from(number).ok();
             let numbers = (
