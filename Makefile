@@ -24,6 +24,9 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 PYTEST_ARGS ?= $(if $(filter true,$(CI)),,-m "not slow")
 DEMO_ARGS ?=
 
+# dm-reverb has wheels for this Python, and none for newer ones.
+INTEROP_PYTHON ?= python3.11
+
 ##@ Build
 
 .PHONY: help
@@ -99,6 +102,17 @@ test-wheel: dist/.built ## Try the wheel in bare environments of 3.11, 3.12 and 
 	@echo "==> The wheel in bare environments (seconds each)"
 	@scripts/test_wheel.sh $(UV) dist/*.whl
 
+.venv-interop/.built: requirements/interop.txt .venv/.uv
+	@echo "==> Installing the real dm-reverb into .venv-interop (minutes, mostly downloads)"
+	@test -x .venv-interop/bin/python || $(INTEROP_PYTHON) -m venv .venv-interop
+	@$(UV) pip install --quiet --python .venv-interop/bin/python --require-hashes -r $<
+	@touch $@
+
+.PHONY: test-interop
+test-interop: .venv/.built .venv-interop/.built ## Run dm-reverb's own client against our server and its own
+	@echo "==> The same programs at both servers"
+	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest tests/interop
+
 .PHONY: lint
 lint: .venv/.built ## Check formatting, lints, types, stubs and file sizes
 	@echo "==> Lint: Rust (about a minute the first time)"
@@ -135,10 +149,10 @@ docs: .venv/.docs ## Build the documentation into site/, strictly
 
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in anew (LOCK_ARGS=--upgrade for newer versions)
-	@for name in bootstrap dev docs; do \
+	@for name in bootstrap dev docs interop; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 .PHONY: clean
 clean: ## Remove everything that make made
-	@rm -rf .venv target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -f python/engram/*.so

@@ -17,7 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Marker -> the module that its tests import. They import it inside the test or a fixture, so that a
 # checkout without it can still collect them.
-FRAMEWORKS = {"jax": "jax", "tf": "tensorflow", "torch": "torch", "interop": "reverb"}
+FRAMEWORKS = {"jax": "jax", "tf": "tensorflow", "torch": "torch"}
 
 
 class Remote(engram.Client):

@@ -5,6 +5,8 @@ import pytest
 
 import engram
 
+pytestmark = pytest.mark.interop
+
 PAIR = {"x": engram.ArraySpec((None, 2), "float32"), "y": engram.ArraySpec((), "int64")}
 
 
@@ -80,7 +82,7 @@ def test_types_of_few_bits(programs, serve):
 
 
 def test_a_token_is_asked_for(programs, serve):
-    _, address = serve(engram.Table("table"), token="secret")  # noqa: S106, a test's
+    _, address = serve(engram.Table("table"), token="secret")
     kind, text = programs.run("sample_one", address)
     assert kind == "RuntimeError"
     assert text.startswith("this server asks for a token and none came")
