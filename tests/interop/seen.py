@@ -34,7 +34,7 @@ def whole(client, table, count, **options):
 
 
 def outcome(call, address="."):
-    """What a call returned, or the kind of its error and what it says before any list of tables, but for the address."""
+    """What a call returned, or the kind of its error and its text: without the address, and any list of tables."""
     try:
         return ("returned", plain(call()))
     except Exception as error:  # noqa: BLE001, seen and compared
