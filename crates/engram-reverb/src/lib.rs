@@ -25,7 +25,7 @@ pub use bytes_in::{Claim, claim};
 pub use bytes_out::compress;
 pub use checkpoint::{Imported, import};
 pub use chunk::Chunks;
-pub use item::{ByKey, Items};
+pub use item::{ByKey, Items, SampleKeys, entry};
 pub use service::{PATH, Reverb};
 
 /// The messages, as generated from `proto/`.
