@@ -1,8 +1,11 @@
 """Checkpoints of dm-reverb. The one beside this file was written by dm-reverb 0.14: see real_checkpoint.py."""
 
+import functools
 import json
 import os
+import re
 import shutil
+import struct
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -73,8 +76,8 @@ def check(store, expected):
 def test_everything_comes_along(expected):
     with Store([]) as store:
         imported = engram.import_reverb(REAL, store)
-        assert imported.tables == tuple(sorted(expected))
-        assert imported.items == sum(len(table["items"]) for table in expected.values())
+        assert imported.tables == {name: len(table["items"]) for name, table in expected.items()}
+        assert imported.notes == ()
         check(store, expected)
 
 
@@ -204,3 +207,84 @@ def test_damage_is_told_and_nothing_added(copy, name, compressed):
         told.append(str(error.value))
     assert len(told) > (140 if compressed else 100)
     assert all(name in text or "items.tfrecord" in text for text in told)
+
+
+def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):
+    (copy / "chunks.tfrecord").write_bytes(b"")
+    command = ["import-reverb", str(copy), "--into", str(tmp_path / "store")]
+    with pytest.raises(SystemExit):
+        app(command)
+    assert "Could not find sequence chunk" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+    with Store.open(tmp_path / "store", [Table("mine")]):
+        pass
+    with pytest.raises(SystemExit):
+        app(command)
+    with Store.open(tmp_path / "store") as store:
+        assert store.tables == ["mine"]
+
+
+def test_items_that_are_missing(copy):
+    (copy / "items.tfrecord").write_bytes(b"")
+    with Store([]) as store:
+        text = "table `few` of the checkpoint has 0 items, but counts 11 inserts and 0 deletes: items are missing"
+        with pytest.raises(StorageError) as error:
+            engram.import_reverb(copy, store)
+        assert re.sub(r"counts.*deletes", "counts 11 inserts and 0 deletes", str(error.value)) == text
+        assert store.tables == []
+
+
+def test_a_record_that_comes_twice(copy):
+    for name, text in (
+        ("tables.tfrecord", "is a table that came before"),
+        ("chunks.tfrecord", "which came before"),
+        ("items.tfrecord", "without the highest bit is that of an earlier one"),
+    ):
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(zlib.decompress(whole) * 2)
+        with Store([]) as store, pytest.raises(StorageError, match=f"record \\d+ of {name} .*{text}"):
+            engram.import_reverb(copy, store)
+        (copy / name).write_bytes(whole)
+
+
+def records(data):
+    """The bodies of a file's records."""
+    while data:
+        (length,) = struct.unpack_from("<Q", data)
+        yield data[12 : 12 + length]
+        data = data[16 + length :]
+
+
+def written(bodies):
+    """A file of such records."""
+    table = [
+        functools.reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), n) for n in range(256)
+    ]
+
+    def masked(data):
+        crc = 0xFFFFFFFF
+        for byte in data:
+            crc = crc >> 8 ^ table[(crc ^ byte) & 255]
+        crc ^= 0xFFFFFFFF
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    heads = [struct.pack("<Q", len(body)) for body in bodies]
+    return b"".join(head + masked(head) + body + masked(body) for head, body in zip(heads, bodies, strict=True))
+
+
+def test_records_that_promise_too_much(copy):
+    name = "chunks.tfrecord"
+    bodies = list(records(zlib.decompress((copy / name).read_bytes())))
+    (copy / name).write_bytes(written(bodies))
+    with Store([]) as store:
+        engram.import_reverb(copy, store)
+    nothing = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors, and of very many
+    with Store([]) as store:
+        (copy / name).write_bytes(written([nothing]))
+        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be taken"):
+            engram.import_reverb(copy, store)
+        very = b"\x0a\x00" * 1_000_000
+        length = bytes([*(0x80 | len(very) >> 7 * at & 127 for at in range(2)), len(very) >> 14])
+        (copy / name).write_bytes(written([b"\x08\x07\x2a" + length + very]))
+        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be: what a message of"):
+            engram.import_reverb(copy, store)

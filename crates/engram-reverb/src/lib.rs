@@ -31,6 +31,7 @@ pub use service::{PATH, Reverb};
 /// The messages, as generated from `proto/`.
 #[expect(
     missing_docs,
+    clippy::large_enum_variant,
     clippy::pedantic,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,

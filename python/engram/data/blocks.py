@@ -36,18 +36,14 @@ class Block(NamedTuple):
 
 def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
     """NumPy's leaves."""
-    return [
-        column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)
-    ]
+    return [column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)]
 
 
 def items_of(native: _engram.Batch) -> Block:
     """The items of a batch."""
     columns, _, structure = _engram.flatten(native.data)
     splits = [None] * len(columns) if native.row_splits is None else _engram.flatten(native.row_splits)[0]
-    info = Info(
-        native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled()
-    )
+    info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
     return Block(info, columns, splits, structure)
 
 

@@ -70,7 +70,9 @@ class Reading:
                 object.__setattr__(self, name, _checks.integer(f"`{name}`", value, high=high))
         object.__setattr__(self, "timeout", _checks.seconds("`timeout`", self.timeout))
         if self.pad and self.steps:
-            raise InvalidArgumentError("`pad` is for whole items: steps of items of any lengths need none; leave it out")
+            raise InvalidArgumentError(
+                "`pad` is for whole items: steps of items of any lengths need none; leave it out"
+            )
         if self.pad and self.batch_size is None:
             raise InvalidArgumentError("`pad` fills items up to the longest of their batch: give a `batch_size`, too")
 
@@ -99,9 +101,7 @@ class Reading:
         return self._cut_from_blocks(convert, glance)
 
     def _dataset(self, batch_size: int, **options: Any) -> Dataset[Batch]:  # noqa: ANN401, of `Dataset`
-        return Dataset(
-            self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options
-        )
+        return Dataset(self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options)
 
     def _cut_from_blocks(self, convert: Convert, glance: float | None) -> Generator[Element | None]:
         cutter = _Cutter(self.steps, self.batch_size, convert)
@@ -165,4 +165,3 @@ class _Cutter:
         first = next(elements, _END)
         self.held = held
         return elements if first is _END else chain([cast("Element", first)], elements)
-

@@ -100,7 +100,9 @@ def _usable(device: torch.device | str | int | None) -> torch.device | None:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InvalidArgumentError(f"`device` must be one that PyTorch can use here; got {device!r}: {reason}") from None
+        raise InvalidArgumentError(
+            f"`device` must be one that PyTorch can use here; got {device!r}: {reason}"
+        ) from None
 
 
 def _converter(device: torch.device | None) -> Convert:
