@@ -212,3 +212,12 @@ def test_tensors_of_tensorflow(client):
     writer.create_item("t", 1.0, [writer.history["x"][-1], writer.history["y"][-1]])
     writer.flush()
     assert items(client) == [[[1.0, 2.0], b"text"]]
+
+
+def test_large_steps_have_chunks_of_their_own(client):
+    """Their items wait for no other steps."""
+    writer = client.trajectory_writer(30)
+    for value in range(15):
+        writer.append([np.full(1 << 14, value, np.uint8)])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+        assert drawn(client, "t")[0][0] == value

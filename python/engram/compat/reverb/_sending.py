@@ -9,10 +9,13 @@ from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["ANY_NUMBER", "MOST_IN_FLIGHT", "end_episode", "flush", "let_go", "send", "timeout_of"]
+__all__ = ["ANY_NUMBER", "MOST_IN_FLIGHT", "SENT_AT_ONCE", "end_episode", "flush", "let_go", "send", "timeout_of"]
 
 ANY_NUMBER = 1 << 62
 """More items than there ever are: a flush that lets so many wait only sends."""
+
+SENT_AT_ONCE = 10
+"""First items that a writer sends at once where nobody gave the length of its chunks: Reverb's begin with one step."""
 
 MOST_IN_FLIGHT = 1_000_000
 """Items that may wait for their tables before an append waits, too."""
