@@ -209,9 +209,9 @@ def test_signatures(client, writer):
         ValueError,
         "Unable to CreateItem in table 'trajectory' because Append was called with a tensor signature inconsistent "
         "with the table signature. At flattened index 0, saw a tensor of dtype float, shape [2], but expected tensor "
-        "'a' of dtype float and shape compatible with [3,2]. (Flattened) table signature: 0: Tensor<name: 'a', dtype: "
-        "float, shape: [3,2]>, 1: Tensor<name: 'b', dtype: int64, shape: [?]>, data signature: 0: Tensor<name: '', dtype: "
-        "float, shape: [2]>, 1: Tensor<name: '', dtype: int64, shape: []>.",
+        "'a' of dtype float and shape compatible with [3,2]. (Flattened) table signature: 0: Tensor<name: 'a', "
+        "dtype: float, shape: [3,2]>, 1: Tensor<name: 'b', dtype: int64, shape: [?]>, data signature: 0: Tensor<name: "
+        "'', dtype: float, shape: [2]>, 1: Tensor<name: '', dtype: int64, shape: []>.",
     ):
         writer.create_item("trajectory", 2, 1.0)
     writer.append(step(2))
