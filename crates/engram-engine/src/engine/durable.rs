@@ -194,8 +194,27 @@ impl Engine {
                 name,
                 ..TableOptions::clone(state.options())
             };
-            tables.push(self.adopt(state.with_options(options, &clock, now, trash)?));
+            tables.push(state.with_options(options, &clock, now, trash)?);
         }
+        Ok((self.add_tables(tables)?, found.notes))
+    }
+
+    /// Adds tables that another engine, or nobody, has. They are there once this returns; where this engine lives
+    /// in a directory, so does what they hold. Returns their names.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where a table of that name is here, or two of them have one name;
+    /// [`Error::Storage`], [`Error::Closed`].
+    pub fn add_tables(&self, states: Vec<TableState>) -> Result<Vec<String>> {
+        self.check_open()?;
+        let mut known: BTreeSet<String> = self.tables.read().keys().cloned().collect();
+        for state in &states {
+            let name = &state.options().name;
+            if !known.insert(name.clone()) {
+                return Err(taken(name));
+            }
+        }
+        let tables: Vec<_> = states.into_iter().map(|state| self.adopt(state)).collect();
         // Another checkpoint in between would not have them.
         let one_at_a_time = self.checkpoints.lock();
         if let Home::Disk { storage, .. } = &self.home {
@@ -226,7 +245,7 @@ impl Engine {
         }
         here.extend(names.iter().cloned().zip(tables));
         drop((here, closed, one_at_a_time));
-        Ok((names, found.notes))
+        Ok(names)
     }
 
     /// A table of another engine as one of this one.
