@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from compat_tables import serving, table
 from hypothesis import given
 from hypothesis import strategies as st
-from reverb_tables import serving, table
 from support import raises
 
 from engram.compat import reverb

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reverb_tables import serving, table
+from compat_tables import serving, table
 from support import Caller, raises, until
 
 from engram.compat import reverb

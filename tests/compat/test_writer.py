@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from reverb_tables import serving, table
+from compat_tables import serving, table
 from support import Caller, raises, until
 
 from engram.compat import reverb

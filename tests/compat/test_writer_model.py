@@ -1,10 +1,10 @@
 """Random programs of calls of Reverb's writers, beside lists of arrays that do the same."""
 
 import numpy as np
+from compat_tables import serving, table
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from reverb_tables import serving, table
 
 CELLS = {
     "a": np.int32,
