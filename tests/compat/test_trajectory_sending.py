@@ -203,10 +203,8 @@ def test_a_writer_without_steps(client):
     writer.close()
 
 
-@pytest.mark.tf
-def test_tensors_of_tensorflow(client):
-    import tensorflow as tf  # noqa: PLC0415, it takes seconds
-
+@pytest.mark.frameworks
+def test_tensors_of_tensorflow(client, tf):
     writer = client.trajectory_writer(2)
     writer.append({"x": tf.constant([1.0, 2.0]), "y": tf.constant("text")})
     writer.create_item("t", 1.0, [writer.history["x"][-1], writer.history["y"][-1]])
