@@ -165,7 +165,11 @@ def test_closing_does_not_wait_for_a_table(client):
     for value in range(3):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
-    Caller(writer.close).result()
+    with pytest.warns(ResourceWarning) as caught:
+        Caller(writer.close).result()
+    assert [str(each.message) for each in caught] == [
+        "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
+    ]
 
 
 def test_dropped_writers_send_what_they_have(client):

@@ -1,5 +1,6 @@
 """What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
 
+import warnings
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -69,10 +70,17 @@ def end_episode(writer: Any, clear: bool, timeout_ms: float | None, timeout: flo
         raise _late("End episode", timeout_ms, error) from error
 
 
-def let_go(writer: Any) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits a moment for their tables, but not longer."""
+def let_go(writer: Any, name: str) -> None:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer, having sent all items; waits a moment for their tables, but not longer.
+
+    Warns where some have not all by then: they are lost.
+    """
     with suppress(native.EngramError):
         writer.close(0.0)
+    left = writer.pending_items
+    if left:
+        text = f"a {name} was closed with {left} items that no table has; flush it first"
+        warnings.warn(text, ResourceWarning, stacklevel=3)
 
 
 def _late(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

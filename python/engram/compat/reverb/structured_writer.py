@@ -60,7 +60,7 @@ class StructuredWriter:
     def __del__(self) -> None:
         with suppress(Exception):  # half made, or at the end of the process
             if self._maker is not None:
-                _sending.let_go(self._maker.native)
+                _sending.let_go(self._maker.native, "StructuredWriter")
 
     def _begin(self, *, whole: bool) -> Maker:
         with translated():

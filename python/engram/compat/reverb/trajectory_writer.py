@@ -308,10 +308,11 @@ class TrajectoryWriter:
     def close(self) -> None:
         """Takes no more steps and items. May be called again.
 
-        Items that were made are sent; for a moment it is waited for their tables to have them, but not longer.
+        Items that were made are sent, and a moment is given to their tables to take them, but not longer: others are
+        lost, with a `ResourceWarning`. `flush` waits.
         """
         if self._closed:
             return
         self._closed = True
         if self._native is not None:
-            _sending.let_go(self._native)
+            _sending.let_go(self._native, "TrajectoryWriter")
