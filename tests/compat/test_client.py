@@ -126,6 +126,9 @@ def test_inserts_refused(client, data, priorities, error, text):
     assert all(info.current_size == 0 for info in client.server_info().values())
 
 
+WRONG_SHAPE = (
+    "flattened index 0 is of dtype float and shape [3], but 'a/n' is of dtype float and shape compatible with [2]"
+)
 LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b', dtype: int64, shape: []>"
 
 
@@ -139,8 +142,7 @@ LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b',
         ),
         (
             [np.zeros(3, np.float32), 1],
-            "flattened index 0 is of dtype float and shape [3], but 'a/n' is of dtype float and shape compatible with "
-            "[2]",
+            WRONG_SHAPE,
             "0: Tensor<name: '', dtype: float, shape: [3]>, 1: Tensor<name: '', dtype: int64, shape: []>",
         ),
         (

@@ -323,6 +323,12 @@ impl TrajectoryWriter {
         Ok(self.home.get(py)?.recorder.episode_steps())
     }
 
+    /// Items wait in a full chunk: a flush sends them sooner than the next step.
+    #[getter]
+    fn waits_in_vain(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.home.get(py)?.recorder.waits_in_vain())
+    }
+
     /// Items created whose chunk is not complete.
     #[getter]
     fn unsent_items(&self, py: Python<'_>) -> PyResult<usize> {

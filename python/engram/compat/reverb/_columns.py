@@ -11,7 +11,7 @@ from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb._steps import Column
 from engram.compat.reverb.tensor_spec import dtype_name
 
-__all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn"]
+__all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn", "note_gaps"]
 
 
 class Stream:
@@ -21,16 +21,24 @@ class Stream:
         head: Complete steps.
         open: A step was begun and is not complete.
         base: Position of the first step that histories show: the first after the last clear.
-        slices: The engine's histories of the columns, by their numbers.
+        native: The engine's writer; None before the first append.
+        slices: Its histories of the columns, by their numbers; perhaps not yet of all.
     """
 
-    __slots__ = ("base", "head", "open", "slices")
+    __slots__ = ("base", "head", "native", "open", "slices")
 
     def __init__(self) -> None:
         self.head = 0
         self.open = False
         self.base = 0
-        self.slices: Any = ()
+        self.native: Any = None
+        self.slices: Sequence[Any] = ()
+
+    def refresh(self) -> Sequence[Any]:
+        """Asks the engine for the histories of all columns."""
+        found: Sequence[Any] = self.native.history()
+        self.slices = found
+        return found
 
     @property
     def end(self) -> int:
@@ -97,28 +105,33 @@ class ColumnHistory:
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         stream = self.stream
         base = stream.base
-        count = stream.head + stream.open - base
+        end = stream.head + stream.open
+        count = end - base
         kind = type(index)
         positions: range | list[int]
         if kind is slice:
             start, stop, step = index.indices(count)
-            if step > 0 and index.start is not None and index.start < -count:
-                raise self._none(index)
             positions = range(base + start, base + stop, step)
+            if step < 0:
+                lowest = _lowest(positions)
+            elif index.start is not None and index.start < -count:
+                lowest = _GONE
+            else:
+                lowest = base + start if start < stop else _NEVER
         elif kind is int:
-            at = base + self._at(index, count)
-            positions = range(at, at + 1)
+            lowest = base + self._at(index, count)
+            positions = range(lowest, lowest + 1)
         elif isinstance(index, list):
             positions = [base + self._at(each, count) for each in index]
+            lowest = _lowest(positions)
         elif isinstance(index, int):  # a bool, as of a list
             return self[int(index)]
         else:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {kind}")
-        lowest = _lowest(positions)
         missing = self._missing
-        if lowest < self.floor() or (missing and any(at in positions for at in missing)):
+        if lowest < end - self._keep or lowest < self._first or (missing and any(at in positions for at in missing)):
             raise self._none(index)
-        return TrajectoryColumn._of(self, positions, lowest, kind is int)  # noqa: SLF001, made for this
+        return _column(self, positions, lowest, kind is int)
 
     def _at(self, index: object, count: int) -> int:
         if not isinstance(index, int):
@@ -138,14 +151,16 @@ class ColumnHistory:
     def kept(self) -> str:
         """Says which steps can be used."""
         first = min(max(0, self.floor() - self.stream.base), len(self))
-        return (
-            f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
-        )
+        return f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
 
     def cells(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps, one or more, none of which may be gone."""
-        base = self.stream.base
-        history = self.stream.slices[self.number]
+        stream = self.stream
+        base = stream.base
+        slices = stream.slices
+        if self.number >= len(slices):
+            slices = stream.refresh()
+        history = slices[self.number]
         if squeeze:
             return history[positions[0] - base]
         if isinstance(positions, range):
@@ -157,17 +172,27 @@ class ColumnHistory:
         return f"_ColumnHistory(path={self.column.path}, {len(self)} steps)"
 
 
+def note_gaps(stream: Stream, columns: Sequence[ColumnHistory], row: Sequence[Any]) -> None:
+    """Keeps track of columns without a value at a step that was just appended; `stream` is as it was before."""
+    for column, value in zip(columns, row, strict=True):
+        if stream.open:
+            if value is not None:
+                column.fill()
+        elif value is None:
+            column.lack(stream.head)
+
+
 def _lowest(positions: range | Sequence[int]) -> int:
     """The first of all steps; of none, one that never comes."""
     if not positions:
         return _NEVER
     if type(positions) is range:
-        first, last = positions[0], positions[-1]
-        return first if first < last else last
+        return min(positions[0], positions[-1])
     return min(positions)
 
 
 _NEVER = 1 << 63
+_GONE = -1
 
 
 def _show(index: object) -> str:
@@ -199,7 +224,8 @@ class DataReference:
     @property
     def dtype(self) -> np.dtype[Any]:
         found = self.history.column.dtype
-        assert found is not None  # there is a value
+        if found is None:
+            raise RuntimeError(f"column {self.history.column.label} has no values")
         return found
 
     @property
@@ -229,7 +255,7 @@ class TrajectoryColumn:
         squeeze: bool = False,
         path: tuple[Any, ...] | None = None,
     ) -> None:
-        """Makes a column of references: those that a history, or another column, consists of, or such as look like them.
+        """Makes a column of references: those that a history or another column consists of, or such as look like them.
 
         Args:
             data_references: Objects with `shape`, `dtype`, `expired` and `numpy()`.
@@ -241,9 +267,7 @@ class TrajectoryColumn:
         """
         references = tuple(data_references)
         if squeeze and len(references) != 1:
-            raise ValueError(
-                f"Columns must contain exactly one data reference when squeeze set, got {len(references)}"
-            )
+            raise ValueError(f"Columns must contain exactly one data reference when squeeze set, got {len(references)}")
         if any(reference is None for reference in references):
             raise ValueError(
                 f"TrajectoryColumns cannot contain any None data references: TrajectoryColumn at path {path} got "
@@ -260,22 +284,6 @@ class TrajectoryColumn:
                 self._positions = [reference.position for reference in references]
         self._lowest = _lowest(self._positions)
 
-    @classmethod
-    def _of(
-        cls,
-        history: ColumnHistory,
-        positions: range | Sequence[int],
-        lowest: int,
-        squeeze: bool,  # noqa: FBT001, called for every column of every item
-    ) -> "TrajectoryColumn":
-        column = cls.__new__(cls)
-        column._history = history
-        column._positions = positions
-        column._lowest = lowest
-        column._references = None
-        column.is_squeezed = squeeze
-        return column
-
     def __len__(self) -> int:
         return len(self._positions if self._references is None else self._references)
 
@@ -283,11 +291,10 @@ class TrajectoryColumn:
         return iter(self._all())
 
     def _all(self) -> tuple[Any, ...]:
-        if self._references is None:
-            assert self._history is not None  # a column has one or the other
-            history = self._history
+        history = self._history
+        if self._references is None and history is not None:
             self._references = tuple(DataReference(history, position) for position in self._positions)
-        return self._references
+        return self._references or ()
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         references = self._all()
@@ -301,10 +308,8 @@ class TrajectoryColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self._history is not None:
-            cell = self._history.column.shape
-        else:
-            cell = tuple(self._all()[0].shape)
+        history = self._history
+        cell = tuple(self._all()[0].shape) if history is None else history.column.shape
         return cell if self.is_squeezed else (len(self), *cell)
 
     @property
@@ -322,21 +327,20 @@ class TrajectoryColumn:
             return any(reference.expired for reference in self._all())
         return self._lowest < history.floor()
 
-    def _cells(self) -> Any:  # noqa: ANN401, the engine's column
-        """The engine's column; `_problem` was asked before."""
-        assert self._history is not None  # or there was a problem
-        return self._history.cells(self._positions, self.is_squeezed)
+    def _cells(self, number: int, stream: Stream) -> Any:  # noqa: ANN401, the engine's column
+        """The engine's column, for column `number` of an item that the writer of a stream makes.
 
-    def _problem(self, stream: Stream) -> str | None:
-        """Why the writer of a stream cannot make items of it."""
+        Raises:
+            ValueError: It cannot make items of it.
+        """
         history = self._history
         if history is None:
-            return self._mixture()
+            raise ValueError(f"Error in column {number}: {self._mixture()}")
         if history.stream is not stream:
-            return "Column refers to another writer's history."
+            raise ValueError(f"Error in column {number}: Column refers to another writer's history.")
         if self._lowest < history.floor():
-            return f"Column contains expired CellRef: {history.kept()}."
-        return None
+            raise ValueError(f"Error in column {number}: Column contains expired CellRef: {history.kept()}.")
+        return history.cells(self._positions, self.is_squeezed)
 
     def _mixture(self) -> str:
         first, *others = self._all()
@@ -368,9 +372,28 @@ class TrajectoryColumn:
         if history is None:
             values = [reference.numpy() for reference in self._all()]
             return np.asarray(values[0]) if self.is_squeezed else np.stack(values)
-        found: npt.NDArray[Any] = self._cells().numpy()
+        found: npt.NDArray[Any] = history.cells(self._positions, self.is_squeezed).numpy()
         return found
 
     def __repr__(self) -> str:
         of = "several columns" if self._history is None else str(self._history.column.path)
         return f"TrajectoryColumn(path={of}, length={len(self)}, squeeze={self.is_squeezed})"
+
+
+def _column(
+    history: ColumnHistory,
+    positions: range | Sequence[int],
+    lowest: int,
+    squeeze: bool,  # noqa: FBT001, called for every column of every item
+) -> TrajectoryColumn:
+    """A column of steps that were checked; `lowest` is the first of them."""
+    column = _new(TrajectoryColumn)
+    column._history = history  # noqa: SLF001, this module's
+    column._positions = positions  # noqa: SLF001, this module's
+    column._lowest = lowest  # noqa: SLF001, this module's
+    column._references = None  # noqa: SLF001, this module's
+    column.is_squeezed = squeeze
+    return column
+
+
+_new = TrajectoryColumn.__new__

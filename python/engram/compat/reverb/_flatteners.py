@@ -58,14 +58,17 @@ def _of_dict(nest: dict[Any, Any]) -> Flatten:
         if type(value) is not dict or len(value) != count:
             return False
         try:
-            return all([child(value[key], leaves) for key, child in children])
+            for key, child in children:
+                if not child(value[key], leaves):
+                    return False
         except KeyError:
             return False
+        return True
 
     return deep
 
 
-def _of_sequence(kind: type, nest: Any) -> Flatten:  # noqa: ANN401, a list or a tuple
+def _of_sequence(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, a list or a tuple
     children, count = [flattener(child) for child in nest], len(nest)
     if all(child is _of_leaf for child in children):
 
@@ -80,12 +83,12 @@ def _of_sequence(kind: type, nest: Any) -> Flatten:  # noqa: ANN401, a list or a
     def deep(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
         if type(value) is not kind or len(value) != count:
             return False
-        return all([child(each, leaves) for child, each in zip(children, value, strict=True)])
+        return all(child(each, leaves) for child, each in zip(children, value, strict=True))
 
     return deep
 
 
-def _of_other(kind: type, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or of an attrs class
+def _of_other(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or of an attrs class
     keys = sorted(nest) if isinstance(nest, Mapping) else None
     paths = [path for path, _ in _nest.flatten_with_path(nest)]
 

@@ -1,14 +1,16 @@
 """Items of writers held against tables' signatures, as Reverb's clients do before they send them."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from engram.compat.reverb import _arguments
 from engram.compat.reverb._signatures import listed, named, shape_text
 from engram.compat.reverb.tensor_spec import dtype_name, is_compatible
 
-__all__ = ["Kind", "check_steps", "check_trajectory", "kinds"]
+__all__ = ["Kind", "check_steps", "check_trajectory", "checked_priority", "kinds"]
 
 
 class Kind(NamedTuple):
@@ -24,6 +26,20 @@ class Kind(NamedTuple):
 
     def __str__(self) -> str:
         return f"{dtype_name(self.dtype)} {shape_text(self.shape)}"
+
+
+def checked_priority(priority: float) -> float:
+    """The priority of an item, if it is a number.
+
+    Raises:
+        TypeError: It has another type.
+        ValueError: It is NaN.
+    """
+    if type(priority) is not float:
+        priority = _arguments.number("priority", priority)
+    if math.isnan(priority):
+        raise ValueError("`priority` must not be nan.")
+    return priority
 
 
 def kinds(signature: Any) -> list[Kind] | None:  # noqa: ANN401, a nest of specs

@@ -15,6 +15,10 @@ from engram.compat.reverb.tensor_spec import dtype_name
 __all__ = ["Column", "Plan", "Steps", "checked", "checked_dtype"]
 
 _MOST_PLANS = 8
+
+_NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
+"""Equal to no column's; None will not do: NumPy takes that for float64."""
+
 _PYTHONS = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
 
 
@@ -23,26 +27,28 @@ class Column:
 
     Attributes:
         path: Where it is in a step.
+        label: What messages call it.
         shape: Of its values.
         dtype: Of its values; None until the first.
-        exact: The dtype whose arrays need no change to be stored; None: there is none.
+        exact: The dtype whose arrays need no change to be stored.
         scalars: Classes of scalars that need none.
     """
 
-    __slots__ = ("dtype", "exact", "path", "scalars", "shape")
+    __slots__ = ("dtype", "exact", "label", "path", "scalars", "shape")
 
-    def __init__(self, path: tuple[Any, ...]) -> None:
+    def __init__(self, path: tuple[Any, ...], label: str | None = None) -> None:
         self.path = path
+        self.label = str(path) if label is None else label
         self.shape: tuple[int, ...] = ()
         self.dtype: np.dtype[Any] | None = None
-        self.exact: np.dtype[Any] | None = None
+        self.exact = _NO_DTYPE
         self.scalars: frozenset[type] = frozenset()
 
     def become(self, array: npt.NDArray[Any]) -> None:
         """Takes dtype and shape of its first value."""
         dtype = array.dtype
         self.dtype = dtype
-        self.exact = None if dtype == object else dtype
+        self.exact = _NO_DTYPE if dtype.hasobject else dtype
         self.reshape(array.shape)
 
     def reshape(self, shape: tuple[int, ...]) -> None:
@@ -188,9 +194,9 @@ def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     Raises:
         ValueError: It has another.
     """
-    if array.dtype != column.dtype:
+    if column.dtype is not None and array.dtype != column.dtype:
         raise ValueError(
-            f"Tensor of wrong dtype provided for column {column.path}. Got {dtype_name(array.dtype)} but expected "
+            f"Tensor of wrong dtype provided for column {column.label}. Got {dtype_name(array.dtype)} but expected "
             f"{dtype_name(column.dtype)}."
         )
     return array
@@ -205,7 +211,7 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     checked_dtype(array, column)
     if array.shape != column.shape:
         raise ValueError(
-            f"Tensor of incompatible shape provided for column {column.path}. Got {shape_text(array.shape)} which is "
+            f"Tensor of incompatible shape provided for column {column.label}. Got {shape_text(array.shape)} which is "
             f"incompatible with {shape_text(column.shape)}."
         )
     return array
@@ -218,9 +224,8 @@ def _union(known: Any, found: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN40
     if is_leaf(known) and is_leaf(found):
         return known
     if _nest.is_namedtuple(known) and type(known) is type(found):
-        return type(known)(
-            *[_union(*pair, (*path, key)) for key, *pair in zip(known._fields, known, found, strict=True)]
-        )
+        fields = zip(known._fields, known, found, strict=True)
+        return type(known)(*[_union(ours, theirs, (*path, name)) for name, ours, theirs in fields])
     if isinstance(known, Mapping) and isinstance(found, Mapping):
         merged = {
             key: _union(known[key], found[key], (*path, key)) if key in found else known[key] for key in known

@@ -5,10 +5,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from engram.compat.reverb import _arguments, _nest, _sending
-from engram.compat.reverb._columns import ColumnHistory, Stream, TrajectoryColumn
+from engram.compat.reverb._columns import ColumnHistory, Stream, TrajectoryColumn, note_gaps
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
-from engram.compat.reverb._item_signatures import Kind, check_trajectory, kinds
+from engram.compat.reverb._item_signatures import Kind, check_trajectory, checked_priority, kinds
 from engram.compat.reverb._steps import Steps
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
@@ -31,8 +31,8 @@ class TrajectoryWriter:
     """Writes steps, and makes items of slices of their history. From `Client.trajectory_writer`.
 
     Items are sent when their steps fill a chunk, which has at most `num_keep_alive_refs` steps, on `flush` and on
-    `end_episode`. The first ten are sent at once. Leaving the block flushes, and does not close the writer. It belongs to
-    one thread.
+    `end_episode`. The first ten are sent at once. Leaving the block flushes, and does not close the writer. It
+    belongs to one thread.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
@@ -47,6 +47,7 @@ class TrajectoryWriter:
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._early = 0  # items still to be sent at once
+        self._prompt = False  # chunks are of a length that was asked for
         self._signatures: dict[str, list[Kind] | None] = {}
         self._fitting: set[Any] = set()  # tables, each with what an item that fits looks like
         self._flatten: Flatten | None = None
@@ -68,8 +69,8 @@ class TrajectoryWriter:
         """Adds a step, or a part of one.
 
         Args:
-            data: A nest of arrays, numbers and text. It may have more leaves than those before; leaves that it lacks, or
-                that are None, have no value at this step.
+            data: A nest of arrays, numbers and text. It may have more leaves than those before; leaves that it lacks,
+                or that are None, have no value at this step.
             partial_step: The step goes on with the next append, which must set other leaves.
 
         Raises:
@@ -92,19 +93,10 @@ class TrajectoryWriter:
         except EngramError:
             with translated():
                 raise
-        if stream.open:
-            for column, value in zip(self._columns, row, strict=True):
-                if value is not None:
-                    column.fill()
-        elif not dense:
-            for column, value in zip(self._columns, row, strict=True):
-                if value is None:
-                    column.lack(stream.head)
-        if partial_step:
-            stream.open = True
-        else:
-            stream.open = False
-            stream.head += 1
+        if stream.open or not dense:
+            note_gaps(stream, self._columns, row)
+        stream.open = partial_step
+        stream.head += not partial_step
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
@@ -114,7 +106,6 @@ class TrajectoryWriter:
                 history.lack(self._stream.head)
             self._columns.append(history)
         self._history = _nest.map_structure(self._columns.__getitem__, self._steps.structure)
-        self._stream.slices = None  # the engine's writer is told of new columns by the next append
 
     def _check_unset(self, row: Any) -> None:  # noqa: ANN401, a sequence
         head = self._stream.head
@@ -133,14 +124,15 @@ class TrajectoryWriter:
             lengths.append(min(self._keep, _LONGEST_CHUNK))
             self._early = 0 if lengths[:-1] else _SENT_AT_ONCE
         chunk = max(lengths)
+        self._prompt = not self._early or chunk < _LONGEST_CHUNK
         with translated():
             writer = self._client._store.writer(  # noqa: SLF001, the client's other half
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
                 # The engine's own choice is shorter where steps are large.
-                chunk_length=None if self._early and chunk == _LONGEST_CHUNK else chunk,
+                chunk_length=chunk if self._prompt else None,
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
-        self._native = writer._native  # noqa: SLF001, its other half
+        self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
         return self._native
 
     @property
@@ -155,14 +147,7 @@ class TrajectoryWriter:
         """
         if not self._columns:
             raise RuntimeError("history cannot be accessed before `append` is called at least once.")
-        self._slices()
         return self._history
-
-    def _slices(self) -> Any:  # noqa: ANN401, the engine's histories
-        stream = self._stream
-        if stream.slices is None and self._native is not None:
-            stream.slices = self._native.history()
-        return stream.slices
 
     @property
     def episode_steps(self) -> int:
@@ -186,32 +171,23 @@ class TrajectoryWriter:
             RuntimeError: The writer was closed, or there is no such table.
         """
         columns = self._flat(trajectory)
-        if not columns:
-            raise ValueError("trajectory must not be empty.")
-        for number, column in enumerate(columns):
-            if not len(column):
-                raise ValueError(f"trajectory must not be empty: column {number} refers to no steps.")
-        if type(priority) is not float:
-            priority = _arguments.number("priority", priority)
-        if priority != priority:  # noqa: PLR0124, NaN
-            raise ValueError("`priority` must not be nan.")
+        if not all(columns):
+            raise ValueError("trajectory must not be empty: a column refers to no steps.")
+        priority = checked_priority(priority)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        for number, column in enumerate(columns):
-            problem = column._problem(self._stream)  # noqa: SLF001, a part of this one
-            if problem is not None:
-                raise ValueError(f"Error in column {number}: {problem}")
+        cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
         if self._validate:
             self._check(table, columns)
-        self._slices()
-        cells = tuple([column._cells() for column in columns])  # noqa: SLF001, a part of this one
         try:
-            self._native.create_item(table, priority, cells, None)
+            self._native.create_item(table, priority, tuple(cells), None)
         except EngramError:
             with translated():
                 raise
         if self._early:
             self._early -= 1
+            _sending.send(self._native)
+        elif self._prompt and self._native.waits_in_vain:
             _sending.send(self._native)
 
     def _flat(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
@@ -223,6 +199,8 @@ class TrajectoryWriter:
                     if not isinstance(leaf, TrajectoryColumn):
                         break
                 else:
+                    if not leaves:
+                        raise ValueError("trajectory must not be empty: it has no columns.")
                     return leaves
             leaves = []
             self._flatten = flattener(trajectory)
@@ -275,7 +253,8 @@ class TrajectoryWriter:
             timeout_ms: Milliseconds to wait; None, 0 or less: for ever.
 
         Raises:
-            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the same.
+            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
+                same.
             RuntimeError: The writer was closed, or the server or a table is gone.
         """
         timeout = _sending.timeout_of(timeout_ms)
@@ -297,9 +276,7 @@ class TrajectoryWriter:
                     for column in self._columns:
                         column.clear()
 
-    def configure(
-        self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
-    ) -> None:
+    def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how much is kept of one column, now or later seen.
 
         All columns share their chunks, whose length is the largest that was asked for before the first append;

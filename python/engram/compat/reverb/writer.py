@@ -11,7 +11,7 @@ import numpy.typing as npt
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
-from engram.compat.reverb._item_signatures import Kind, check_steps, kinds
+from engram.compat.reverb._item_signatures import Kind, check_steps, checked_priority, kinds
 from engram.compat.reverb._signatures import listed
 from engram.compat.reverb._steps import Column, checked_dtype
 from engram.errors import EngramError
@@ -107,7 +107,7 @@ class Writer:
                 self._append(row, self._columns)
                 return
         self._flatten, leaves = flattener(data), _nest.flatten(data)
-        columns = self._columns or [Column((number,)) for number in range(len(leaves))]
+        columns = self._columns or [Column((number,), str(number)) for number in range(len(leaves))]
         if len(leaves) != len(columns):
             raise ValueError(
                 f"Number of tensors per timestep was inconsistent. Previously it was {len(columns)}, but is now "
@@ -115,7 +115,9 @@ class Writer:
             )
         if not leaves:
             raise ValueError("Append called with empty data; a step has one column or more.")
-        self._append([_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns)
+        self._append(
+            [_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns
+        )
 
     def _row(self, leaves: list[Any]) -> list[Any] | None:
         """The leaves, such as are stored; None where one is a nest, or where there are more or fewer."""
@@ -181,8 +183,8 @@ class Writer:
 
         Raises:
             TypeError: An argument has another type.
-            ValueError: There are fewer steps, the priority is NaN, or negative or infinite where it is a weight, there is
-                no such table, or its signature fits neither such a step nor such an item. Nothing is made.
+            ValueError: There are fewer steps, the priority is NaN, or negative or infinite where it is a weight, there
+                is no such table, or its signature fits neither such a step nor such an item. Nothing is made.
             RuntimeError: The writer was closed, or the server is gone.
         """
         self._check_open()
@@ -194,16 +196,15 @@ class Writer:
                 f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "
                 f"{min(self._count, self._longest)}."
             )
-        if type(priority) is not float:
-            priority = _arguments.number("priority", priority)
-        if priority != priority:  # noqa: PLR0124, NaN
-            raise ValueError("`priority` must not be nan.")
+        priority = checked_priority(priority)
         self._check(table, length)
         try:
             self._native.create_item(table, priority, None, length)
         except EngramError:
             with translated():
                 raise
+        if self._native.waits_in_vain:
+            _sending.send(self._native)
 
     def _check(self, table: str, length: int) -> None:
         """Holds an item against its table's signature."""
