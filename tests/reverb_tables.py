@@ -1,31 +1,88 @@
-"""Tables and servers as code for Reverb makes them."""
+"""The tables that programs use, in words that both servers understand."""
 
-from contextlib import contextmanager
+import json
 
-from engram.compat import reverb
+NOTHING = {"signature": None}
 
 
-def table(name="t", **changes):
-    """A table that lets everybody through, but for what is given."""
-    options = {
-        "sampler": reverb.selectors.Fifo(),
-        "remover": reverb.selectors.Fifo(),
-        "max_size": 100,
-        "rate_limiter": reverb.rate_limiters.MinSize(1),
+def spec(name, dtype, shape, minimum=None, maximum=None):
+    """A leaf of a signature; bounds are `(shape, base64 of the bytes)`."""
+    bounds = {}
+    if minimum is not None:
+        both = {"minimum": minimum, "maximum": maximum}
+        bounds = {key: {"shape": bound[0], "data": bound[1]} for key, bound in both.items()}
+    return {"spec": {"name": name, "dtype": dtype, "shape": shape, **bounds}}
+
+
+STEP = {
+    "dict": {
+        "action": {"tuple": [spec("a", "int32", []), spec("b", "bool", [2])]},
+        "observation": spec("obs", "float32", [3]),
     }
-    return reverb.Table(name=name, **{**options, **changes})
+}
+SEQUENCE = {
+    "dict": {
+        "action": {"list": [spec("a", "int32", [None])]},
+        "observation": spec("obs", "float32", [None, 3]),
+    }
+}
+ODD = {
+    "tuple": [
+        {"namedtuple": {"name": "Pair", "fields": [["x", spec("x", "float64", [2])], ["y", spec(None, "string", None)]]}},
+        spec("bounded", "int16", [], ([], "//8="), ([], "BwA=")),
+        {"list": []},
+    ]
+}
 
 
-@contextmanager
-def serving(*tables, **options):
-    """A server on this machine alone, and a client of it."""
-    server = reverb.Server(list(tables), host="localhost", **options)
-    try:
-        yield server, reverb.Client(f"localhost:{server.port}")
-    finally:
-        server.stop()
+def table(name, **options):
+    """One table: Reverb's arguments, selectors and limiters by their names."""
+    return {
+        "name": name,
+        "sampler": ["Fifo"],
+        "remover": ["Fifo"],
+        "max_size": 1000,
+        "limiter": ["MinSize", 1],
+        "max_times_sampled": 0,
+        "signature": None,
+        **options,
+    }
 
 
-def steps(client, table="t", n=1):
-    """The data of the first step of `n` items, as one sampled after the other."""
-    return [item[0].data for item in client.sample(table, n)]
+def queue(name, max_size=1000, **options):
+    """A table that gives each item once, in order."""
+    return table(name, max_size=max_size, limiter=["Queue", max_size], max_times_sampled=1, **options)
+
+
+TABLES = [
+    queue("types"),
+    queue("strings"),
+    *(queue(f"legacy_{length}_{delta}") for length in (1, 2, 3, 7) for delta in (0, 1)),
+    *(queue(f"trajectory_{length}") for length in (1, 2, 5)),
+    queue("several_1"),
+    queue("several_2"),
+    queue("structured"),
+    queue("structured_end"),
+    queue("partial"),
+    queue("sparse"),
+    table("steps", signature=STEP),
+    table("sequences", signature=SEQUENCE),
+    queue("timeout", signature=SEQUENCE),
+    queue("odd", signature=ODD),
+    table("mutated", sampler=["MaxHeap"], max_size=5),
+    table("weighted", sampler=["Prioritized", 0.5], remover=["Lifo"], max_times_sampled=-1),
+    table("lowest", sampler=["MinHeap"], remover=["MinHeap"], max_size=3),
+    table("reset"),
+    table("thrice", max_times_sampled=3),
+    table("uniform", sampler=["Uniform"], limiter=["SampleToInsertRatio", 2.0, 5, 10.0], max_size=50),
+    queue("blocked", max_size=2),
+    queue("large"),
+    queue("errors", signature=STEP),
+    table("repeated"),
+]
+
+
+def note(description):
+    """What Engram's compatible part keeps with such a table."""
+    keys = ("max_times_sampled", "signature")
+    return json.dumps({"reverb": {key: description[key] for key in keys}})

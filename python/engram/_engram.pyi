@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, final
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "__version__",
     "after_fork_in_child",
     "flatten",
+    "import_reverb",
     "inspect",
     "names",
     "unflatten",
@@ -27,6 +29,7 @@ __version__: str
 
 def after_fork_in_child() -> None: ...
 def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...
+def import_reverb(store: Store, path: str) -> tuple[Path, list[str], int]: ...
 def inspect(path: str) -> dict[str, Any]: ...
 def names(structure: str) -> list[str]: ...
 def unflatten(structure: str, leaves: list[Any]) -> Any: ...

@@ -1,17 +1,21 @@
 """Checkpoints: what a server begins with, and where they lie."""
 
+import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
-from reverb_tables import serving, steps, table
+from compat_tables import serving, steps, table
 from support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec
 
 DefaultCheckpointer = reverb.checkpointers.DefaultCheckpointer
+REAL = Path(__file__).parents[1] / "imports" / "dm-reverb-0.14"
+"""A checkpoint that dm-reverb 0.14 wrote."""
 
 
 def filled(path, *tables, items=3):
@@ -196,14 +200,30 @@ def test_without_a_server():
         reverb.Client("localhost:1").checkpoint()
 
 
-def test_checkpoints_of_reverbs_own_are_not_passed_over(tmp_path):
-    theirs = tmp_path / "theirs" / "2026-11-20T09:34:53.098553403+00:00"
-    theirs.mkdir(parents=True)
-    (theirs / "DONE").touch()
+def test_checkpoints_that_reverb_wrote_are_taken_over(tmp_path):
+    root = tmp_path / "root"
+    theirs = root / "2026-11-20T09:34:53.098553403+00:00"
+    shutil.copytree(REAL, theirs)
+    expected = json.loads((REAL / "expected.json").read_text())
+    before = sorted(each.name for each in theirs.iterdir())
     for checkpointer in (
-        DefaultCheckpointer(theirs.parent),
-        DefaultCheckpointer(theirs),
         DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=theirs),
+        DefaultCheckpointer(tmp_path / "other", fallback_checkpoint_path=root),
+        DefaultCheckpointer(root),
     ):
-        with pytest.raises(RuntimeError, match="holds checkpoints that Reverb wrote, which Engram does not read"):
-            reverb.Server([table()], checkpointer=checkpointer, host="localhost")
+        tables = [table(name, max_size=1_000, max_times_sampled=0) for name in expected]
+        for _ in range(2):  # the second time it is Engram's own
+            with serving(*tables, checkpointer=checkpointer) as (_, client):
+                found = client.server_info()
+                assert {name: info.current_size for name, info in found.items()} == {
+                    name: len(told["items"]) for name, told in expected.items()
+                }
+    assert sorted(each.name for each in theirs.iterdir()) == before
+
+
+def test_a_checkpoint_of_reverbs_that_is_damaged(tmp_path):
+    theirs = Path(shutil.copytree(REAL, tmp_path / "root" / "2026"))
+    chunks = theirs / "chunks.tfrecord"
+    chunks.write_bytes(chunks.read_bytes()[:100])
+    with pytest.raises(RuntimeError, match=r"chunks\.tfrecord"):
+        reverb.Server([table()], checkpointer=DefaultCheckpointer(theirs.parent), host="localhost")

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from reverb_tables import table
+from compat_tables import table
 from support import raises
 
 from engram.compat.reverb import rate_limiters

@@ -60,7 +60,7 @@ def test_modules(module):
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(module, marks=[pytest.mark.tf] * (module in NEEDS_TF)) for module in sorted(LATER)]
+    "module", [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LATER)]
 )
 def test_modules_that_are_imported_later(module):
     found = importlib.import_module(f"engram.compat.reverb.{module}")

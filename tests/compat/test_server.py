@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from reverb_tables import serving, steps, table
+from compat_tables import serving, steps, table
 from support import Caller, raises, run_python, until
 
 from engram.compat import reverb
@@ -49,14 +49,15 @@ def test_the_port_that_was_asked_for():
         assert server.port == port
 
 
-def test_a_used_port_is_refused():
+def test_a_used_port_is_refused(tmp_path):
     mine = table()
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(tmp_path)
     with serving(table()) as (server, _):
         with pytest.raises(ValueError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}: Address already in use"):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
         with pytest.raises(ValueError, match="Address already in use"):
-            reverb.Server([mine], port=server.port)
-    with serving(mine):  # it is nobody's
+            reverb.Server([mine], port=server.port, checkpointer=checkpointer)
+    with serving(mine, checkpointer=checkpointer):  # they are nobody's
         pass
 
 
@@ -132,12 +133,15 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_ends_wait():
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as process:
-        port = int(process.stdout.readline())
-        assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
-        until(lambda: waits(process.pid))
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20)[0] == "interrupted True\n"
-        assert process.returncode == 0
+        try:
+            port = int(process.stdout.readline())
+            assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
+            until(lambda: waits(process.pid))
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20)[0] == "interrupted True\n"
+            assert process.returncode == 0
+        finally:
+            process.kill()
 
 
 def waits(process):
@@ -147,14 +151,28 @@ def waits(process):
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
 
 
-def test_a_client_goes_on_with_the_next_server_at_its_address():
-    with serving(table()) as (server, client):
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_client_goes_on_with_the_next_server_at_its_address(count):
+    with serving(table(max_times_sampled=1)) as (server, client):
         port = server.port
-        client.insert([1], {"t": 1.0})
-    blocked = Caller(lambda: steps(client))
+        for n in range(count - 1):
+            client.insert([n], {"t": 1.0})
+        blocked = Caller(lambda: steps(client, n=count))
+        until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
     with serving(table(), port=port):
-        client.insert([2], {"t": 1.0})
-        assert [int(data[0]) for data in [*blocked.result(), *steps(client)]] == [2, 2]
+        client.insert([7], {"t": 1.0})
+        assert blocked.result() == [*([n] for n in range(count - 1)), [7]]
+
+
+def test_an_insert_that_waits_goes_on_too():
+    with serving(reverb.Table.queue("q", 1)) as (server, client):
+        port = server.port
+        client.insert([0], {"q": 1.0})
+        blocked = Caller(lambda: client.insert([1], {"q": 1.0}))
+        until(lambda: server._storage.store.info()["q"].waiting_inserts > 0)
+    with serving(reverb.Table.queue("q", 1), port=port):
+        assert steps(client, "q") == [[1]]
+        blocked.result()
 
 
 def test_the_end_of_a_program_needs_no_stop(tmp_path):
@@ -168,6 +186,22 @@ print(len(os.listdir(tempfile.tempdir)))
 """
     assert run_python(code) == "1\n"
     assert list(tmp_path.iterdir()) == []  # nobody asked for a checkpoint
+
+
+def test_a_forked_child_leaves_all_to_its_parent(tmp_path):
+    code = f"""
+import os, sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from engram.compat import reverb
+server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+client = reverb.Client(f"localhost:{{server.port}}")
+client.insert([1], {{"q": 1.0}})
+print(os.path.exists(client.checkpoint()))
+"""
+    assert run_python(code) == "True\n"
 
 
 def test_other_threads_serve_meanwhile():

@@ -142,10 +142,13 @@ def test_configurations_refused(capsys):
 def test_it_serves_until_it_is_told_to_stop(number):
     command = [sys.executable, "-m", "engram.compat.reverb.server_executable.server_main", "--config", QUEUE]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        port = re.fullmatch(r"serving q on port (\d+)\n", process.stderr.readline())[1]
-        client = reverb.Client(f"localhost:{port}")
-        client.insert([1], {"q": 1.0})
-        assert client.server_info()["q"].current_size == 1
-        process.send_signal(number)
-        assert process.communicate(timeout=20) == (None, "")
-        assert process.returncode == 0
+        try:
+            port = re.fullmatch(r"serving q on port (\d+)\n", process.stderr.readline())[1]
+            client = reverb.Client(f"localhost:{port}")
+            client.insert([1], {"q": 1.0})
+            assert client.server_info()["q"].current_size == 1
+            process.send_signal(number)
+            assert process.communicate(timeout=20) == (None, "")
+            assert process.returncode == 0
+        finally:
+            process.kill()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reverb_tables import table
+from compat_tables import table
 from support import raises
 
 from engram.compat.reverb import SampleInfo, _nest, _note, _signatures
@@ -146,6 +146,9 @@ def test_specs_are_values():
         (lambda: TensorSpec(1.5), "`shape` must be a sequence of sizes, or None for any rank; got 1.5"),
         (lambda: TensorSpec([-1]), "each axis of `shape` must be a size, or None for any; got -1"),
         (lambda: TensorSpec([1.5]), "each axis of `shape` must be a size, or None for any; got 1.5"),
+        (lambda: TensorSpec([], "datetime64[s]"), "the dtype datetime64[s] is not supported"),
+        (lambda: TensorSpec([], "V8"), "the dtype |V8 is not supported"),
+        (lambda: TensorSpec([], [("a", "i1")]), "the dtype [('a', 'i1')] is not supported"),
         (lambda: BoundedTensorSpec([], "string", "a", "b"), "text has no bounds; use a TensorSpec"),
     ],
 )
@@ -240,7 +243,7 @@ def test_sample_info():
     assert SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
 
 
-@pytest.mark.tf
+@pytest.mark.frameworks
 def test_tensorflows_types():
     import tensorflow as tf  # noqa: PLC0415
     from tensorflow.python.framework import tensor_spec  # noqa: PLC0415

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reverb_tables import serving, table
+from compat_tables import serving, table
 from support import raises
 
 from engram.compat import reverb

@@ -5,7 +5,6 @@
 
 mod batch_in;
 mod batch_out;
-mod codec;
 mod insert_in;
 mod insert_out;
 mod numbers;
@@ -14,7 +13,9 @@ mod weight;
 
 pub use batch_in::{Arrived, Arriving};
 pub use batch_out::BatchOut;
-pub use codec::{WeighingCodec, WeighingDecoder};
+pub use engram_codec::{
+    MOST as MOST_DECODED, Weighed, WeighingCodec, WeighingDecoder, check as check_weight,
+};
 pub use insert_in::{Broken, Intake};
 pub use insert_out::{Parcel, Told, check_sendable};
 pub use numbers::{f64s, i64s, join, u32s, u64s};
@@ -22,8 +23,6 @@ pub use options::{
     cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,
     limits_out, options_in, options_out,
 };
-
-pub use weight::{MOST as MOST_DECODED, Weighed, check as check_weight};
 
 /// Names that a layout, and columns that a schema, shape, item or signature may have.
 const MAX_COLUMNS: usize = 16_384;

@@ -10,7 +10,7 @@ use tonic::{Request, Status};
 
 /// How a caller gives a token, for the texts of refusals.
 const HOW: &str = "give the server's token to the client as `token`; it travels as metadata \
-                   `authorization: Bearer TOKEN`";
+                   `authorization: Bearer TOKEN` (a dm-reverb client cannot send one)";
 
 /// Lets calls with the right token through; all calls if there is none.
 #[derive(Clone)]

@@ -1,8 +1,10 @@
-//! The two services behind one address: Engram's own, and the health of it.
+//! The services behind one address: Engram's own, dm-reverb's, and the health of them.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
 
+use engram_reverb::Reverb;
+use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Service as Tower};
@@ -19,6 +21,7 @@ const HEALTH: &str = "/grpc.health.v1.Health/";
 #[derive(Debug)]
 pub(super) struct Calls<H> {
     pub(super) engram: EngramServer<Service>,
+    pub(super) reverb: ReverbServiceServer<Reverb>,
     pub(super) health: HealthServer<H>,
 }
 
@@ -26,6 +29,7 @@ impl<H> Clone for Calls<H> {
     fn clone(&self) -> Self {
         Self {
             engram: self.engram.clone(),
+            reverb: self.reverb.clone(),
             health: self.health.clone(),
         }
     }
@@ -44,8 +48,11 @@ impl<H: Health> Tower<Request<Body>> for Calls<H> {
         if let Some(called) = request.extensions().get::<Called>() {
             called.note();
         }
-        if request.uri().path().starts_with(HEALTH) {
+        let path = request.uri().path();
+        if path.starts_with(HEALTH) {
             self.health.call(request)
+        } else if path.starts_with(engram_reverb::PATH) {
+            self.reverb.call(request)
         } else {
             self.engram.call(request)
         }

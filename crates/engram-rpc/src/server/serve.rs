@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
+use engram_reverb::Reverb;
 use futures_util::TryStreamExt as _;
 use futures_util::stream::{self, StreamExt as _, select_all};
 use tokio::net::{TcpListener, UnixListener};
@@ -50,6 +51,7 @@ pub(super) struct Serving {
     tcp: Transport,
     unix: Transport,
     service: Service,
+    reverb: Reverb,
     guard: Guard,
     scraped: Scraped,
     first_call: Duration,
@@ -58,7 +60,8 @@ pub(super) struct Serving {
 
 impl Serving {
     /// # Errors
-    /// [`Error::InvalidArgument`] when the certificates make no sense.
+    /// [`Error::InvalidArgument`] when the certificates make no sense, [`Error::Unavailable`] where the system
+    /// has no random numbers for us.
     pub(super) fn new(
         service: Service,
         guard: Guard,
@@ -73,6 +76,8 @@ impl Serving {
                 .map_err(|error| bad_tls(&error))?,
             None => transport(),
         };
+        let engine = Arc::clone(&service.shared().engine);
+        let reverb = Reverb::new(engine, stopping.signal())?;
         let scraped = Scraped {
             shared: Arc::clone(service.shared()),
             guard: guard.clone(),
@@ -81,6 +86,7 @@ impl Serving {
         Ok(Self {
             tcp,
             unix: transport(),
+            reverb,
             service,
             guard,
             scraped,
@@ -136,6 +142,7 @@ impl Serving {
             .max_encoding_message_size(MAX_MESSAGE);
         let calls = Calls {
             engram,
+            reverb: self.reverb.server(),
             health: health_service,
         };
         let layer = InterceptorLayer::new(self.guard);

@@ -18,6 +18,11 @@ impl Stopping {
         Self { stopped, address }
     }
 
+    /// Becomes true once the server stops.
+    pub(super) fn signal(&self) -> watch::Receiver<bool> {
+        self.stopped.clone()
+    }
+
     /// Waits until the server stops.
     pub(super) async fn wait(&mut self) {
         // An error: the server is gone, which is as good.

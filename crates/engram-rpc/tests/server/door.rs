@@ -153,7 +153,7 @@ async fn every_call_needs_the_token() {
     assert_eq!(
         missing.message(),
         "this server asks for a token and none came; give the server's token to the client as \
-         `token`; it travels as metadata `authorization: Bearer TOKEN`"
+         `token`; it travels as metadata `authorization: Bearer TOKEN` (a dm-reverb client cannot send one)"
     );
     for wrong in ["Bearer s3cres", "Bearer s3cret2", "s3cret", "Bearer "] {
         let status = with(Some(wrong)).hello(hello(PROTOCOL)).await.unwrap_err();

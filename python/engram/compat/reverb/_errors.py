@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from engram import errors as native
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["translated"]
+__all__ = ["is_stopping", "translated"]
 
 _UNKNOWN_TABLE = re.compile(r"no table `(?P<name>.*?)`; (?P<rest>known tables: .*)", re.DOTALL)
 
@@ -33,6 +33,11 @@ def translated() -> Iterator[None]:
         if isinstance(error, ValueError | RuntimeError | MemoryError):
             raise
         raise RuntimeError(str(error)) from error
+
+
+def is_stopping(error: native.ClosedError) -> bool:
+    """True if a server ended a call that waited because it stops; another may come in its place."""
+    return str(error).endswith(" is stopping")
 
 
 def _not_found(text: str) -> str:

@@ -1,6 +1,5 @@
 """The store of a server: opened in the directory of its checkpoints."""
 
-import dataclasses
 import os
 import shutil
 import tempfile
@@ -9,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import engram
-from engram.compat.reverb import _note
 from engram.compat.reverb.platform.checkpointers_lib import Place
 from engram.compat.reverb.table import Table
 
 __all__ = ["Storage"]
 
-_CHECKPOINTS = "checkpoint-*[0-9]"
+_DONE = "DONE"
+"""The file that Reverb writes last."""
 
 
 class Storage:
@@ -38,14 +37,12 @@ class Storage:
             raise
 
     def _opened(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
-        if not _has_checkpoint(self.directory) and fallback is not None:
-            self._begin_with(fallback)
-        described = []
-        for table in tables:
-            said = _note.decode(table._native.note)  # noqa: SLF001, this package's
-            note = _note.encode(said.max_times_sampled or 0, said.signature, self.directory)
-            described.append(dataclasses.replace(table._native, note=note))  # noqa: SLF001, this package's
-        store = self._open(described)
+        if not _has_own(self.directory):
+            if _has_reverbs(self.directory):
+                self._begin_with(self.directory)
+            elif fallback is not None:
+                self._begin_with(fallback)
+        store = self._open([table._noted(self.directory) for table in tables])  # noqa: SLF001, this package's
         unknown = [name for name in store.tables if name not in {table.name for table in tables}]
         if unknown:
             store.close()  # without a checkpoint: the directory is as it was
@@ -55,15 +52,19 @@ class Storage:
             )
         return store
 
-    def _begin_with(self, fallback: str) -> None:
-        """Takes over the tables of another directory, which stays as it is."""
-        if not Path(fallback).is_dir():
-            fallback = os.path.dirname(fallback)  # noqa: PTH120, a text
-        if not _has_checkpoint(fallback):
+    def _begin_with(self, source: str) -> None:
+        """Takes over the tables of another directory, or of checkpoints that Reverb wrote, which stay as they are."""
+        if not Path(source).is_dir():
+            source = os.path.dirname(source)  # noqa: PTH120, a text
+        own = _has_own(source)
+        if not own and not _has_reverbs(source):
             return
         store = self._open(())
         try:
-            store.restore(fallback)
+            if own:
+                store.restore(source)
+            else:
+                engram.import_reverb(source, store)
             store.checkpoint()
         finally:
             store.close()
@@ -87,16 +88,14 @@ class Storage:
 
 def _tidy(directory: str, process: int) -> None:
     """Removes a temporary directory in which there is no checkpoint."""
-    if os.getpid() == process and not _has_checkpoint(directory):  # a forked child leaves it to its parent
+    if os.getpid() == process and not _has_own(directory):  # a forked child leaves it to its parent
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _has_checkpoint(directory: str) -> bool:
-    path = Path(directory)
-    if any(path.glob(_CHECKPOINTS)):
-        return True
-    if any(path.glob("*/DONE")) or (path / "DONE").exists():
-        raise engram.errors.StorageError(
-            f"{directory} holds checkpoints that Reverb wrote, which Engram does not read; give an empty directory"
-        )
-    return False
+def _has_own(directory: str) -> bool:
+    return any(Path(directory).glob("checkpoint-*[0-9]"))
+
+
+def _has_reverbs(directory: str) -> bool:
+    """True for one of the checkpoints that Reverb writes, and for a directory of them."""
+    return (Path(directory) / _DONE).exists() or any(Path(directory).glob(f"*/{_DONE}"))

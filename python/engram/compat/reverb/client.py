@@ -1,15 +1,16 @@
 """The client: how code that learns, acts or looks reaches a server's tables."""
 
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import engram
 from engram.compat.reverb import _arguments, _nest, _note, _signatures
 from engram.compat.reverb._described import described, signature_of
-from engram.compat.reverb._errors import translated
+from engram.compat.reverb._errors import is_stopping, translated
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.reverb_types import TableInfo
@@ -29,6 +30,9 @@ _AT_ONCE = 1.0
 
 _AHEAD = 2
 """Samples fetched ahead; those that nobody takes go back."""
+
+_PAUSE = 0.05
+"""Seconds until a server that is stopping is gone."""
 
 _IN_FLIGHT = 1_000_000
 """Items that may wait for their tables where no bound is given."""
@@ -71,7 +75,7 @@ class Client:
         return self._server_address
 
     def __reduce__(self) -> tuple[type["Client"], tuple[str]]:
-        return Client, (self._server_address,)
+        return type(self), (self._server_address,)
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
@@ -196,28 +200,36 @@ class Client:
         with closing(self._drawn(table, count)) as batches:
             for batch in batches:
                 info = _info(batch)
-                columns = [column[0, ...] for column in batch.data]
+                columns = [column[0, ...] for column in _nest.flatten(batch.data)]
                 if emit_timesteps:
-                    steps = _split(columns, batch.squeezed)
+                    steps = _split(columns, _nest.flatten(batch.squeezed))
                     yield [ReplaySample(info, _nested(signature, step)) for step in steps]
                 else:
                     yield ReplaySample(info, _nested(signature, columns))
 
     def _drawn(self, table: str, count: int) -> Generator[engram.Batch]:
-        """So many items, each a batch."""
+        """So many items, each a batch; from the next server at the address, should this one stop."""
+        while True:
+            with closing(self._stream(table, count)) as batches:
+                while True:
+                    try:
+                        with translated():
+                            found = next(batches, None)
+                    except engram.errors.ClosedError as error:
+                        if not is_stopping(error):
+                            raise
+                        break
+                    if found is None:
+                        return
+                    count -= 1
+                    yield found
+            time.sleep(_PAUSE)
+
+    def _stream(self, table: str, count: int) -> Generator[engram.Batch]:
         if count == 1:
-            with translated():
-                batch = self._store.sample(table, 1)
-            yield batch
-            return
-        dataset = engram.Dataset(self._store, table, 1, prefetch=min(_AHEAD, count), max_batches=count)
-        with closing(cast("Generator[engram.Batch]", iter(dataset))) as batches:
-            while True:
-                with translated():
-                    found = next(batches, None)
-                if found is None:
-                    return
-                yield found
+            yield self._store.sample(table, 1)
+        else:
+            yield from engram.Dataset(self._store, table, 1, prefetch=min(_AHEAD, count), max_batches=count)
 
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None = None, deletes: Iterable[int] | None = None
@@ -246,8 +258,6 @@ class Client:
             _key("updates", key): _arguments.number(f"updates[{key!r}]", priority)
             for key, priority in (updates or {}).items()
         }
-        for key in gone:
-            kept.pop(key, None)
         with translated():
             # First what may be refused, so that a refusal leaves all as it was.
             if kept or not gone:

@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,9 @@ from engram.compat.reverb.platform.default.checkpointers import default_checkpoi
 from engram.compat.reverb.table import Table, TableExtensionBase
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
+
+_LEASE = 86_400.0
+"""Seconds that a reader may take over a sample until others get it: Reverb has no such bound."""
 
 _GLANCE = 0.25
 """Seconds between two looks of `wait`; signals do not wait for them."""
@@ -73,7 +77,11 @@ class Server:
             self._storage = Storage(place, tables)
             try:
                 self._server = engram.Server(
-                    self._storage.store, host=_everywhere() if host is None else host, port=port or 0, insecure=True
+                    self._storage.store,
+                    host=_everywhere() if host is None else host,
+                    port=port or 0,
+                    insecure=True,
+                    lease_timeout=_LEASE,
                 )
             except BaseException:
                 self._storage.close()
@@ -87,7 +95,10 @@ class Server:
         return self._server.port
 
     def stop(self) -> None:
-        """Ends every call that waits, and frees the port and all items. May be called again."""
+        """Frees the port and all items. May be called again.
+
+        Calls of clients go on waiting, for the next server at its address.
+        """
         with self._stopping:
             if self._stopped.is_set():
                 return
@@ -119,8 +130,8 @@ class Server:
         return self.localhost_client()
 
     def __del__(self) -> None:
-        if hasattr(self, "_server"):
-            with contextlib.suppress(Exception):  # as where the process ends, or has forked
+        if hasattr(self, "_server") and not sys.is_finalizing():  # the end of the process stops it, too
+            with contextlib.suppress(Exception):  # as in a forked child
                 self.stop()
 
     def __repr__(self) -> str:

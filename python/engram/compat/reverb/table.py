@@ -1,6 +1,7 @@
 """Tables, as Reverb describes them."""
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -172,6 +173,11 @@ class Table:
         if self._store is None:
             self._store = engram.Store([self._native])
         return self._store
+
+    def _noted(self, directory: str) -> engram.Table:
+        """What the engine makes of it for a server whose checkpoints are in a directory."""
+        note = _note.encode(self._max_times_sampled, self._signature, directory)
+        return dataclasses.replace(self._native, note=note)
 
     def _check_free(self) -> None:
         if self._served:

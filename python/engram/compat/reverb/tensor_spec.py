@@ -169,4 +169,9 @@ def _dtype(dtype: Any) -> np.dtype[Any]:  # noqa: ANN401, TensorFlow's too
     if dtype == "string":
         return np.dtype(object)
     found = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    return np.dtype(object) if found.kind in "OUS" else found.newbyteorder("=")
+    if found.kind in "OUS":
+        return np.dtype(object)
+    if found.kind not in "?biufc" and (found.kind != "V" or found.names is not None or found.type is np.void):
+        raise TypeError(f"the dtype {found} is not supported")
+    ordered: np.dtype[Any] = found.newbyteorder("=")
+    return ordered

@@ -45,7 +45,8 @@ class DefaultCheckpointer(CheckpointerBase):
         """Names the directories; nothing is read or written before a server begins.
 
         Args:
-            path: The directory; it is made if it is not there.
+            path: The directory; it is made if it is not there. Checkpoints in it that Reverb itself wrote are taken
+                over where there is none of Engram's, and stay as they are.
             group: Nothing but "" is supported.
             fallback_checkpoint_path: What a server begins with where `path` has no checkpoint: another such directory,
                 or a checkpoint in one, which stands for its directory. None, or nothing there: it begins empty.

@@ -8,7 +8,7 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-use super::weight::{self, Weighed};
+use crate::weight::{self, Weighed};
 
 /// What both ends of every call use.
 #[derive(Debug)]

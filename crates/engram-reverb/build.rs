@@ -1,0 +1,13 @@
+//! Compiles the messages; no `protoc` needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = protox::compile(["proto/reverb.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .build_client(cfg!(debug_assertions))
+        .bytes(".")
+        .btree_map(".")
+        .codec_path("engram_codec::WeighingCodec")
+        .compile_fds(files)?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! What is told of tables.
+
+use engram_core::{RateLimiter, SelectorKind, TableOptions};
+use engram_engine::Table;
+
+use crate::pb;
+use crate::pb::key_distribution_options::{Distribution, Heap, Prioritized};
+use crate::signature::{self, Noted};
+
+/// A table as dm-reverb's clients know it.
+pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
+    let info = table.info();
+    let Noted {
+        max_times_sampled,
+        signature,
+    } = noted(table.options());
+    let stats = &info.stats;
+    pb::TableInfo {
+        sampler_options: Some(distribution(info.options.sampler)),
+        remover_options: Some(distribution(info.options.remover)),
+        max_size: count(info.options.max_size),
+        max_times_sampled: max_times_sampled
+            .unwrap_or_else(|| i32::try_from(info.options.max_times_sampled).unwrap_or(i32::MAX)),
+        rate_limiter_info: Some(limiter(&stats.limiter)),
+        signature,
+        current_size: count(stats.size),
+        name: info.options.name.clone(),
+        num_episodes: count(stats.num_episodes),
+        num_deleted_episodes: count(stats.num_deleted_episodes),
+        num_unique_samples: count(stats.num_unique_samples),
+        table_worker_time: Some(pb::TableWorkerTime::default()),
+    }
+}
+
+fn noted(options: &TableOptions) -> Noted {
+    let native = || Noted {
+        max_times_sampled: None,
+        signature: options
+            .signature
+            .as_ref()
+            .and_then(|signature| signature::native(signature)),
+    };
+    note(options)
+        .and_then(signature::noted)
+        .unwrap_or_else(native)
+}
+
+fn note(options: &TableOptions) -> Option<&str> {
+    options.note.as_deref()
+}
+
+fn distribution(kind: SelectorKind) -> pb::KeyDistributionOptions {
+    let (distribution, is_deterministic) = match kind {
+        SelectorKind::Fifo => (Distribution::Fifo(true), true),
+        SelectorKind::Lifo => (Distribution::Lifo(true), true),
+        SelectorKind::Uniform => (Distribution::Uniform(true), false),
+        SelectorKind::Prioritized { exponent } => {
+            let prioritized = Prioritized {
+                priority_exponent: exponent,
+            };
+            (Distribution::Prioritized(prioritized), false)
+        }
+        SelectorKind::MinHeap => (Distribution::Heap(Heap { min_heap: true }), true),
+        SelectorKind::MaxHeap => (Distribution::Heap(Heap { min_heap: false }), true),
+    };
+    pb::KeyDistributionOptions {
+        distribution: Some(distribution),
+        is_deterministic,
+    }
+}
+
+fn limiter(limiter: &RateLimiter) -> pb::RateLimiterInfo {
+    let limits = &limiter.limits;
+    let stats = |completed| {
+        Some(pb::RateLimiterCallStats {
+            completed: count(completed),
+        })
+    };
+    pb::RateLimiterInfo {
+        samples_per_insert: limits.samples_per_insert,
+        // dm-reverb has no infinite ones.
+        min_diff: limits.min_diff.clamp(f64::MIN, f64::MAX),
+        max_diff: limits.max_diff.clamp(f64::MIN, f64::MAX),
+        min_size_to_sample: count(limits.min_size),
+        insert_stats: stats(limiter.inserts),
+        sample_stats: stats(limiter.samples),
+    }
+}
+
+fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

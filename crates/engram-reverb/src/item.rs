@@ -1,0 +1,344 @@
+//! dm-reverb's items: into the engine, and out of it as one sample each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engram_core::gather::{Data, Time, Uneven, gather};
+use engram_core::pool::Pool;
+use engram_core::{
+    Chunk, Draw, Error, Layout, NewItem, Result as Outcome, Slice, SpanColumn, Spans, TableOptions,
+    Trajectory,
+};
+use prost::Message as _;
+use tonic::Status;
+
+use crate::bytes_out::compress;
+use crate::chunk::{Chunks, MAX_COLUMNS};
+use crate::keys::kept;
+use crate::pb;
+use crate::pb::flat_trajectory::{ChunkSlice, Column};
+use crate::pb::sample_stream_response::SampleEntry;
+use crate::pb::tensorflow::TensorProto;
+use crate::status::{invalid, shortened, status};
+
+/// Bytes of a sample: its readers' protobuf has no larger messages.
+const MAX_SAMPLE: usize = (2 << 30) - (1 << 20);
+
+/// From so many bytes on, making a sample takes long enough for others to want the thread.
+const LARGE: usize = 1 << 20;
+
+/// Chunks by dm-reverb's keys.
+pub type ByKey = HashMap<u64, Arc<Chunk>>;
+
+/// Makes items.
+#[derive(Debug)]
+pub struct Items;
+
+impl Items {
+    /// The item for a table that a message describes, of chunks that came before.
+    ///
+    /// # Errors
+    /// `INTERNAL` for a chunk that is not there, as dm-reverb says it; `INVALID_ARGUMENT` where it makes no
+    /// sense.
+    pub fn make(
+        chunks: &mut Chunks,
+        by_key: &ByKey,
+        table: &TableOptions,
+        message: &pb::PrioritizedItem,
+    ) -> Result<NewItem, Status> {
+        let old;
+        let columns = match &message.flat_trajectory {
+            Some(trajectory) => &trajectory.columns,
+            None => {
+                old = of_old(message, by_key)?;
+                &old
+            }
+        };
+        if columns.is_empty() || columns.len() > MAX_COLUMNS {
+            return Err(invalid(format!(
+                "item {} has {} columns; it has 1 to {MAX_COLUMNS}",
+                message.key,
+                columns.len()
+            )));
+        }
+        let layout = chunks.layout_in(table, columns.len());
+        let spans = spans(layout, by_key, columns)?;
+        let trajectory = as_rows(&spans).unwrap_or_else(|| Trajectory::Spans(Arc::new(spans)));
+        trajectory.check_parts().map_err(|error| status(&error))?;
+        Ok(NewItem {
+            key: kept(message.key),
+            trajectory,
+            priority: message.priority,
+        })
+    }
+}
+
+fn find(by_key: &ByKey, key: u64) -> Result<&Arc<Chunk>, Status> {
+    let found = by_key.get(&key);
+    found.ok_or_else(|| Status::internal(format!("Could not find sequence chunk {key}.")))
+}
+
+fn spans(layout: Arc<Layout>, by_key: &ByKey, columns: &[Column]) -> Result<Spans, Status> {
+    let mut own: Vec<Arc<Chunk>> = Vec::new();
+    let mut places: HashMap<u64, u32> = HashMap::new();
+    let mut slices = Vec::new();
+    let mut out = Vec::with_capacity(columns.len());
+    for column in columns {
+        let first_slice = narrow(slices.len())?;
+        let mut len = 0_u32;
+        for slice in &column.chunk_slices {
+            let chunk = match places.get(&slice.chunk_key) {
+                Some(place) => *place,
+                None => {
+                    let place = narrow(own.len())?;
+                    own.push(Arc::clone(find(by_key, slice.chunk_key)?));
+                    places.insert(slice.chunk_key, place);
+                    place
+                }
+            };
+            let number = |number: i32| u32::try_from(number).ok();
+            let numbers = (
+                number(slice.offset),
+                number(slice.length),
+                number(slice.index),
+            );
+            let (Some(offset), Some(cells), Some(column)) = numbers else {
+                return Err(invalid(format!(
+                    "a slice of chunk {} has offset {}, length {} and index {}; none is below 0",
+                    slice.chunk_key, slice.offset, slice.length, slice.index
+                )));
+            };
+            len = len.checked_add(cells).ok_or_else(too_long)?;
+            slices.push(Slice {
+                chunk,
+                column,
+                offset,
+                len: cells,
+            });
+        }
+        out.push(SpanColumn {
+            first_slice,
+            len,
+            squeeze: column.squeeze,
+        });
+    }
+    Ok(Spans {
+        layout,
+        chunks: own.into(),
+        columns: out.into(),
+        slices: slices.into(),
+    })
+}
+
+fn narrow(number: usize) -> Result<u32, Status> {
+    u32::try_from(number).map_err(|_| too_long())
+}
+
+fn too_long() -> Status {
+    invalid("an item has more cells or slices than can be counted in 32 bits")
+}
+
+/// The same cells in fewer bytes, where they are some rows of all columns of one chunk.
+fn as_rows(spans: &Spans) -> Option<Trajectory> {
+    let [chunk] = &*spans.chunks else {
+        return None;
+    };
+    let (first, column) = (spans.slices.first()?, spans.columns.first()?);
+    let is_whole = *chunk.schema().layout == *spans.layout
+        && chunk.schema().cells.len() == spans.columns.len()
+        && spans.slices.len() == spans.columns.len();
+    let is_row = |(at, (slice, other)): (usize, (&Slice, &SpanColumn))| {
+        slice.column as usize == at
+            && other.first_slice as usize == at
+            && (slice.offset, slice.len) == (first.offset, first.len)
+            && other.squeeze == column.squeeze
+    };
+    let mut both = spans.slices.iter().zip(&spans.columns).enumerate();
+    (is_whole && both.all(is_row)).then(|| Trajectory::Rows {
+        chunk: Arc::clone(chunk),
+        offset: first.offset,
+        len: first.len,
+        squeeze: column.squeeze,
+    })
+}
+
+/// The columns of an item of the old kind: so many rows of all columns, over chunks end to end.
+fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, Status> {
+    let range = message.deprecated_sequence_range.unwrap_or_default();
+    let numbers = (u64::try_from(range.offset), u64::try_from(range.length));
+    let (Ok(mut skip), Ok(mut left)) = numbers else {
+        return Err(invalid(format!(
+            "item {} begins at row {} and has {}; neither is below 0",
+            message.key, range.offset, range.length
+        )));
+    };
+    let mut columns: Vec<Column> = Vec::new();
+    for key in &message.deprecated_chunk_keys {
+        let chunk = find(by_key, *key)?;
+        let width = chunk.schema().cells.len();
+        if columns.is_empty() {
+            columns.resize(width, Column::default());
+        }
+        if columns.len() != width {
+            return Err(invalid(format!(
+                "item {} has chunks of {} columns and of {width}; all have the same",
+                message.key,
+                columns.len()
+            )));
+        }
+        let rows = chunk.extents().first().map_or(0, |extent| extent.rows);
+        let offset = skip.min(rows.into());
+        let len = left.min(u64::from(rows) - offset);
+        (skip, left) = (skip - offset, left - len);
+        if len == 0 {
+            continue;
+        }
+        for (column, index) in columns.iter_mut().zip(0..) {
+            column.chunk_slices.push(ChunkSlice {
+                chunk_key: *key,
+                offset: i32::try_from(offset).unwrap_or(i32::MAX),
+                length: i32::try_from(len).unwrap_or(i32::MAX),
+                index,
+            });
+        }
+    }
+    if left > 0 {
+        return Err(invalid(format!(
+            "item {} has {} rows, {left} more than its chunks",
+            message.key, range.length
+        )));
+    }
+    Ok(columns)
+}
+
+/// Gives the chunks of samples their keys, none twice.
+#[derive(Debug, Default)]
+pub(crate) struct SampleKeys(u64);
+
+impl SampleKeys {
+    fn next(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+}
+
+/// Whether a sample takes long to make. Strings have no size that is known beforehand.
+pub(crate) fn is_large(draw: &Draw) -> bool {
+    least_bytes(draw) >= LARGE
+}
+
+fn least_bytes(draw: &Draw) -> usize {
+    let columns = (0..draw.trajectory.columns()).map(|at| draw.trajectory.column(at));
+    columns.fold(0_usize, |sum, column| {
+        let cell = column.cell.bytes().max(column.cell.elements());
+        sum.saturating_add(column.len.saturating_mul(cell))
+    })
+}
+
+/// A sample as one entry: a chunk for each column, of the rows that the item has and no others.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for data that dm-reverb's clients cannot have, [`Error::Payload`] where it
+/// cannot be read, [`Error::OutOfMemory`].
+pub(crate) fn entry(
+    draw: &Draw,
+    table: &str,
+    rate_limited: bool,
+    keys: &mut SampleKeys,
+    pool: &Arc<Pool>,
+) -> Outcome<SampleEntry> {
+    let least = least_bytes(draw);
+    if least > MAX_SAMPLE {
+        return Err(too_large(least));
+    }
+    let gathered = gather(std::slice::from_ref(draw), Uneven::Ragged, pool)?;
+    let mut columns = Vec::with_capacity(gathered.columns.len());
+    let mut data = Vec::with_capacity(gathered.columns.len());
+    for (column, name) in gathered.columns.iter().zip(&gathered.layout.names) {
+        let (rows, squeeze) = match &column.time {
+            Time::Squeezed => (1, true),
+            Time::Even(rows) => (*rows, false),
+            Time::Ragged(splits) => (last(splits), false),
+            Time::Padded { longest, .. } => (*longest, false),
+        };
+        let raw: &[u8] = match &column.data {
+            Data::Bytes(bytes) => bytes,
+            Data::Strings(strings) => strings,
+        };
+        let tensor = compress(&column.cell, rows, raw).map_err(|error| in_column(error, name))?;
+        let chunk_key = keys.next();
+        let length = i32::try_from(rows).map_err(|_| too_large(least))?;
+        columns.push(Column {
+            chunk_slices: vec![ChunkSlice {
+                chunk_key,
+                offset: 0,
+                length,
+                index: 0,
+            }],
+            squeeze,
+        });
+        data.push(chunk_data(chunk_key, length, raw.len(), tensor));
+    }
+    let entry = SampleEntry {
+        info: Some(pb::SampleInfo {
+            item: Some(pb::PrioritizedItem {
+                key: draw.key,
+                table: table.to_owned(),
+                priority: draw.priority,
+                times_sampled: i32::try_from(draw.times_sampled).unwrap_or(i32::MAX),
+                flat_trajectory: Some(pb::FlatTrajectory { columns }),
+                ..pb::PrioritizedItem::default()
+            }),
+            probability: draw.probability,
+            table_size: i64::try_from(draw.table_size).unwrap_or(i64::MAX),
+            rate_limited,
+        }),
+        data,
+        end_of_sequence: true,
+    };
+    let bytes = entry.encoded_len();
+    if bytes > MAX_SAMPLE {
+        return Err(too_large(bytes));
+    }
+    Ok(entry)
+}
+
+fn last(splits: &[i64]) -> usize {
+    splits
+        .last()
+        .map_or(0, |end| usize::try_from(*end).unwrap_or(0))
+}
+
+fn chunk_data(chunk_key: u64, rows: i32, raw: usize, tensor: TensorProto) -> pb::ChunkData {
+    pb::ChunkData {
+        chunk_key,
+        sequence_range: Some(pb::SequenceRange {
+            episode_id: chunk_key,
+            start: 0,
+            end: rows.saturating_sub(1),
+            sparse: false,
+        }),
+        data: Some(pb::chunk_data::Data {
+            tensors: vec![tensor],
+        }),
+        data_tensors_len: 1,
+        data_uncompressed_size: i64::try_from(raw).unwrap_or(i64::MAX),
+        ..pb::ChunkData::default()
+    }
+}
+
+fn in_column(error: Error, name: &str) -> Error {
+    match error {
+        Error::InvalidArgument(text) => {
+            Error::InvalidArgument(format!("column `{}`: {text}", shortened(name, 100)))
+        }
+        other => other,
+    }
+}
+
+fn too_large(bytes: usize) -> Error {
+    Error::InvalidArgument(format!(
+        "an item takes {bytes} bytes; dm-reverb's clients read at most {MAX_SAMPLE} in one sample: \
+         read it with Engram's client"
+    ))
+}

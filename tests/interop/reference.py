@@ -1,0 +1,68 @@
+"""The real dm-reverb server, in a process of its own: prints its port, ends with its standard input."""
+
+import base64
+import sys
+from collections import namedtuple
+
+import numpy as np
+import portpicker
+import reverb
+import tensorflow as tf
+
+from reverb_tables import TABLES
+
+
+def signature_of(nest):
+    """The nest of specs that a description stands for."""
+    ((kind, content),) = nest.items()
+    if kind == "list":
+        return [signature_of(item) for item in content]
+    if kind == "tuple":
+        return tuple(signature_of(item) for item in content)
+    if kind == "dict":
+        return {key: signature_of(item) for key, item in content.items()}
+    if kind == "namedtuple":
+        made = namedtuple(content["name"], [key for key, _ in content["fields"]])
+        return made(*(signature_of(item) for _, item in content["fields"]))
+    dtype = tf.dtypes.as_dtype(content["dtype"])
+    if "minimum" not in content:
+        return tf.TensorSpec(content["shape"], dtype, content["name"])
+    low, high = (
+        np.frombuffer(base64.b64decode(content[key]["data"]), dtype.as_numpy_dtype).reshape(content[key]["shape"])
+        for key in ("minimum", "maximum")
+    )
+    from tensorflow.python.framework.tensor_spec import BoundedTensorSpec  # noqa: PLC0415, private to TensorFlow
+
+    return BoundedTensorSpec(content["shape"], dtype, low, high, content["name"])
+
+
+def selector(name, *arguments):
+    """A selector by its name."""
+    return getattr(reverb.selectors, name)(*arguments)
+
+
+def table(description):
+    """The table of a description."""
+    kind, *arguments = description["limiter"]
+    signature = description["signature"]
+    return reverb.Table(
+        name=description["name"],
+        sampler=selector(*description["sampler"]),
+        remover=selector(*description["remover"]),
+        max_size=description["max_size"],
+        rate_limiter=getattr(reverb.rate_limiters, kind)(*arguments),
+        max_times_sampled=description["max_times_sampled"],
+        signature=None if signature is None else signature_of(signature),
+    )
+
+
+def main():
+    """Serves until nobody needs it."""
+    server = reverb.Server([table(description) for description in TABLES], port=portpicker.pick_unused_port())
+    print(server.port, flush=True)
+    sys.stdin.read()
+    server.stop()
+
+
+if __name__ == "__main__":
+    main()
