@@ -88,8 +88,7 @@ class Elements:
     def __iter__(self) -> Generator[Element]:
         if self.device_prefetch == 0:
             return self.reading.elements(self._convert)
-        make = partial(blocks.whole, self._convert)
-        return ahead(self.reading.now_and_then(make, self._convert, GLANCE), self.device_prefetch)
+        return ahead(self.reading.read(partial(blocks.element, self._convert), GLANCE), self.device_prefetch)
 
     def _convert(self, columns: list[Array], splits: list[Array | None]) -> list[Any]:
         if any(split is not None for split in splits):
