@@ -38,8 +38,9 @@ def dataset(
             learn(element.data)
 
     The order is the table's; of several datasets, `interleave` makes one. Each iterator fetches ahead on lease: what it
-    has not yielded when it is dropped goes back. It runs in the process that made it: a dataset cannot be saved, nor
-    sent to tf.data's service.
+    has not yielded when it is dropped goes back. So that nothing is used unasked, tf.data's own ideas of reading ahead
+    and of running `map` in parallel are switched off: ask for `prefetch` and `num_parallel_calls`. It runs in the
+    process that made it: a dataset cannot be saved, nor sent to tf.data's service.
 
     What `element_spec` says of the data is, in this order:
 
@@ -57,8 +58,8 @@ def dataset(
 
     Returns:
         A `tf.data.Dataset`. `info` is tensors here. Columns that may differ in length are `tf.RaggedTensor`s, of
-        batches of one length too; with `pad` they are dense and `mask` says where there are steps. Lists are tuples, as
-        tf.data takes lists for tensors.
+        batches of one length too; with `pad` they are dense and `mask` says where there are steps; otherwise `mask` is
+        `()`. Lists are tuples, as tf.data takes lists for tensors.
 
     Raises:
         InvalidArgumentError: An option is not what `Options` says, or `element_spec` not what is said here.
@@ -291,7 +292,7 @@ def _assembled(reading: Reading, columns: list[_Column], structure: str, _: Any,
         tensor.set_shape(batch)
     pairs = [column.assemble(parts, batch) for column in columns]
     data, mask = (_tuples(_engram.unflatten(structure, list(leaves))) for leaves in zip(*pairs, strict=True))
-    return Element(info, data, mask if any(column.is_masked for column in columns) else None)
+    return Element(info, data, mask if any(column.is_masked for column in columns) else ())  # None is slow in tf.data
 
 
 def _tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
