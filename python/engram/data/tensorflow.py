@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Unpack
 
 import numpy as np
@@ -22,6 +22,7 @@ __all__ = ["dataset"]
 Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; mypy need not know TensorFlow."""
 
+_END: Any = object()
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -72,8 +73,15 @@ def dataset(
     store._native.can_sample(table, 1)  # noqa: SLF001, says whether there is such a table
     columns, structure = _columns(reading, element_spec)
     flat = _Flat(reading, columns, _engram.names(structure))
-    source = tf.data.Dataset.from_generator(flat.generate, output_signature=flat.signature())
-    found = source.filter(lambda there, *_: there).map(partial(_assembled, reading, columns, structure))
+
+    def of_reader(token: Any) -> Any:  # noqa: ANN401, TensorFlow's
+        tokens = tf.data.Dataset.from_tensors(token).repeat()
+        # `from_generator` would do for the arrays, too, and looks at each of them for longer than it takes to read them.
+        handed = tokens.map(lambda token: tf.numpy_function(flat.next, [token], flat.types))
+        return handed.take_while(lambda more, *_: more).filter(lambda _, there, *__: there)
+
+    readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
+    found = readers.flat_map(of_reader).map(partial(_assembled, reading, columns, structure))
     # TensorFlow would read ahead unasked, and use items up that nobody sees.
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
@@ -138,6 +146,7 @@ class _Column:
         """Its tensor, and its mask if it has one, of TensorFlow's tensors for `parts`."""
         tensor = next(parts)
         if self.is_ragged:
+            tensor.set_shape([None, *self.shape[2:]])
             splits = next(parts)
             splits.set_shape([size + 1 for size in batch if size is not None])
             # The engine made them.
@@ -244,27 +253,35 @@ def _first(reading: Reading) -> Block:
 
 
 class _Flat:
-    """Elements as tuples of arrays: whether there is one, `info`, and what each column is handed over as."""
+    """Elements as tuples of arrays: whether there are more, whether this is one, `info`, and the columns' parts."""
 
     def __init__(self, reading: Reading, columns: list[_Column], names: list[str]) -> None:
         self._reading = reading
         self._columns = columns
         self._names = names
         self._seen = ""  # the structure that was looked at last
-
-    def signature(self) -> tuple[Spec, ...]:
-        single = self._reading.batch_size is None
+        self._readers: dict[int, Generator[tuple[Any, ...] | None]] = {}
+        self._numbers = count()
+        single = reading.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO]
-        parts = [part for column in self._columns for part in column.parts()]
-        return (tf.TensorSpec([], tf.bool), *info, *parts)
+        parts = [*info, *(part for column in columns for part in column.parts())]
+        self.types = [tf.bool, tf.bool, *(part.dtype for part in parts)]
+        self._nothing = tuple(_empty(part) for part in parts)
 
-    def generate(self) -> Generator[tuple[Any, ...]]:
-        # Now and then there is nothing, for an iterator that nobody waits for any more to see that it is cancelled.
-        signature = self.signature()
-        nothing = tuple(_empty(spec) for spec in signature)
-        with closing(self._reading.read(self._flatten, GLANCE)) as found:
-            for flat in found:
-                yield nothing if flat is None else flat
+    def readers(self) -> Generator[int]:
+        """One number, of a reader that is there for as long as this is."""
+        number = next(self._numbers)
+        # Now and then it yields None: TensorFlow sees only between elements that an iterator is not wanted any more.
+        with closing(self._reading.read(self._flatten, GLANCE)) as reader:
+            self._readers[number] = reader
+            yield number
+            del self._readers[number]
+
+    def next(self, number: Array) -> tuple[Any, ...]:
+        flat = next(self._readers[int(number)], _END)
+        if flat is _END:
+            return (np.False_, np.False_, *self._nothing)
+        return (np.True_, np.False_, *self._nothing) if flat is None else flat
 
     def _flatten(self, block: Block) -> tuple[Any, ...]:
         if block.structure != self._seen:
@@ -273,7 +290,7 @@ class _Flat:
                 listed = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
                 raise SignatureError("`element_spec` has the columns {}; found {}".format(*listed))
             self._seen = block.structure
-        flat: list[Any] = [np.True_, *block.info]
+        flat: list[Any] = [np.True_, np.True_, *block.info]
         for column, *found in zip(self._columns, block.columns, block.splits, block.lengths, strict=True):
             flat += column.flatten(*found)
         return tuple(flat)
@@ -284,9 +301,9 @@ def _empty(spec: Spec) -> Array:
     return np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
 
 
-def _assembled(reading: Reading, columns: list[_Column], structure: str, _: Any, *flat: Any) -> Element:  # noqa: ANN401, tensors
+def _assembled(reading: Reading, columns: list[_Column], structure: str, *flat: Any) -> Element:  # noqa: ANN401, tensors
     """An element of what `_Flat` hands over; traced, not run."""
-    parts, batch = iter(flat), _batch(reading)
+    parts, batch = iter(flat[2:]), _batch(reading)
     info = Info(*islice(parts, len(_INFO)))
     for tensor in info:
         tensor.set_shape(batch)
