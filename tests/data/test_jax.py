@@ -186,7 +186,7 @@ samples = store.info()["t"].samples
 try:
     next(iter(dataset(store, "t", batch_size=3, device=sharding)))
 except ValueError as error:
-    print("divisible" in str(error), store.info()["t"].samples - samples)
+    print("divide" in str(error), store.info()["t"].samples - samples)
 """)
     assert printed.splitlines() == [
         "True [(2, 1), (2, 1)]",
