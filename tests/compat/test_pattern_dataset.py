@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reverb_tables import serving
+from compat_tables import serving
 from support import raises
 
 from engram.compat import reverb
@@ -32,7 +32,9 @@ def two_and_one(step):
 
 
 def test_items_within_episodes(tf):
-    made = reverb.PatternDataset(steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
+    made = reverb.PatternDataset(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
     assert isinstance(made, tf.data.Dataset)
     assert isinstance(made, reverb.PatternDataset)
     assert made.element_spec == {"two": tf.TensorSpec([2], tf.int32), "one": tf.TensorSpec([2], tf.float32)}
@@ -42,12 +44,16 @@ def test_items_within_episodes(tf):
 
 
 def test_items_across_episodes(tf):
-    made = reverb.PatternDataset(steps(tf), [config(two_and_one)], respect_episode_boundaries=False, is_end_of_episode=is_end)
+    made = reverb.PatternDataset(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=False, is_end_of_episode=is_end
+    )
     assert [each["two"][0].numpy() for each in made] == list(range(7))
 
 
 def test_every_iteration_begins_anew(tf):
-    made = reverb.PatternDataset(steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
+    made = reverb.PatternDataset(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
     assert len(list(made)) == len(list(made)) == 5
 
 
@@ -103,7 +109,12 @@ def test_steps_of_a_stream_and_of_any_shape(tf):
 
     spec = {"a": tf.TensorSpec([], tf.int64), "b": tf.TensorSpec([None], tf.string), "end": tf.TensorSpec([], tf.bool)}
     source = tf.data.Dataset.from_generator(stream, output_signature=spec)
-    made = reverb.PatternDataset(source, [config(lambda step: (step["b"][-1], step["a"][-2:]))], respect_episode_boundaries=True, is_end_of_episode=is_end)
+    made = reverb.PatternDataset(
+        source,
+        [config(lambda step: (step["b"][-1], step["a"][-2:]))],
+        respect_episode_boundaries=True,
+        is_end_of_episode=is_end,
+    )
     assert made.element_spec == (tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int64))
     assert [each[0].numpy().tolist() for each in made] == [[b"x"], [b"xx"] * 2, [b"xxx"] * 3]
 
@@ -113,14 +124,18 @@ def test_in_a_graph(tf):
 
     @tf.function
     def total():
-        made = reverb.PatternDataset(source, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
+        made = reverb.PatternDataset(
+            source, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+        )
         return made.reduce(0, lambda state, item: state + item["two"][1])
 
     assert total() == 1 + 2 + 3 + 5 + 7
 
 
 def test_with_info(tf):
-    made = reverb.pattern_dataset.pattern_dataset_with_info(steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
+    made = reverb.pattern_dataset.pattern_dataset_with_info(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
     sample = next(iter(made))
     assert isinstance(sample, reverb.ReplaySample)
     assert [float(field) for field in sample.info] == [0.0] * 5
@@ -140,7 +155,9 @@ def test_an_end_that_is_no_bool(tf):
         "TensorSpec(shape=(), dtype=tf.int32, name=None)."
     )
     with raises(ValueError, text):
-        reverb.PatternDataset(steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=lambda step: step["a"])
+        reverb.PatternDataset(
+            steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=lambda step: step["a"]
+        )
 
 
 def test_configs_refused(tf):
@@ -148,7 +165,9 @@ def test_configs_refused(tf):
         reverb.PatternDataset(steps(tf), [], respect_episode_boundaries=True, is_end_of_episode=is_end)
     with pytest.raises(ValueError, match="Invalid configuration at position 1: "):
         bad = config(lambda step: {"two": step["a"][1:], "one": step["b"][-1]})
-        reverb.PatternDataset(steps(tf), [config(two_and_one), bad], respect_episode_boundaries=True, is_end_of_episode=is_end)
+        reverb.PatternDataset(
+            steps(tf), [config(two_and_one), bad], respect_episode_boundaries=True, is_end_of_episode=is_end
+        )
     with pytest.raises(ValueError, match="the step has 1 leaves"):
         only = steps(tf).map(lambda step: {"a": step["a"]})
         reverb.PatternDataset(only, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
