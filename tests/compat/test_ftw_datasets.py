@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import dm_env
 import numpy as np
 import pytest
+from compat_tables import serving
 from dm_env import specs
-from reverb_tables import serving
 from support import raises, until
 
 import engram

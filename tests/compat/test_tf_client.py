@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from compat_tables import serving, steps, table
 from reverb_items import put
-from reverb_tables import serving, steps, table
 from support import raises, until
 
 from engram.compat import reverb

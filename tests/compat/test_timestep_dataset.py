@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from compat_tables import serving, table
 from reverb_items import put, specs
-from reverb_tables import serving, table
 from support import until
 
 from engram.compat import reverb

@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 import pytest
+from compat_tables import serving, table
 from reverb_items import put, specs
-from reverb_tables import serving, table
 from support import Caller, raises, until
 
 import engram

@@ -10,7 +10,7 @@ from engram import _engram
 from engram.data.elements import Element, Info, Ragged
 from engram.errors import SignatureError
 
-__all__ = ["Array", "Block", "Convert", "arrays", "cut", "element", "items", "items_of", "rows", "steps_of", "whole"]
+__all__ = ["Array", "Block", "Convert", "arrays", "cut", "element", "items", "items_of", "rows", "steps_of"]
 
 Array = npt.NDArray[Any]
 
@@ -24,37 +24,52 @@ class Block(NamedTuple):
     Attributes:
         info: Arrays `[N]`.
         columns: Of items `[N, T, ...]`, `[N, ...]` (squeezed) or `[sum of T, ...]` (ragged), of steps `[N, ...]`.
-        splits: Per column, i64 `[N + 1]` where it is ragged.
+        splits: Per column, i64 `[N + 1]` where it is ragged, else None.
+        lengths: Per column, i64 `[N]` where it was padded, else None.
+        squeezed: Per column, whether it has no time axis.
         structure: How the columns nest.
     """
 
     info: Info
     columns: list[Array]
     splits: list[Array | None]
+    lengths: list[Array | None]
+    squeezed: list[bool]
     structure: str
 
 
 def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
     """NumPy's leaves."""
-    return [column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)]
+    return [
+        column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)
+    ]
 
 
 def items_of(native: _engram.Batch) -> Block:
     """The items of a batch."""
     columns, _, structure = _engram.flatten(native.data)
-    splits = [None] * len(columns) if native.row_splits is None else _engram.flatten(native.row_splits)[0]
-    info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
-    return Block(info, columns, splits, structure)
+    info = Info(
+        native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled()
+    )
+    nothing: list[Array | None] = [None] * len(columns)
+    return Block(
+        info,
+        columns,
+        nothing if native.row_splits is None else _engram.flatten(native.row_splits)[0],
+        nothing if native.lengths is None else _engram.flatten(native.lengths)[0],
+        native.squeezed,
+        structure,
+    )
 
 
-def element(block: Block, convert: Convert, lengths: Any = None) -> Element:  # noqa: ANN401, a nest
-    """What a dataset yields of a block; `lengths` is of padded items."""
+def element(convert: Convert, block: Block) -> Element:
+    """What a dataset yields of a block."""
     data = _engram.unflatten(block.structure, convert(block.columns, block.splits))
-    if lengths is None:
+    if all(length is None for length in block.lengths):
         return Element(block.info, data)
     masks = [
         None if length is None else np.arange(column.shape[1]) < length[:, None]
-        for column, length in zip(block.columns, _engram.flatten(lengths)[0], strict=True)
+        for column, length in zip(block.columns, block.lengths, strict=True)
     ]
     padded = [mask for mask in masks if mask is not None]
     made = iter(convert(padded, [None] * len(padded)))
@@ -62,21 +77,16 @@ def element(block: Block, convert: Convert, lengths: Any = None) -> Element:  # 
     return Element(block.info, data, _engram.unflatten(block.structure, leaves))
 
 
-def whole(convert: Convert, native: _engram.Batch) -> Element:
-    """What a dataset yields of a batch of items."""
-    return element(items_of(native), convert, native.lengths)
-
-
 def items(block: Block) -> Iterator[Block]:
     """Each item by itself, without the axis of the batch."""
     splits = [None if split is None else split.tolist() for split in block.splits]
-    even = [None] * len(splits)
+    even: list[Array | None] = [None] * len(splits)
     for i in range(len(block.info.key)):
         columns = [
             column[i, ...] if split is None else column[split[i] : split[i + 1]]
             for column, split in zip(block.columns, splits, strict=True)
         ]
-        yield Block(Info(*(array[i, ...] for array in block.info)), columns, even, block.structure)
+        yield Block(Info(*(array[i, ...] for array in block.info)), columns, even, even, block.squeezed, block.structure)
 
 
 def rows(block: Block) -> Iterator[Block]:
@@ -94,7 +104,7 @@ def steps_of(native: _engram.Batch) -> Block:
     number = len(block.info.key)
     lengths = [
         None if squeezed else np.full(number, column.shape[1]) if split is None else np.diff(split)
-        for column, split, squeezed in zip(block.columns, block.splits, native.squeezed, strict=True)
+        for column, split, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
     ]
     first = lengths[0]
     if first is None or any(each is None or not np.array_equal(each, first) for each in lengths):
@@ -104,7 +114,7 @@ def steps_of(native: _engram.Batch) -> Block:
         for column, split in zip(block.columns, block.splits, strict=True)
     ]
     info = Info(*(np.repeat(array, first) for array in block.info))
-    return Block(info, columns, [None] * len(columns), block.structure)
+    return Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)  # the lengths: none
 
 
 def _uneven(block: Block, lengths: list[Array | None]) -> str:
@@ -146,6 +156,8 @@ def _part(steps: Block, at: slice | tuple[Any, ...]) -> Block:
         Info(*(array[at] for array in steps.info)),
         [column[at] for column in steps.columns],
         steps.splits,
+        steps.lengths,
+        steps.squeezed,
         steps.structure,
     )
 
@@ -156,6 +168,8 @@ def _joined(held: Block, steps: Block) -> Block:
         Info(*map(np.concatenate, zip(held.info, steps.info, strict=True))),
         [np.concatenate(pair) for pair in pairs],
         held.splits,
+        held.lengths,
+        held.squeezed,
         held.structure,
     )
 

@@ -67,7 +67,7 @@ def _check(device: Placement, reading: Reading) -> None:
             f"`device` must be a jax.Device, such as jax.devices()[0], or a jax.sharding.Sharding; got {device!r} "
             f"({type(device).__name__})"
         )
-    many = isinstance(device, jax.sharding.Sharding) and len(device.device_set) > 1
+    many = isinstance(device, jax.sharding.Sharding) and not device.is_fully_replicated
     if many and reading.batch_size is None:
         raise InvalidArgumentError(f"a sharding over {len(device.device_set)} devices needs a `batch_size`")
     if many and reading.steps and not reading.drop_remainder:
@@ -88,8 +88,7 @@ class Elements:
     def __iter__(self) -> Generator[Element]:
         if self.device_prefetch == 0:
             return self.reading.elements(self._convert)
-        make = partial(blocks.whole, self._convert)
-        return ahead(self.reading.now_and_then(make, self._convert, GLANCE), self.device_prefetch)
+        return ahead(self.reading.read(partial(blocks.element, self._convert), GLANCE), self.device_prefetch)
 
     def _convert(self, columns: list[Array], splits: list[Array | None]) -> list[Any]:
         if any(split is not None for split in splits):

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Self, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from engram import _checks, _engram
 from engram.batch import Batch
@@ -23,7 +23,7 @@ BLOCK_BYTES = 4 * 2**20
 BLOCK_ITEMS = 64  # where nobody named a batch size
 UNKNOWN_ITEMS = 16  # of a table that is empty so far
 
-_END = object()
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,7 @@ class Reading:
                 object.__setattr__(self, name, _checks.integer(f"`{name}`", value, high=high))
         object.__setattr__(self, "timeout", _checks.seconds("`timeout`", self.timeout))
         if self.pad and self.steps:
-            raise InvalidArgumentError(
-                "`pad` is for whole items: steps of items of any lengths need none; leave it out"
-            )
+            raise InvalidArgumentError("`pad` is for whole items: steps of items of any lengths need none; leave it out")
         if self.pad and self.batch_size is None:
             raise InvalidArgumentError("`pad` fills items up to the longest of their batch: give a `batch_size`, too")
 
@@ -86,32 +84,28 @@ class Reading:
     def elements(self, convert: Convert) -> Generator[Element]:
         """Elements with the leaves that `convert` makes; items that it refuses are not used."""
         # Nothing is None without a glance.
-        return cast("Generator[Element]", self.now_and_then(partial(blocks.whole, convert), convert, None))
+        return cast("Generator[Element]", self.read(partial(blocks.element, convert)))
 
-    def now_and_then(
-        self, make: Callable[[_engram.Batch], Element], convert: Convert, glance: float | None
-    ) -> Generator[Element | None]:
-        """Elements, and with `glance` None wherever so many seconds brought nothing.
-
-        `make` is of whole batches, `convert` of what is cut from blocks.
-        """
-        if self.batch_size is not None and not self.steps:
-            whole = cast("Dataset[Batch]", self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad))
-            return whole._read(make, glance)  # noqa: SLF001, the other half of every dataset
-        return self._cut_from_blocks(convert, glance)
+    def read(self, make: Callable[[Block], R], glance: float | None = None) -> Generator[R | None]:
+        """What `make` makes of each element's block; with `glance`, None wherever so many seconds brought nothing."""
+        if self.steps or self.batch_size is None:
+            return self._cut(make, glance)
+        whole = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
+        return whole._read(lambda native: make(blocks.items_of(native)), glance)  # noqa: SLF001, every dataset's half
 
     def _dataset(self, batch_size: int, **options: Any) -> Dataset[Batch]:  # noqa: ANN401, of `Dataset`
-        return Dataset(self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options)
+        return Dataset(
+            self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options
+        )
 
-    def _cut_from_blocks(self, convert: Convert, glance: float | None) -> Generator[Element | None]:
-        cutter = _Cutter(self.steps, self.batch_size, convert)
-        size = self.batch_size or 1
+    def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
+        cutter = _Cutter(self.steps, self.batch_size, make)
         # Every item has one step or more.
-        most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
+        most = None if self.max_batches is None else min(self.max_batches * (self.batch_size or 1), _checks.MAX_I64)
         source = self._dataset(self._items_per_block(), at_least=1, max_items=most)
         left = self.max_batches
         broken: EngramError | None = None
-        with closing(source._read(cutter.take, glance)) as taken:  # noqa: SLF001, likewise
+        with closing(source._read(cutter.take, glance)) as taken:  # noqa: SLF001, every dataset's half
             try:
                 for elements in taken:
                     if elements is None:
@@ -126,7 +120,7 @@ class Reading:
                 broken = error
             # Their items have been used.
             if cutter.held is not None and not self.drop_remainder:
-                yield blocks.element(cutter.held, convert)
+                yield make(cutter.held)
         if broken is not None:
             raise broken
 
@@ -142,16 +136,16 @@ def _items_per_block(info: TableInfo, most: int) -> int:
     return max(1, min(most, fit))
 
 
-class _Cutter:
+class _Cutter(Generic[R]):
     """Cuts blocks into elements."""
 
-    def __init__(self, steps: bool, batch_size: int | None, convert: Convert) -> None:  # noqa: FBT001, an option
+    def __init__(self, steps: bool, batch_size: int | None, make: Callable[[Block], R]) -> None:  # noqa: FBT001, an option
         self._steps = steps
         self._size = batch_size
-        self._convert = convert
+        self._make = make
         self.held: Block | None = None  # steps that do not fill a batch yet
 
-    def take(self, native: _engram.Batch) -> Iterator[Element]:
+    def take(self, native: _engram.Batch) -> Iterator[R]:
         """The elements of a block. What is the matter with one is so with all: the first is made before any counts."""
         held = None
         if not self._steps:
@@ -161,7 +155,7 @@ class _Cutter:
         else:
             found, held = blocks.cut(self.held, blocks.steps_of(native), self._size)
             parts = iter(found)
-        elements = (blocks.element(part, self._convert) for part in parts)
-        first = next(elements, _END)
+        first = next(parts, None)
+        made = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
         self.held = held
-        return elements if first is _END else chain([cast("Element", first)], elements)
+        return made

@@ -19,7 +19,7 @@ from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
 from engram.errors import ClosedError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of"]
+__all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of", "tuples"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ def from_table(
         owned: The store is closed when an iteration ends.
     """
     tf = tensorflow("a dataset")
-    data = _tuples(spec)
+    data = tuples(spec)
     info = SampleInfo(*[tf.TensorSpec(source.info_shape, dtype) for dtype in SampleInfo.tf_dtypes()])
     element = ReplaySample(info, data)
     wanted = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
@@ -202,14 +202,14 @@ def _signature(store: AnyStore, table: str, *, returns: bool) -> Iterator[Any]:
         return
 
 
-def _tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
+def tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
     """The nest with tuples for lists, as elements of TensorFlow's datasets have them."""
     if isinstance(nest, list):
-        return tuple(_tuples(each) for each in nest)
+        return tuple(tuples(each) for each in nest)
     if isinstance(nest, tuple) and not hasattr(nest, "_fields"):
-        return tuple(_tuples(each) for each in nest)
+        return tuple(tuples(each) for each in nest)
     if _nest.is_namedtuple(nest):
-        return type(nest)(*[_tuples(each) for each in nest])
+        return type(nest)(*[tuples(each) for each in nest])
     if isinstance(nest, dict):
-        return type(nest)((key, _tuples(value)) for key, value in nest.items())
+        return type(nest)((key, tuples(value)) for key, value in nest.items())
     return nest
