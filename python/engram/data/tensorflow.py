@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from typing import Any, Unpack
@@ -217,8 +218,7 @@ def _of_signature(reading: Reading, shape: list[int | None], dtype: Any) -> Spec
 def _of_column(reading: Reading, column: Array, split: Array | None, squeezed: bool) -> Spec:  # noqa: FBT001, as is
     dtype = tf.string if column.dtype == object else tf.as_dtype(column.dtype)
     if reading.steps:
-        cell = column.shape if reading.batch_size is None else column.shape[1:]
-        return tf.TensorSpec([*_batch(reading), *cell], dtype)
+        return tf.TensorSpec([*_batch(reading), *column.shape], dtype)
     batch = _batch(reading)
     if squeezed:
         return tf.TensorSpec([*batch, *column.shape[len(batch) :]], dtype)
@@ -235,6 +235,9 @@ class _Looked(Exception):  # noqa: N818, no error
 
 
 def _first(reading: Reading) -> Block:
+    """The items of the first batch, the first item or the first step; they go back."""
+    if reading.steps:  # of a batch of steps, items may have been used before it is full
+        reading = replace(reading, batch_size=None)
     seen: list[Block] = []
 
     def look(block: Block) -> None:
