@@ -77,7 +77,7 @@ def dataset(
 
     def of_reader(token: Any) -> Any:  # noqa: ANN401, TensorFlow's
         tokens = tf.data.Dataset.from_tensors(token).repeat()
-        # `from_generator` would do for the arrays, too, and looks at each of them for longer than it takes to read them.
+        # `from_generator` would do for the arrays, too, but takes longer to look at them than it takes to read them.
         handed = tokens.map(lambda token: tf.numpy_function(flat.next, [token], flat.types))
         return handed.take_while(lambda more, *_: more).filter(lambda _, there, *__: there)
 
@@ -250,8 +250,8 @@ def _first(reading: Reading) -> Block:
         except _Looked:
             return seen[0]
     raise DeadlineExceededError(
-        f"table `{reading.table}` had nothing within {reading.timeout:g} s to tell the `element_spec` from; give one, or "
-        "give the table a signature"
+        f"table `{reading.table}` had nothing within {reading.timeout:g} s to tell the `element_spec` from; give one, "
+        "or give the table a signature"
     )
 
 
@@ -290,12 +290,14 @@ class _Flat:
         if block.structure != self._seen:
             names = _engram.names(block.structure)
             if names != self._names:
-                listed = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
-                raise SignatureError("`element_spec` has the columns {}; found {}".format(*listed))
+                known, found = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
+                raise SignatureError(f"`element_spec` has the columns {known}; found {found}")
             self._seen = block.structure
         flat: list[Any] = [np.True_, np.True_, *block.info]
-        for column, *found in zip(self._columns, block.columns, block.splits, block.lengths, strict=True):
-            flat += column.flatten(*found)
+        for column, array, split, lengths in zip(
+            self._columns, block.columns, block.splits, block.lengths, strict=True
+        ):
+            flat += column.flatten(array, split, lengths)
         return tuple(flat)
 
 
