@@ -242,7 +242,7 @@ def test_forked_workers():
         f"{refusal}a DataLoader with `batch_size=1` would make batches of batches; give it `batch_size=None`",
     ]
     six = "[0, 1, 2, 3, 4, 5]"
-    assert run_python(HEAD + FORKED).splitlines() == [six, six, "[0, 1]", *words, "2 2 uint64 0"]
+    assert run_python(HEAD + FORKED, 110).splitlines() == [six, six, "[0, 1]", *words, "2 2 uint64 0"]
 
 
 SPAWNED = """
@@ -253,4 +253,4 @@ SPAWNED = """
 
 
 def test_spawned_workers():
-    assert run_python(HEAD + SPAWNED) == "[0, 1, 2, 3, 4, 5]\n"
+    assert run_python(HEAD + SPAWNED, 110) == "[0, 1, 2, 3, 4, 5]\n"
