@@ -4,9 +4,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["proto/reverb.proto"], ["proto"])?;
     tonic_prost_build::configure()
-        .build_client(cfg!(debug_assertions))
         .bytes(".")
         .btree_map(".")
+        .boxed(".tensorflow.StructuredValue.kind.bounded_tensor_spec_value")
         .codec_path("engram_codec::WeighingCodec")
         .compile_fds(files)?;
     Ok(())
