@@ -11,7 +11,7 @@ use std::path::Path;
 
 use engram_core::gather::{Data, Uneven, gather};
 use engram_core::{CellSpec, DType, Draw, Error, SelectorKind};
-use engram_engine::{Engine, Opening, StorageOptions};
+use engram_engine::{Durability, Engine, Opening, StorageOptions};
 use engram_reverb::pb::chunk_data::Data as Tensors;
 use engram_reverb::pb::key_distribution_options::Distribution;
 use engram_reverb::{Imported, compress, import, pb};
@@ -189,7 +189,11 @@ fn what_a_real_one_holds_can_be_sampled() {
 fn what_comes_into_a_directory_stays() {
     let home = Directory::new();
     let open = || {
-        let (options, opening) = (StorageOptions::default(), Opening::default());
+        let options = StorageOptions {
+            durability: Durability::Process,
+            keep: 2,
+        };
+        let opening = Opening::default();
         Engine::open(home.path(), options, &opening, vec![], 1, &mut |_, _| {})
             .unwrap()
             .0
