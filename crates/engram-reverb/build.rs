@@ -6,7 +6,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")
-        .boxed(".tensorflow.StructuredValue.kind.bounded_tensor_spec_value")
         .codec_path("engram_codec::WeighingCodec")
         .compile_fds(files)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The store for dm-reverb's clients: their gRPC service, beside Engram's own; and their checkpoints.
+//! The store for dm-reverb's clients: their gRPC service, beside Engram's own.
 //!
 //! Whatever comes from a peer is checked before anybody reads it: what makes no sense gives a status,
 //! never a panic, and takes memory in proportion to the bytes that came.
@@ -7,7 +7,6 @@ mod bytes_in;
 mod bytes_out;
 mod chunk;
 mod dtypes;
-mod import;
 mod info;
 mod insert;
 mod item;
@@ -22,7 +21,6 @@ mod weights;
 pub use bytes_in::{Claim, claim};
 pub use bytes_out::compress;
 pub use chunk::Chunks;
-pub use import::{Imported, import};
 pub use item::{ByKey, Items, SampleKeys, entry};
 pub use service::{PATH, Reverb};
 

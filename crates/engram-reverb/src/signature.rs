@@ -6,21 +6,18 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use engram_core::{ColumnSpec, DType, Signature};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::dtypes::{dtype_in, dtype_out};
+use crate::dtypes::dtype_out;
 use crate::pb::tensorflow::structured_value::Kind;
 use crate::pb::tensorflow::tensor_shape_proto::Dim;
 use crate::pb::tensorflow::{
-    Bound, BoundedTensorSpecProto, DictValue, ListValue, NamedTupleValue, PairValue,
-    StructuredValue, TensorShapeProto, TensorSpecProto, TupleValue,
+    BoundedTensorSpecProto, DictValue, ListValue, NamedTupleValue, PairValue, StructuredValue,
+    TensorProto, TensorShapeProto, TensorSpecProto, TupleValue,
 };
 
 /// Nests deeper than this are not told: readers' protobuf goes no deeper.
 const MAX_DEPTH: usize = 24;
-
-/// Bytes of a bound: larger ones are not kept.
-const MAX_BOUND: usize = 1 << 20;
 
 /// What a note says of a table.
 #[derive(Debug, Default)]
@@ -100,27 +97,24 @@ fn spec_of_note(spec: &Value) -> Option<Kind> {
             shape(axes.map(|axis| axis.as_i64().unwrap_or(-1)))
         }
     };
-    let bound = |bound: &Value| -> Option<Bound> {
+    let bound = |bound: &Value| -> Option<TensorProto> {
         let axes = bound.get("shape")?.as_array()?.iter();
         let data = STANDARD.decode(bound.get("data")?.as_str()?).ok()?;
-        Some(Bound {
+        Some(TensorProto {
             dtype,
             tensor_shape: Some(shape(axes.map(|axis| axis.as_i64().unwrap_or(0)))),
             tensor_content: data.into(),
-            ..Bound::default()
         })
     };
     let name = name.to_owned();
     Some(match (spec.get("minimum"), spec.get("maximum")) {
-        (Some(minimum), Some(maximum)) => {
-            Kind::BoundedTensorSpecValue(Box::new(BoundedTensorSpecProto {
-                name,
-                shape: Some(axes),
-                dtype,
-                minimum: Some(bound(minimum)?),
-                maximum: Some(bound(maximum)?),
-            }))
-        }
+        (Some(minimum), Some(maximum)) => Kind::BoundedTensorSpecValue(BoundedTensorSpecProto {
+            name,
+            shape: Some(axes),
+            dtype,
+            minimum: Some(bound(minimum)?),
+            maximum: Some(bound(maximum)?),
+        }),
         _ => Kind::TensorSpecValue(TensorSpecProto {
             name,
             shape: Some(axes),
@@ -138,123 +132,6 @@ fn shape(axes: impl Iterator<Item = i64>) -> TensorShapeProto {
         dim: dim.collect(),
         unknown_rank: false,
     }
-}
-
-/// The note of a table that dm-reverb had; `None` where its signature has a type that we do not have, or no spec
-/// where one belongs.
-pub(crate) fn note(max_times_sampled: i32, signature: Option<&StructuredValue>) -> Option<String> {
-    let signature = match signature {
-        Some(nest) => to_note(nest, MAX_DEPTH)?,
-        None => Value::Null,
-    };
-    let told = json!({ "max_times_sampled": max_times_sampled, "signature": signature });
-    Some(json!({ "reverb": told }).to_string())
-}
-
-fn to_note(nest: &StructuredValue, depth: usize) -> Option<Value> {
-    let depth = depth.checked_sub(1)?;
-    let values = |values: &[StructuredValue]| -> Option<Vec<Value>> {
-        values.iter().map(|value| to_note(value, depth)).collect()
-    };
-    Some(match nest.kind.as_ref()? {
-        Kind::NoneValue(_) => json!({ "none": true }),
-        Kind::ListValue(list) => json!({ "list": values(&list.values)? }),
-        Kind::TupleValue(tuple) => json!({ "tuple": values(&tuple.values)? }),
-        Kind::DictValue(dict) => {
-            let fields = dict.fields.iter();
-            let fields = fields.map(|(key, value)| Some((key.clone(), to_note(value, depth)?)));
-            json!({ "dict": fields.collect::<Option<Map<String, Value>>>()? })
-        }
-        Kind::NamedTupleValue(named) => {
-            let fields = named.values.iter().map(|pair| {
-                let value = to_note(pair.value.as_ref()?, depth)?;
-                Some(json!([pair.key, value]))
-            });
-            let fields = fields.collect::<Option<Vec<Value>>>()?;
-            json!({ "namedtuple": { "name": named.name, "fields": fields } })
-        }
-        Kind::TensorSpecValue(spec) => {
-            let spec = spec_to_note(&spec.name, spec.dtype, spec.shape.as_ref())?;
-            json!({ "spec": spec })
-        }
-        Kind::BoundedTensorSpecValue(spec) => {
-            let bound = |bound: Option<&Bound>| -> Option<Value> {
-                let dims = bound?.tensor_shape.iter().flat_map(|shape| &shape.dim);
-                let shape: Vec<i64> = dims.map(|dim| dim.size).collect();
-                let data = bound_bytes(bound?, spec.dtype, &shape)?;
-                Some(json!({ "shape": shape, "data": STANDARD.encode(data) }))
-            };
-            let mut told = spec_to_note(&spec.name, spec.dtype, spec.shape.as_ref())?;
-            told.insert("minimum".into(), bound(spec.minimum.as_ref())?);
-            told.insert("maximum".into(), bound(spec.maximum.as_ref())?);
-            json!({ "spec": told })
-        }
-    })
-}
-
-/// The values of a bound, however they are written.
-fn bound_bytes(bound: &Bound, dtype: i32, shape: &[i64]) -> Option<Vec<u8>> {
-    let size = dtype_in(dtype)?.size();
-    let mut axes = shape.iter().map(|size| usize::try_from(*size).ok());
-    let elements = axes.try_fold(1_usize, |all, size| all.checked_mul(size?))?;
-    let bytes = elements
-        .checked_mul(size)
-        .filter(|bytes| *bytes <= MAX_BOUND)?;
-    if !bound.tensor_content.is_empty() {
-        return (bound.tensor_content.len() == bytes).then(|| bound.tensor_content.to_vec());
-    }
-    // Integers are written in as many bytes as they have here: their low ones.
-    let mut values: Vec<[u8; 8]> = Vec::new();
-    values.extend(bound.float_val.iter().map(|value| low(value.to_le_bytes())));
-    values.extend(bound.double_val.iter().map(|value| value.to_le_bytes()));
-    let ints = bound.int_val.iter().chain(&bound.half_val);
-    values.extend(ints.map(|value| i64::from(*value).to_le_bytes()));
-    values.extend(bound.int64_val.iter().map(|value| value.to_le_bytes()));
-    values.extend(
-        bound
-            .bool_val
-            .iter()
-            .map(|value| u64::from(*value).to_le_bytes()),
-    );
-    values.extend(
-        bound
-            .uint32_val
-            .iter()
-            .map(|value| u64::from(*value).to_le_bytes()),
-    );
-    values.extend(bound.uint64_val.iter().map(|value| value.to_le_bytes()));
-    let last = values.last().copied().unwrap_or_default();
-    let values = values.iter().chain(std::iter::repeat(&last));
-    let values = values.take(elements);
-    Some(
-        values
-            .flat_map(|value| value.iter().take(size))
-            .copied()
-            .collect(),
-    )
-}
-
-/// Four bytes as the first of eight.
-fn low(bytes: [u8; 4]) -> [u8; 8] {
-    u64::from(u32::from_le_bytes(bytes)).to_le_bytes()
-}
-
-fn spec_to_note(
-    name: &str,
-    dtype: i32,
-    shape: Option<&TensorShapeProto>,
-) -> Option<Map<String, Value>> {
-    let mut spec = Map::new();
-    let name = Some(name).filter(|name| !name.is_empty());
-    let shape = shape.filter(|shape| !shape.unknown_rank).map(|shape| {
-        let axes = shape.dim.iter();
-        axes.map(|axis| Some(axis.size).filter(|size| *size >= 0))
-            .collect::<Vec<Option<i64>>>()
-    });
-    spec.insert("name".into(), json!(name));
-    spec.insert("dtype".into(), json!(dtype_in(dtype)?.name()));
-    spec.insert("shape".into(), json!(shape));
-    Some(spec)
 }
 
 /// A signature of Engram's own, where dm-reverb has words for it: mappings by text, and no type of 8
