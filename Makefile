@@ -105,7 +105,7 @@ endif
 .PHONY: test-python
 test-python: .venv/.built ## Run the Python tests, the demo's smoke test among them
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -m "not frameworks$(CHOSEN)" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not frameworks and not interop$(CHOSEN)" $(PYTEST_ARGS)
 
 .PHONY: frameworks
 frameworks: $(FRAMEWORKS)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
@@ -127,7 +127,7 @@ test-wheel: dist/.built ## Try the wheel in bare environments of 3.11, 3.12 and 
 .PHONY: test-interop
 test-interop: .venv/.built .venv-interop/.built ## Run dm-reverb's own client against our server and its own
 	@echo "==> The same programs at both servers"
-	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest tests/interop
+	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop
 
 .PHONY: lint
 lint: .venv/.built ## Check formatting, lints, types, stubs and file sizes
