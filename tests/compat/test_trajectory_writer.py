@@ -196,6 +196,7 @@ def test_partial_steps(client, writer):
         "omitted or set to None but got: 4",
     ):
         writer.append({"b": 4, "new": 1})
+    assert "new" not in writer.history
     writer.append({"c": 1}, partial_step=True)
     writer.append({"a": np.zeros(2, np.float32), "b": None})
     assert (writer.episode_steps, history["a"][-1].numpy().tolist()) == (4, [0, 0])

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._configs import Condition as ConditionProto
@@ -88,11 +89,13 @@ class StructuredWriter:
             TypeError: A leaf is nothing that a column can hold. Nothing of it is kept.
             RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept.
         """
-        row = self._row(self._leaves(data))
+        row, firsts = self._row(self._leaves(data))
         if self._open:
             for number, value in enumerate(row):
                 if value is not None and number in self._given:
                     raise RuntimeError(set_twice(self._sources[number]))
+        for column, array in firsts:
+            column.become(array)
         making = self._maker
         if making is None:
             making = self._begin(whole=not partial_step and all(value is not None for value in row))
@@ -102,6 +105,9 @@ class StructuredWriter:
         except EngramError:
             if making.native.episode_steps != steps:
                 self._keep(row, partial=partial_step)
+            else:
+                for column, _ in firsts:
+                    column.forget()
             with translated():
                 raise
         except ValueError:
@@ -130,8 +136,8 @@ class StructuredWriter:
         self._flatten = flattener(data)
         return leaves
 
-    def _row(self, leaves: list[Any]) -> list[Any]:
-        """The leaves that are read, such as are stored."""
+    def _row(self, leaves: list[Any]) -> tuple[list[Any], list[tuple[Column, npt.NDArray[Any]]]]:
+        """The leaves that are read, such as are stored; and those that are the first of their columns."""
         row, firsts = [], []
         for number, column in zip(self._sources, self._columns, strict=True):
             value = leaves[number]
@@ -146,9 +152,7 @@ class StructuredWriter:
                 else:
                     checked(value, column)
             row.append(value)
-        for column, array in firsts:
-            column.become(array)
-        return row
+        return row, firsts
 
     def _keep(self, row: Sequence[Any], *, partial: bool) -> None:
         """The step, or the part of one, is taken."""
