@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from engram import _checks
-from engram.errors import InvalidArgumentError
 
 __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uniform"]
 
@@ -43,17 +42,14 @@ class Prioritized:
     as any other.
 
     Attributes:
-        exponent: How much priorities count: 0 not at all, 1 in proportion. At least 0.
+        exponent: How much priorities count: 0 not at all, 1 in proportion; below 0 the lowest count most.
     """
 
     kind: ClassVar[str] = "prioritized"
     exponent: float = 0.6
 
     def __post_init__(self) -> None:
-        exponent = _checks.finite("`exponent`", self.exponent)
-        if exponent < 0:
-            raise InvalidArgumentError(f"`exponent` must be at least 0; got {exponent:g}")
-        object.__setattr__(self, "exponent", exponent)
+        object.__setattr__(self, "exponent", _checks.finite("`exponent`", self.exponent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Table:
         ttl: Seconds after which an item is removed; None: never for that.
         signature: A pytree of `ArraySpec` that every item's data must match; None: any data.
         seed: Seeds the sampler and the remover; None: derived from the store's seed.
-        note: Text kept with the table, for those who read its `info`; at most 1 MiB.
+        note: Text kept with the table, for those who read its `info`; at most 64 KiB.
     """
 
     name: str

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import Caller, fill, raises, until
 
-from engram import Dataset, Table, rate_limiters, selectors
+from engram import Dataset, Pattern, Table, rate_limiters, selectors
 from engram.errors import DeadlineExceededError, InvalidArgumentError, NeverServedError
 
 
@@ -43,7 +43,7 @@ def test_fewer_than_the_least_are_waited_for(open_store):
 
 def test_in_vain_all_goes_back(open_store):
     store = queue(open_store, 2)
-    with pytest.raises(DeadlineExceededError, match="yielded 2 of 10 samples"):
+    with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(3 would have done\) within"):
         store.sample("q", 10, at_least=3, timeout=0.05)
     assert values(store.sample("q", 10, at_least=2)) == [0, 1]
 
@@ -100,8 +100,9 @@ def test_a_dataset_does_not_wait_for_full_batches(open_store):
 def test_max_items_are_exactly_so_many(open_store, at_least, prefetch):
     store = queue(open_store, 20)
     dataset = Dataset(store, "q", 4, at_least=at_least, prefetch=prefetch, max_items=10)
-    got = [value for batch in dataset for value in values(batch)]
-    assert got == list(range(10))
+    got = [values(batch) for batch in dataset]
+    assert [value for batch in got for value in batch] == list(range(10))
+    assert [len(batch) for batch in got] == [4, 4, 2]
     info = store.info()["q"]
     assert (info.size, info.leased_out, info.samples) == (10, 0, 10)
 
@@ -115,11 +116,12 @@ def test_max_items_that_come_in_drops(open_store):
 
     writer = threading.Thread(target=trickle)
     writer.start()
-    dataset = Dataset(store, "q", 4, at_least=1, prefetch=3, max_items=9)
-    got = [value for batch in dataset for value in values(batch)]
+    dataset = Dataset(store, "q", 4, at_least=3, prefetch=8, max_items=10)
+    got = [values(batch) for batch in dataset]
     writer.join()
-    assert got == list(range(9))
-    until(lambda: store.info()["q"].size == 3)
+    assert [value for batch in got for value in batch] == list(range(10))
+    assert all(len(batch) in {3, 4} for batch in got[:-1])
+    until(lambda: store.info()["q"].size == 2)
 
 
 def test_what_was_not_delivered_goes_back(open_store):
@@ -138,3 +140,38 @@ def test_the_limiter_decides_how_many(open_store):
     batch = store.sample("t", 100, at_least=1)
     # I * 2 - S >= 2 - 4: four samples, as one by one.
     assert np.array_equal(batch.data["x"], [7] * 4)
+
+
+@pytest.mark.parametrize("size", [1024, 20_000])
+def test_all_that_is_there_however_many(open_store, size):
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+    with store.batched_writer(1000, [Pattern("t", num_steps=1)]) as writer:
+        for start in range(0, size, 1000):
+            writer.append_batch({"x": np.arange(start, start + 1000)})
+    there = store.info()["t"].size
+    assert len(store.sample("t", 40_000, at_least=1)) == there
+
+
+def test_items_that_come_together_go_together(open_store):
+    store = open_store(Table.queue("q", max_size=100))
+    asked = Caller(lambda: store.sample("q", 100, at_least=1, timeout=10))
+    until(lambda: store.info()["q"].waiting_samples)
+    with store.batched_writer(50, [Pattern("q", num_steps=1)]) as writer:
+        writer.append_batch({"x": np.arange(50)})
+    assert len(asked.result()) == 50
+
+
+def test_a_reset_meanwhile_begins_anew(open_store):
+    store = queue(open_store, 2)
+    asked = Caller(lambda: store.sample("q", 10, at_least=3, timeout=10))
+    until(lambda: store.info()["q"].waiting_samples)
+    store.reset("q")
+    with store.batched_writer(3, [Pattern("q", num_steps=1)]) as writer:
+        writer.append_batch({"x": np.arange(7, 10)})
+    assert asked.result().data["x"][:, 0].tolist() == [7, 8, 9]
+    assert store.info()["q"].samples == 3
+
+
+def test_at_a_deadline_fewer_will_do_where_that_is_said(open_store):
+    store = queue(open_store, 2)
+    assert values(store.sample("q", 10, at_least=3, timeout=0.05, partial=True)) == [0, 1]

@@ -174,13 +174,13 @@ def test_selector_kinds():
 
 def test_prioritized_exponent():
     assert selectors.Prioritized().exponent == 0.6
+    assert selectors.Prioritized(-0.1).exponent == -0.1
     assert type(selectors.Prioritized(np.float32(1)).exponent) is float
 
 
 @pytest.mark.parametrize(
     ("exponent", "text"),
     [
-        (-0.1, "`exponent` must be at least 0; got -0.1"),
         (NAN, "`exponent` must be a number; got nan"),
         (INF, "`exponent` must be finite; got inf"),
         ("1", "`exponent` must be a number; got '1' (str)"),

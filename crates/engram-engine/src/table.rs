@@ -248,13 +248,14 @@ impl Table {
                 SampleWait {
                     n,
                     at_least,
+                    served: n == 0,
                     draws: std::mem::take(&mut direct),
                     waker: None,
                 },
             );
             Ok(Some(id))
         })?;
-        Ok(SampleTicket::new(self, n, leased, id, direct))
+        Ok(SampleTicket::new(self, (n, at_least), leased, id, direct))
     }
 
     /// Sets priorities; returns how many of the keys were there.
@@ -310,7 +311,10 @@ impl Table {
             shared.state.reset(&mut aside.trash);
             // Draws of unfinished batches are void: their items are gone.
             let waiting = shared.samples.values_mut();
-            let void = waiting.map(|wait| std::mem::take(&mut wait.draws));
+            let void = waiting.map(|wait| {
+                wait.served = wait.n == 0;
+                std::mem::take(&mut wait.draws)
+            });
             aside.draws.extend(void);
             Ok(())
         })

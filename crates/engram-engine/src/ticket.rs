@@ -114,6 +114,7 @@ impl Drop for InsertTicket {
 pub struct SampleTicket {
     table: Arc<Table>,
     n: usize,
+    at_least: usize,
     leased: bool,
     /// `None` once the draws are in `draws`, or were taken.
     id: Option<u64>,
@@ -123,7 +124,7 @@ pub struct SampleTicket {
 impl SampleTicket {
     pub(crate) fn new(
         table: &Arc<Table>,
-        n: usize,
+        (n, at_least): (usize, usize),
         leased: bool,
         id: Option<u64>,
         draws: Vec<Draw>,
@@ -131,6 +132,7 @@ impl SampleTicket {
         Self {
             table: Arc::clone(table),
             n,
+            at_least,
             leased,
             id,
             draws,
@@ -185,8 +187,12 @@ impl SampleTicket {
             match self.table.withdraw_sample(id, self.leased) {
                 Ok(draws) => self.draws = draws,
                 Err(drawn) => {
+                    let least = match self.at_least {
+                        least if least < self.n => format!(" ({least} would have done)"),
+                        _ => String::new(),
+                    };
                     return Err(Error::DeadlineExceeded(format!(
-                        "table `{}` yielded {drawn} of {} samples within {seconds} s{why}",
+                        "table `{}` yielded {drawn} of {} samples{least} within {seconds} s{why}",
                         self.table.options().name,
                         self.n
                     )));

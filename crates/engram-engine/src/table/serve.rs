@@ -56,13 +56,15 @@ pub(super) struct SampleWait {
     /// As soon as there are so many, they will do.
     pub(super) at_least: usize,
     pub(super) draws: Vec<Draw>,
+    /// It has what it waits for, and there was no more to be had.
+    pub(super) served: bool,
     pub(super) waker: Option<Waker>,
 }
 
 impl SampleWait {
-    /// Whether it has what it waits for.
-    pub(super) fn is_served(&self) -> bool {
-        self.draws.len() >= self.at_least
+    /// Whether what it has will do.
+    pub(super) fn will_do(&self) -> bool {
+        self.served || self.draws.len() >= self.at_least
     }
 }
 
@@ -154,7 +156,9 @@ impl Shared {
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
-                if wait.is_served() {
+                // One that wants more takes what else comes in this round, which ends when nothing moves.
+                wait.served = wait.draws.len() == wait.n || (!moved && wait.will_do());
+                if wait.served {
                     aside.wakers.extend(wait.waker.take());
                     waiting = self.first_unserved_sample();
                 }
@@ -223,7 +227,7 @@ impl Shared {
     fn first_unserved_sample(&self) -> Option<u64> {
         self.samples
             .iter()
-            .find(|(_, wait)| !wait.is_served())
+            .find(|(_, wait)| !wait.served)
             .map(|(id, _)| *id)
     }
 }

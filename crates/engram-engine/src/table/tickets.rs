@@ -55,7 +55,7 @@ impl Table {
             let Some(wait) = shared.samples.get_mut(&id) else {
                 return Ok(Progress::Done(Vec::new()));
             };
-            if !wait.is_served() {
+            if !wait.served {
                 wait.waker = Some(waker.clone());
                 return shared.check_open().map(|()| Progress::Waiting);
             }
@@ -81,7 +81,7 @@ impl Table {
     pub(crate) fn withdraw_sample(&self, id: u64, leased: bool) -> Result<Vec<Draw>, usize> {
         let complete = self.change(|shared, aside, _| {
             let wait = shared.samples.get(&id);
-            let complete = wait.is_some_and(SampleWait::is_served);
+            let complete = wait.is_some_and(SampleWait::will_do);
             complete.then(|| shared.finish_sample(id, leased, aside))
         });
         if let Some(draws) = complete {

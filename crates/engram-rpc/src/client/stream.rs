@@ -89,7 +89,8 @@ impl RemoteStream {
             && max_batches.is_none_or(|max| self.asked < max)
         {
             let (n, at_least) = self.options.next(self.items);
-            if n == 0 {
+            // One for few items waits until it is known that no more are needed.
+            if n == 0 || (n < self.options.at_least && !self.ahead.is_empty()) {
                 return;
             }
             let ticket = asks.ask(Ask {
