@@ -1,4 +1,4 @@
-"""What is measured of `engram.data`: batches of 256 two-step items from a server in another process, loopback between."""
+"""What is measured of `engram.data`: batches of 256 two-step items, the server in another process, loopback between."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def datasets() -> Iterator[Workload]:
 
 
 def parts() -> Iterator[Workload]:
-    """Steps and single items, which Reverb has of its own kind: `TimestepDataset`, and datasets that are not batched."""
+    """What is cut from blocks of items."""
     for kind, label in (("steps", "steps in batches"), ("single", "items one by one")):
         yield Workload(
             f"data_{kind}",

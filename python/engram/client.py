@@ -1,7 +1,8 @@
 """The client: the tables of a server, used as if they were here."""
 
 import weakref
-from os import PathLike, path
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from engram import _checks, _engram
@@ -85,4 +86,4 @@ class Client(AnyStore):
 
 
 def _absolute(file: str | PathLike[str] | None) -> str | None:
-    return None if file is None else path.abspath(file)
+    return None if file is None else str(Path(file).absolute())

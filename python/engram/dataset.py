@@ -139,7 +139,9 @@ class Dataset(Generic[T]):
         With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
         """
         times_closed = self._times_closed
-        patience = self._timeout if glance is None else min(glance, math.inf if self._timeout is None else self._timeout)
+        patience = (
+            self._timeout if glance is None else min(glance, math.inf if self._timeout is None else self._timeout)
+        )
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table,
             self._batch_size,

@@ -7,7 +7,7 @@ import pytest
 from data_tables import insert, queue
 from support import raises, run_python, until
 
-from engram import Server, Store, Table
+from engram import Server, Store
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
 
 pytestmark = pytest.mark.jax
@@ -192,8 +192,10 @@ except ValueError as error:
         "True [(2, 1), (2, 1)]",
         "True [(2,), (2,)]",
         "True [(2, 1), (2, 1)]",
-        "the last batch of steps may be smaller, which a sharding over 2 devices does not allow; give "
-        "`drop_remainder=True`",
+        (
+            "the last batch of steps may be smaller, which a sharding over 2 devices does not allow; give "
+            "`drop_remainder=True`"
+        ),
         "a sharding over 2 devices needs a `batch_size`",
         "2",
         "True 0",

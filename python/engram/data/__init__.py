@@ -1,4 +1,4 @@
-"""Datasets in the words of a framework: `engram.data.numpy`, `engram.data.torch`, `engram.data.jax`.
+"""Datasets in the words of a framework: `engram.data.numpy`, `.torch`, `.jax` and `.tensorflow`.
 
 Each module has `dataset(store, table, ...)`, which yields `Element`s of that framework's arrays. Import the one you
 need: this package imports no framework.

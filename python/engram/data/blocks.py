@@ -40,17 +40,13 @@ class Block(NamedTuple):
 
 def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
     """NumPy's leaves."""
-    return [
-        column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)
-    ]
+    return [column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)]
 
 
 def items_of(native: _engram.Batch) -> Block:
     """The items of a batch."""
     columns, _, structure = _engram.flatten(native.data)
-    info = Info(
-        native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled()
-    )
+    info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
     nothing: list[Array | None] = [None] * len(columns)
     return Block(
         info,
@@ -86,7 +82,9 @@ def items(block: Block) -> Iterator[Block]:
             column[i, ...] if split is None else column[split[i] : split[i + 1]]
             for column, split in zip(block.columns, splits, strict=True)
         ]
-        yield Block(Info(*(array[i, ...] for array in block.info)), columns, even, even, block.squeezed, block.structure)
+        yield Block(
+            Info(*(array[i, ...] for array in block.info)), columns, even, even, block.squeezed, block.structure
+        )
 
 
 def rows(block: Block) -> Iterator[Block]:

@@ -67,10 +67,11 @@ def _check(device: Placement, reading: Reading) -> None:
             f"`device` must be a jax.Device, such as jax.devices()[0], or a jax.sharding.Sharding; got {device!r} "
             f"({type(device).__name__})"
         )
-    many = isinstance(device, jax.sharding.Sharding) and not device.is_fully_replicated
-    if many and reading.batch_size is None:
+    if not isinstance(device, jax.sharding.Sharding) or device.is_fully_replicated:
+        return
+    if reading.batch_size is None:
         raise InvalidArgumentError(f"a sharding over {len(device.device_set)} devices needs a `batch_size`")
-    if many and reading.steps and not reading.drop_remainder:
+    if reading.steps and not reading.drop_remainder:
         raise InvalidArgumentError(
             "the last batch of steps may be smaller, which a sharding over "
             f"{len(device.device_set)} devices does not allow; give `drop_remainder=True`"
@@ -105,6 +106,6 @@ class Elements:
     def _put(self, columns: list[Array]) -> list[Any]:
         sharding = self.device
         if isinstance(sharding, jax.sharding.Sharding) and not sharding.is_fully_addressable:
-            process = jax.make_array_from_process_local_data
-            return [process(sharding, column) for column in columns]  # type: ignore[no-untyped-call]
+            share: Any = jax.make_array_from_process_local_data  # untyped
+            return [share(sharding, column) for column in columns]
         return list(jax.device_put(columns, sharding))

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A table and the options with which it is read; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
+    """A table and how it is read; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
 
     store: AnyStore
     table: str
@@ -70,7 +70,9 @@ class Reading:
                 object.__setattr__(self, name, _checks.integer(f"`{name}`", value, high=high))
         object.__setattr__(self, "timeout", _checks.seconds("`timeout`", self.timeout))
         if self.pad and self.steps:
-            raise InvalidArgumentError("`pad` is for whole items: steps of items of any lengths need none; leave it out")
+            raise InvalidArgumentError(
+                "`pad` is for whole items: steps of items of any lengths need none; leave it out"
+            )
         if self.pad and self.batch_size is None:
             raise InvalidArgumentError("`pad` fills items up to the longest of their batch: give a `batch_size`, too")
 
@@ -94,9 +96,7 @@ class Reading:
         return whole._read(lambda native: make(blocks.items_of(native)), glance)  # noqa: SLF001, every dataset's half
 
     def _dataset(self, batch_size: int, **options: Any) -> Dataset[Batch]:  # noqa: ANN401, of `Dataset`
-        return Dataset(
-            self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options
-        )
+        return Dataset(self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options)
 
     def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
         cutter = _Cutter(self.steps, self.batch_size, make)

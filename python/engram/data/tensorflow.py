@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from typing import Any, Unpack
@@ -76,7 +77,7 @@ def dataset(
 
     def of_reader(token: Any) -> Any:  # noqa: ANN401, TensorFlow's
         tokens = tf.data.Dataset.from_tensors(token).repeat()
-        # `from_generator` would do for the arrays, too, and looks at each of them for longer than it takes to read them.
+        # `from_generator` would do for the arrays, too, but takes longer to look at them than it takes to read them.
         handed = tokens.map(lambda token: tf.numpy_function(flat.next, [token], flat.types))
         return handed.take_while(lambda more, *_: more).filter(lambda _, there, *__: there)
 
@@ -217,8 +218,7 @@ def _of_signature(reading: Reading, shape: list[int | None], dtype: Any) -> Spec
 def _of_column(reading: Reading, column: Array, split: Array | None, squeezed: bool) -> Spec:  # noqa: FBT001, as is
     dtype = tf.string if column.dtype == object else tf.as_dtype(column.dtype)
     if reading.steps:
-        cell = column.shape if reading.batch_size is None else column.shape[1:]
-        return tf.TensorSpec([*_batch(reading), *cell], dtype)
+        return tf.TensorSpec([*_batch(reading), *column.shape], dtype)
     batch = _batch(reading)
     if squeezed:
         return tf.TensorSpec([*batch, *column.shape[len(batch) :]], dtype)
@@ -235,6 +235,9 @@ class _Looked(Exception):  # noqa: N818, no error
 
 
 def _first(reading: Reading) -> Block:
+    """The items of the first batch, the first item or the first step; they go back."""
+    if reading.steps:  # of a batch of steps, items may have been used before it is full
+        reading = replace(reading, batch_size=None)
     seen: list[Block] = []
 
     def look(block: Block) -> None:
@@ -247,8 +250,8 @@ def _first(reading: Reading) -> Block:
         except _Looked:
             return seen[0]
     raise DeadlineExceededError(
-        f"table `{reading.table}` had nothing within {reading.timeout:g} s to tell the `element_spec` from; give one, or "
-        "give the table a signature"
+        f"table `{reading.table}` had nothing within {reading.timeout:g} s to tell the `element_spec` from; give one, "
+        "or give the table a signature"
     )
 
 
@@ -287,12 +290,14 @@ class _Flat:
         if block.structure != self._seen:
             names = _engram.names(block.structure)
             if names != self._names:
-                listed = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
-                raise SignatureError("`element_spec` has the columns {}; found {}".format(*listed))
+                known, found = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
+                raise SignatureError(f"`element_spec` has the columns {known}; found {found}")
             self._seen = block.structure
         flat: list[Any] = [np.True_, np.True_, *block.info]
-        for column, *found in zip(self._columns, block.columns, block.splits, block.lengths, strict=True):
-            flat += column.flatten(*found)
+        for column, array, split, lengths in zip(
+            self._columns, block.columns, block.splits, block.lengths, strict=True
+        ):
+            flat += column.flatten(array, split, lengths)
         return tuple(flat)
 
 

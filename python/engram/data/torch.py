@@ -100,44 +100,55 @@ def _usable(device: torch.device | str | int | None) -> torch.device | None:
         return torch.empty(0, device=device).device
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
-        raise InvalidArgumentError(f"`device` must be one that PyTorch can use here; got {device!r}: {reason}") from None
+        raise InvalidArgumentError(
+            f"`device` must be one that PyTorch can use here; got {device!r}: {reason}"
+        ) from None
 
 
 def _converter(device: torch.device | None) -> Convert:
-    def leaf(array: Array) -> Any:  # noqa: ANN401, a tensor or text
-        if array.dtype == object:
-            return array
-        bits = _BITS.get(array.dtype.name)
-        tensor = torch.from_numpy(array if bits is None else array.view(bits[0]))
-        if bits is not None:
-            tensor = tensor.view(bits[1])
-        if device is None:
-            return tensor
-        if device.type == "cuda":
-            return tensor.pin_memory().to(device, non_blocking=True)
-        return tensor.to(device)
-
     def convert(columns: list[Array], splits: list[Array | None]) -> list[Any]:
-        offsets: list[tuple[Array, torch.Tensor]] = []  # all that differ: nested tensors of one batch share theirs
-
-        def shared(split: Array) -> torch.Tensor:
-            for known, tensor in offsets:
-                if np.array_equal(known, split):
-                    return tensor
-            offsets.append((split, leaf(split)))
-            return offsets[-1][1]
-
-        def ragged(column: Array, split: Array) -> Any:  # noqa: ANN401, a tensor or text
-            if column.dtype == object:
-                return Ragged(column, split)
-            return torch.nested.nested_tensor_from_jagged(leaf(column), shared(split))
-
+        offsets = _Offsets(device)
         return [
-            leaf(column) if split is None else ragged(column, split)
+            _leaf(column, device) if split is None else _ragged(column, split, offsets)
             for column, split in zip(columns, splits, strict=True)
         ]
 
     return convert
+
+
+def _leaf(array: Array, device: torch.device | None) -> Any:  # noqa: ANN401, a tensor or text
+    if array.dtype == object:
+        return array
+    bits = _BITS.get(array.dtype.name)
+    tensor = torch.from_numpy(array if bits is None else array.view(bits[0]))
+    if bits is not None:
+        tensor = tensor.view(bits[1])
+    if device is None:
+        return tensor
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def _ragged(column: Array, split: Array, offsets: "_Offsets") -> Any:  # noqa: ANN401, a nested tensor or text
+    if column.dtype == object:
+        return Ragged(column, split)
+    return torch.nested.nested_tensor_from_jagged(_leaf(column, offsets.device), offsets.of(split))
+
+
+class _Offsets:
+    """One tensor for all equal row splits of an element: PyTorch takes others for other lengths."""
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device
+        self._known: list[tuple[Array, Any]] = []
+
+    def of(self, split: Array) -> Any:  # noqa: ANN401, a tensor
+        for known, tensor in self._known:
+            if np.array_equal(known, split):
+                return tensor
+        self._known.append((split, _leaf(split, self.device)))
+        return self._known[-1][1]
 
 
 def _collate(elements: list[Element], *, collate_fn_map: Any = None) -> Element:  # noqa: ANN401, PyTorch's
