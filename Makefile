@@ -28,6 +28,9 @@ PYTEST_ARGS ?=
 FRAMEWORKS := .venv-frameworks
 DEMO_ARGS ?=
 
+# dm-reverb has wheels for this Python, and none for newer ones.
+INTEROP_PYTHON ?= python3.11
+
 ##@ Build
 
 .PHONY: help
@@ -102,7 +105,7 @@ endif
 .PHONY: test-python
 test-python: .venv/.built ## Run the Python tests, the demo's smoke test among them
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -m "not frameworks$(CHOSEN)" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not frameworks and not interop$(CHOSEN)" $(PYTEST_ARGS)
 
 .PHONY: frameworks
 frameworks: $(FRAMEWORKS)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
@@ -114,6 +117,17 @@ frameworks: $(FRAMEWORKS)/.made .venv/.built ## Run the tests that need PyTorch 
 test-wheel: dist/.built ## Try the wheel in bare environments of 3.11, 3.12 and 3.13
 	@echo "==> The wheel in bare environments (seconds each)"
 	@scripts/test_wheel.sh $(UV) dist/*.whl
+
+.venv-interop/.built: requirements/interop.txt .venv/.uv
+	@echo "==> Installing the real dm-reverb into .venv-interop (minutes, mostly downloads)"
+	@test -x .venv-interop/bin/python || $(INTEROP_PYTHON) -m venv .venv-interop
+	@$(UV) pip install --quiet --python .venv-interop/bin/python --require-hashes -r $<
+	@touch $@
+
+.PHONY: test-interop
+test-interop: .venv/.built .venv-interop/.built ## Run dm-reverb's own client against our server and its own
+	@echo "==> The same programs at both servers"
+	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop
 
 .PHONY: lint
 lint: .venv/.built ## Check formatting, lints, types, stubs and file sizes
@@ -151,10 +165,10 @@ docs: .venv/.docs ## Build the documentation into site/, strictly
 
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in anew (LOCK_ARGS=--upgrade for newer versions)
-	@for name in bootstrap dev docs frameworks; do \
+	@for name in bootstrap dev docs frameworks interop; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 .PHONY: clean
 clean: ## Remove everything that make made
-	@rm -rf .venv $(FRAMEWORKS) target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(FRAMEWORKS) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -f python/engram/*.so

@@ -17,7 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Marker -> the modules that its tests import. They import it inside the test or a fixture, so that a
 # checkout without it can still collect them.
-FRAMEWORKS = {"frameworks": ("tensorflow", "torch"), "jax": ("jax",), "interop": ("reverb",)}
+FRAMEWORKS = {"frameworks": ("tensorflow", "torch"), "jax": ("jax",)}
 
 
 class Remote(engram.Client):

@@ -28,7 +28,12 @@ SEQUENCE = {
 }
 ODD = {
     "tuple": [
-        {"namedtuple": {"name": "Pair", "fields": [["x", spec("x", "float64", [2])], ["y", spec(None, "string", None)]]}},
+        {
+            "namedtuple": {
+                "name": "Pair",
+                "fields": [["x", spec("x", "float64", [2])], ["y", spec(None, "string", None)]],
+            }
+        },
         spec("bounded", "int16", [], ([], "//8="), ([], "BwA=")),
         {"list": []},
     ]

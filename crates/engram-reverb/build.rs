@@ -4,7 +4,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["proto/reverb.proto"], ["proto"])?;
     tonic_prost_build::configure()
-        .build_client(cfg!(debug_assertions))
         .bytes(".")
         .btree_map(".")
         .codec_path("engram_codec::WeighingCodec")

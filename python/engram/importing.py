@@ -1,6 +1,7 @@
 """What other replay systems have saved, taken into a store."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +17,13 @@ class Imported:
 
     Attributes:
         path: Of the checkpoint that was read.
-        tables: Names of the tables that were added, sorted.
-        items: Of all of them.
+        tables: The tables that were added, and how many items each has.
+        notes: What could not be taken over, in words; no item.
     """
 
     path: Path
-    tables: tuple[str, ...]
-    items: int
+    tables: Mapping[str, int]
+    notes: tuple[str, ...]
 
 
 def import_reverb(path: str | os.PathLike[str], store: Store) -> Imported:
@@ -38,11 +39,15 @@ def import_reverb(path: str | os.PathLike[str], store: Store) -> Imported:
             the newest complete one is read.
         store: A store in this process, with no tables of these names.
 
+    Ctrl-C waits for its end.
+
     Raises:
-        StorageError: There is no complete checkpoint, or it is damaged; the text says which record of which file.
-            Nothing was added.
-        InvalidArgumentError: The store has a table of such a name, or is a client.
+        StorageError: There is no complete checkpoint, or it is damaged or says what cannot be; the text says which
+            record of which file. Nothing was added.
+        InvalidArgumentError: The store has a table of such a name, or is a client. Nothing was added.
+        ClosedError: The store is closed.
     """
     _checks.one_of("`store`", store, Store, "an engram.Store in this process")
-    found, tables, items = _engram.import_reverb(store._native, os.fspath(path))  # noqa: SLF001, its other half
-    return Imported(found, tuple(sorted(tables)), items)
+    native = store._native  # noqa: SLF001, its other half
+    found, tables, notes = _engram.import_reverb(native, os.fsdecode(path))
+    return Imported(found, tables, tuple(notes))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reverb_tables import serving, table
+from compat_tables import serving, table
 from support import raises, until
 
 from engram.compat import reverb
@@ -134,7 +134,12 @@ PROGRAMS = {
         [[1]],
         [],
     ),
-    "remainders round down": ([config(LAST, C.data(STEP)["b"] % 3 == 1)], [add(0, -2), add(1, 4), add(2, 2)], [[0], [1]], []),
+    "remainders round down": (
+        [config(LAST, C.data(STEP)["b"] % 3 == 1)],
+        [add(0, -2), add(1, 4), add(2, 2)],
+        [[0], [1]],
+        [],
+    ),
     "partial steps": (
         [config([REF["a"][-1], REF["b"][-2]])],
         [add(0), part(a=1), part(b=5, partial=False), add(2)],
@@ -194,7 +199,7 @@ def run(writer, program):
 
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("begin", ["whole", "part"])
-def test_programs(client, configs, program, t, u, begin):
+def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
     """What the engine makes, Python makes alike: that takes over where the first step comes in parts."""
     writer = client.structured_writer(configs)
     if begin == "part":
@@ -364,10 +369,10 @@ def test_timeouts(client):
     for number in range(3):
         writer.append({"a": number, "b": 0})
     for timeout in (0, 30):
-        with pytest.raises(reverb.DeadlineExceededError, match="^Flush call did not complete within provided timeout"):
+        with pytest.raises(reverb.DeadlineExceededError, match=r"^Flush call did not complete within provided timeout"):
             writer.flush(timeout_ms=timeout)
     writer.flush(2, timeout_ms=30)
-    with pytest.raises(reverb.DeadlineExceededError, match="^End episode call did not complete within"):
+    with pytest.raises(reverb.DeadlineExceededError, match=r"^End episode call did not complete within"):
         writer.end_episode(timeout_ms=30)
     with raises(ValueError, "block_until_num_items must be >= 0, got -1"):
         writer.flush(-1)

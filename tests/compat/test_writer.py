@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from reverb_tables import serving, table
+from compat_tables import serving, table
 from support import Caller, raises, until
 
 from engram.compat import reverb
@@ -116,8 +116,10 @@ def test_steps_refused(client, writer, data, error, text):
         ([np.zeros((2, 2), np.float32), 1], "AppendSequence called with scalar tensor at index 1."),
         (
             [np.zeros((2, 2), np.float32), np.zeros(3, np.int64)],
-            "AppendSequence called with tensors of non equal batch dimension: 0: Tensor<name: '', dtype: float, shape: "
-            "[2,2]>, 1: Tensor<name: '', dtype: int64, shape: [3]>.",
+            (
+                "AppendSequence called with tensors of non equal batch dimension: 0: Tensor<name: '', dtype: float, "
+                "shape: [2,2]>, 1: Tensor<name: '', dtype: int64, shape: [3]>."
+            ),
         ),
         (
             [np.zeros((2, 2), np.float32), np.zeros(2)],
@@ -174,8 +176,10 @@ def test_shapes_may_change_between_items(client):
         (
             ("nope", 1, 1.0),
             ValueError,
-            "Unable to find signatures for table 'nope'. Available tables: ['prioritized', 'queue', 'step', 't', "
-            "'trajectory'].",
+            (
+                "Unable to find signatures for table 'nope'. Available tables: ['prioritized', 'queue', 'step', 't', "
+                "'trajectory']."
+            ),
         ),
         (("prioritized", 1, -1.0), ValueError, None),
     ],
@@ -203,11 +207,11 @@ def test_signatures(client, writer):
         writer.create_item("step", length, 1.0)
     with raises(
         ValueError,
-        "Unable to CreateItem in table 'trajectory' because Append was called with a tensor signature inconsistent with "
-        "the table signature. At flattened index 0, saw a tensor of dtype float, shape [2], but expected tensor 'a' of "
-        "dtype float and shape compatible with [3,2]. (Flattened) table signature: 0: Tensor<name: 'a', dtype: float, "
-        "shape: [3,2]>, 1: Tensor<name: 'b', dtype: int64, shape: [?]>, data signature: 0: Tensor<name: '', dtype: "
-        "float, shape: [2]>, 1: Tensor<name: '', dtype: int64, shape: []>.",
+        "Unable to CreateItem in table 'trajectory' because Append was called with a tensor signature inconsistent "
+        "with the table signature. At flattened index 0, saw a tensor of dtype float, shape [2], but expected tensor "
+        "'a' of dtype float and shape compatible with [3,2]. (Flattened) table signature: 0: Tensor<name: 'a', "
+        "dtype: float, shape: [3,2]>, 1: Tensor<name: 'b', dtype: int64, shape: [?]>, data signature: 0: Tensor<name: "
+        "'', dtype: float, shape: [2]>, 1: Tensor<name: '', dtype: int64, shape: []>.",
     ):
         writer.create_item("trajectory", 2, 1.0)
     writer.append(step(2))

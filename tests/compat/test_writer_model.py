@@ -1,13 +1,13 @@
 """Random programs of calls of Reverb's writers, beside lists of arrays that do the same."""
 
 import numpy as np
+from compat_tables import serving, table
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from reverb_tables import serving, table
 
 CELLS = {
-    "a": lambda v: np.int32(v),
+    "a": np.int32,
     "b": lambda v: np.full((2, 3), v, np.uint8) + np.arange(3, dtype=np.uint8),
     "c": lambda v: "text " * (v % 3) + str(v),
     "d": lambda v: np.array([v / 7, -v]),
@@ -201,7 +201,7 @@ class TrajectoryPrograms(Programs):
         try:
             self.writer.create_item("t", priority, trajectory)
         except ValueError as error:
-            assert wrong is not None  # noqa: PT017, the program goes on
+            assert wrong is not None
             assert wrong in str(error)  # noqa: PT017, the program goes on
             return
         assert wrong is None
@@ -223,7 +223,7 @@ class TrajectoryPrograms(Programs):
     @rule()
     def cut_short(self):
         if self.ever % 4 == 0:
-            self.end_episode(True)
+            self.end_episode(clear=True)
 
     def end(self):
         self.writer.flush()
@@ -264,7 +264,7 @@ class LegacyPrograms(Programs):
         try:
             self.writer.create_item("t", length, priority)
         except ValueError as error:
-            assert length > min(len(self.steps), self.longest)  # noqa: PT017, the program goes on
+            assert length > min(len(self.steps), self.longest)
             assert "larger than number of buffered timesteps" in str(error)  # noqa: PT017, the program goes on
             return
         rows = [self.flat(value) for value in self.steps[-length:]]

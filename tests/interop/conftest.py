@@ -37,33 +37,51 @@ class Programs:
     """The process that runs programs for dm-reverb's client."""
 
     def __init__(self, python) -> None:
-        self._process = start(python, "programs.py")
-        self._answers = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._python = python
+        self._process = None
 
-    def _read(self):
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put("")
+    def _start(self):
+        self._process = start(self._python, "programs.py")
+        self._answers = queue.Queue()
+        threading.Thread(target=self._read, args=(self._process.stdout, self._answers), daemon=True).start()
+
+    @staticmethod
+    def _read(lines, answers):
+        for line in lines:
+            answers.put(line)
+        answers.put("")
 
     def run(self, name, address, seconds=60.0):
         """What a program returns."""
+        self.begin(name, address)
+        return self.end(seconds)
+
+    def begin(self, name, address):
+        """Starts a program."""
+        self._name = name
+        if self._process is None:
+            self._start()
         self._process.stdin.write(f"{name} {address}\n")
         self._process.stdin.flush()
+
+    def end(self, seconds=60.0):
+        """What the program that was started returns."""
         try:
             answer = self._answers.get(timeout=seconds)
         except queue.Empty:
             self.stop()
-            pytest.fail(f"the program `{name}` still runs after {seconds} s", pytrace=False)
-        assert answer, f"the process ended in the program `{name}`"
+            pytest.fail(f"the program `{self._name}` still runs after {seconds} s", pytrace=False)
+        assert answer, f"the process ended in the program `{self._name}`"
         is_good, result = pickle.loads(base64.b64decode(answer))  # noqa: S301, of a process of ours
         assert is_good, result
         return result
 
     def stop(self):
         """Ends the process, whatever it does."""
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +120,7 @@ def table(description):
         max_size=description["max_size"],
         rate_limiter=getattr(engram.rate_limiters, kind)(*arguments),
         max_times_sampled=times if times > 0 else None,
-        **({"note": note(description)} if hasattr(engram.Table, "note") else {}),
+        note=note(description),
     )
 
 

@@ -1,4 +1,4 @@
-"""The real dm-reverb server, in a process of its own: prints its port, ends with its standard input."""
+"""The real dm-reverb server, in a process of its own: says its port, ends with its standard input."""
 
 import base64
 import sys
@@ -8,7 +8,6 @@ import numpy as np
 import portpicker
 import reverb
 import tensorflow as tf
-
 from reverb_tables import TABLES
 
 
@@ -22,7 +21,7 @@ def signature_of(nest):
     if kind == "dict":
         return {key: signature_of(item) for key, item in content.items()}
     if kind == "namedtuple":
-        made = namedtuple(content["name"], [key for key, _ in content["fields"]])
+        made = namedtuple(content["name"], [key for key, _ in content["fields"]])  # noqa: PYI024, made of names
         return made(*(signature_of(item) for _, item in content["fields"]))
     dtype = tf.dtypes.as_dtype(content["dtype"])
     if "minimum" not in content:
@@ -59,7 +58,8 @@ def table(description):
 def main():
     """Serves until nobody needs it."""
     server = reverb.Server([table(description) for description in TABLES], port=portpicker.pick_unused_port())
-    print(server.port, flush=True)
+    sys.stdout.write(f"{server.port}\n")
+    sys.stdout.flush()
     sys.stdin.read()
     server.stop()
 

@@ -1,12 +1,14 @@
 """The same program, the same client: what it sees of Engram's server is what it sees of dm-reverb's."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-# Programs, by what is in programs.py.
-NAMES = re.findall(r"@program\ndef (\w+)", (__import__("pathlib").Path(__file__).parent / "programs.py").read_text())
+pytestmark = pytest.mark.interop
+
+NAMES = re.findall(r"@program\ndef (\w+)", (Path(__file__).parent / "both.py").read_text())
 
 
 def same(ours, theirs, where=""):

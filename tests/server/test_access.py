@@ -9,7 +9,10 @@ from support import Caller, raises
 import engram
 from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError
 
-HOW = "give the server's token to the client as `token`; it travels as metadata `authorization: Bearer TOKEN`"
+HOW = (
+    "give the server's token to the client as `token`; it travels as metadata `authorization: Bearer TOKEN` "
+    "(a dm-reverb client cannot send one)"
+)
 TOKEN = "s3cret"
 STEP = {"x": np.float32(1)}
 

@@ -11,8 +11,8 @@ use crate::dtypes::{dtype_in, is_integer};
 use crate::pb::tensorflow::TensorProto;
 use crate::status::invalid;
 
-/// Rows that a tensor may have: those of cells without a byte cost their sender nothing.
-const MAX_ROWS: u64 = 1 << 24;
+/// Rows that a tensor may have whose cells have no elements: they cost their sender nothing.
+const MAX_EMPTY: u32 = 1 << 16;
 
 /// Axes that a tensor may have.
 const MAX_AXES: usize = 64;
@@ -63,12 +63,14 @@ pub fn claim(tensor: &TensorProto) -> Result<Claim<'_>, Status> {
         dtype,
         shape: axes.into(),
     };
-    let rows = u32::try_from(*rows).ok();
-    let rows = rows.filter(|rows| u64::from(*rows) <= MAX_ROWS);
-    let (Some(rows), Some(_)) = (rows, cell.checked_size()) else {
+    let sizes = u32::try_from(*rows).ok().zip(cell.checked_size());
+    let is_bounded = |rows, elements| elements > 0 || rows <= MAX_EMPTY;
+    let sizes = sizes.filter(|(rows, (elements, _))| is_bounded(*rows, *elements));
+    let Some((rows, _)) = sizes else {
         return Err(invalid(format!(
-            "a tensor of a chunk has shape {known:?}; it has at most {MAX_ROWS} rows, of cells \
-             that can be counted"
+            "a tensor of a chunk has shape {:?}; its sizes can be counted, and it has at most \
+             {MAX_EMPTY} rows of no elements",
+            known.unwrap_or_default()
         )));
     };
     let claim = Claim {

@@ -1,14 +1,15 @@
 //! dm-reverb's checkpoints: a directory `<time>` with `tables.tfrecord`, `items.tfrecord`, `chunks.tfrecord`, and
 //! an empty file `DONE` once it is complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engram_core::selector::TableRng;
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{
-    Error, Lsn, RateLimiter, RateLimits, Result, SelectorKind, TableOptions, TableState, Volatile,
+    Error, Lsn, RateLimiter, RateLimits, Result, SelectorKind, TableOptions, TableState, Trash,
+    Volatile,
 };
 use engram_engine::Engine;
 use rand::SeedableRng as _;
@@ -25,24 +26,23 @@ use crate::records::Records;
 pub struct Imported {
     /// Where it lies.
     pub path: PathBuf,
-    /// The tables that were added.
-    pub tables: Vec<String>,
-    /// Items of all tables.
-    pub items: u64,
+    /// The tables that were added, and how many items each has.
+    pub tables: BTreeMap<String, u64>,
+    /// What could not be taken over.
+    pub notes: Vec<String>,
 }
 
 /// Adds the tables of a checkpoint to an engine: `path`, or the newest complete one in it. `seed` is what their
 /// random choices begin with: those of dm-reverb are not saved.
 ///
 /// # Errors
-/// [`Error::Storage`] where none is complete, or it cannot be read; [`Error::InvalidArgument`] for tables that
-/// cannot be, or whose name is taken. Nothing was added then.
+/// [`Error::Storage`] where none is complete, or it cannot be read, or says what cannot be;
+/// [`Error::InvalidArgument`] for a table whose name is taken; [`Error::Closed`]. Nothing was added then.
 pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let path = find(path)?;
     let mut tables = tables(&path, seed)?;
     let mut chunks = Chunks::default();
     let by_key = read_chunks(&path, &mut chunks)?;
-    let mut items = 0;
     let mut file = Records::open(&path, "items.tfrecord")?;
     while let Some(item) = file.message::<pb::PrioritizedItem>()? {
         let Some(table) = tables.get_mut(&item.table) else {
@@ -54,7 +54,6 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
         table
             .add(&mut chunks, &by_key, &item)
             .map_err(|error| file.problem(&format!("cannot be taken: {error}")))?;
-        items += 1;
     }
     for table in tables.values_mut() {
         for item in std::mem::take(&mut table.old) {
@@ -62,15 +61,24 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             added.map_err(|error| {
                 Error::Storage(format!("tables.tfrecord: an item cannot be taken: {error}"))
             })?;
-            items += 1;
         }
     }
+    let lost = (tables.iter()).filter(|(_, table)| !table.told_all);
+    let lost = lost.map(|(name, _)| {
+        format!("table `{name}`: its signature could not be kept whole, and is without its bounds or gone")
+    });
+    let notes = lost.collect();
     let states = tables.into_values().map(Saved::finish);
-    let tables = engine.add_tables(states.collect::<Result<_>>()?)?;
+    let states: Vec<TableState> = states.collect::<Result<_>>()?;
+    let sizes = states
+        .iter()
+        .map(|state| (state.options().name.clone(), state.stats().size));
+    let tables = sizes.collect();
+    engine.add_tables(states)?;
     Ok(Imported {
         path,
         tables,
-        items,
+        notes,
     })
 }
 
@@ -118,7 +126,12 @@ fn read_chunks(path: &Path, chunks: &mut Chunks) -> Result<ByKey> {
         let chunk = chunks
             .make(&message)
             .map_err(|status| file.problem(&format!("cannot be taken: {}", status.message())))?;
-        by_key.insert(message.chunk_key, Arc::new(chunk));
+        if by_key.insert(message.chunk_key, Arc::new(chunk)).is_some() {
+            return Err(file.problem(&format!(
+                "is chunk {}, which came before",
+                message.chunk_key
+            )));
+        }
     }
     Ok(by_key)
 }
@@ -128,8 +141,11 @@ struct Saved {
     options: Arc<TableOptions>,
     counters: Counters,
     items: Vec<SavedItem>,
+    keys: HashSet<u64>,
     /// Items that its own record has: checkpoints once had them there.
     old: Vec<pb::PrioritizedItem>,
+    /// Its note has all of its signature.
+    told_all: bool,
 }
 
 impl Saved {
@@ -152,8 +168,9 @@ impl Saved {
             leased: 0,
             last_lsn: Lsn::default(),
         };
+        let (note, told_all) = note(table.max_times_sampled, table.signature.as_ref());
         let options = TableOptions {
-            note: note(table.max_times_sampled, table.signature.as_ref()).map(Into::into),
+            note: Some(note.into()),
             name: table.table_name,
             max_size: number("max_size", table.max_size)?,
             max_bytes: None,
@@ -170,7 +187,9 @@ impl Saved {
             options: Arc::new(options),
             counters,
             items: Vec::new(),
+            keys: HashSet::new(),
             old,
+            told_all,
         })
     }
 
@@ -184,6 +203,12 @@ impl Saved {
         let item = item.map_err(|status| status.message().to_owned())?;
         let checked = self.options.check_item(&item);
         checked.map_err(|error| error.to_string())?;
+        if !self.keys.insert(item.key) {
+            return Err(format!(
+                "its key, {}, without the highest bit is that of an earlier one",
+                message.key
+            ));
+        }
         let number = self.items.len() as u64;
         self.items.push(SavedItem {
             item,
@@ -197,6 +222,17 @@ impl Saved {
     }
 
     fn finish(self) -> Result<TableState> {
+        let limiter = &self.counters.limiter;
+        let counted = limiter.inserts.checked_sub(limiter.deletes);
+        if counted != Some(self.items.len() as u64) {
+            return Err(Error::Storage(format!(
+                "table `{}` of the checkpoint has {} items, but counts {} inserts and {} deletes: items are missing",
+                self.options.name,
+                self.items.len(),
+                limiter.inserts,
+                limiter.deletes
+            )));
+        }
         let counters = Counters {
             next_seq: self.items.len() as u64,
             next_touch: self.items.len() as u64,
@@ -206,7 +242,10 @@ impl Saved {
         for item in self.items {
             restore.item(item)?;
         }
-        restore.finish()
+        let mut state = restore.finish()?;
+        // Those that were sampled as often as they may leave, and those beyond the table's size.
+        state.end_leases(&mut Trash::default());
+        Ok(state)
     }
 }
 

@@ -10,21 +10,22 @@ use crate::signature::{self, Noted};
 /// A table as dm-reverb's clients know it.
 pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     let info = table.info();
+    let options = &info.options;
     let Noted {
         max_times_sampled,
         signature,
-    } = noted(table.options());
+    } = noted(options);
     let stats = &info.stats;
     pb::TableInfo {
-        sampler_options: Some(distribution(info.options.sampler)),
-        remover_options: Some(distribution(info.options.remover)),
-        max_size: count(info.options.max_size),
+        sampler_options: Some(distribution(options.sampler)),
+        remover_options: Some(distribution(options.remover)),
+        max_size: count(options.max_size),
         max_times_sampled: max_times_sampled
-            .unwrap_or_else(|| i32::try_from(info.options.max_times_sampled).unwrap_or(i32::MAX)),
+            .unwrap_or_else(|| i32::try_from(options.max_times_sampled).unwrap_or(i32::MAX)),
         rate_limiter_info: Some(limiter(&stats.limiter)),
         signature,
         current_size: count(stats.size),
-        name: info.options.name.clone(),
+        name: options.name.clone(),
         num_episodes: count(stats.num_episodes),
         num_deleted_episodes: count(stats.num_deleted_episodes),
         num_unique_samples: count(stats.num_unique_samples),
@@ -40,13 +41,8 @@ fn noted(options: &TableOptions) -> Noted {
             .as_ref()
             .and_then(|signature| signature::native(signature)),
     };
-    note(options)
-        .and_then(signature::noted)
-        .unwrap_or_else(native)
-}
-
-fn note(options: &TableOptions) -> Option<&str> {
-    options.note.as_deref()
+    let note = options.note.as_deref();
+    note.and_then(signature::noted).unwrap_or_else(native)
 }
 
 fn distribution(kind: SelectorKind) -> pb::KeyDistributionOptions {

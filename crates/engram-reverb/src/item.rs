@@ -47,12 +47,11 @@ impl Items {
         message: &pb::PrioritizedItem,
     ) -> Result<NewItem, Status> {
         let old;
-        let columns = match &message.flat_trajectory {
-            Some(trajectory) => &trajectory.columns,
-            None => {
-                old = of_old(message, by_key)?;
-                &old
-            }
+        let columns = if let Some(trajectory) = &message.flat_trajectory {
+            &trajectory.columns
+        } else {
+            old = of_old(message, by_key)?;
+            &old
         };
         if columns.is_empty() || columns.len() > MAX_COLUMNS {
             return Err(invalid(format!(
@@ -87,14 +86,13 @@ fn spans(layout: Arc<Layout>, by_key: &ByKey, columns: &[Column]) -> Result<Span
         let first_slice = narrow(slices.len())?;
         let mut len = 0_u32;
         for slice in &column.chunk_slices {
-            let chunk = match places.get(&slice.chunk_key) {
-                Some(place) => *place,
-                None => {
-                    let place = narrow(own.len())?;
-                    own.push(Arc::clone(find(by_key, slice.chunk_key)?));
-                    places.insert(slice.chunk_key, place);
-                    place
-                }
+            let chunk = if let Some(place) = places.get(&slice.chunk_key) {
+                *place
+            } else {
+                let place = narrow(own.len())?;
+                own.push(Arc::clone(find(by_key, slice.chunk_key)?));
+                places.insert(slice.chunk_key, place);
+                place
             };
             let number = |number: i32| u32::try_from(number).ok();
             let numbers = (
@@ -213,7 +211,7 @@ fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, 
 
 /// Gives the chunks of samples their keys, none twice.
 #[derive(Debug, Default)]
-pub(crate) struct SampleKeys(u64);
+pub struct SampleKeys(u64);
 
 impl SampleKeys {
     fn next(&mut self) -> u64 {
@@ -240,7 +238,7 @@ fn least_bytes(draw: &Draw) -> usize {
 /// # Errors
 /// [`Error::InvalidArgument`] for data that dm-reverb's clients cannot have, [`Error::Payload`] where it
 /// cannot be read, [`Error::OutOfMemory`].
-pub(crate) fn entry(
+pub fn entry(
     draw: &Draw,
     table: &str,
     rate_limited: bool,

@@ -25,12 +25,13 @@ pub use bytes_in::{Claim, claim};
 pub use bytes_out::compress;
 pub use checkpoint::{Imported, import};
 pub use chunk::Chunks;
-pub use item::{ByKey, Items};
+pub use item::{ByKey, Items, SampleKeys, entry};
 pub use service::{PATH, Reverb};
 
 /// The messages, as generated from `proto/`.
 #[expect(
     missing_docs,
+    clippy::large_enum_variant,
     clippy::pedantic,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,

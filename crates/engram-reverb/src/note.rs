@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use engram_core::DType;
+use engram_core::table::MAX_NOTE;
 use serde_json::{Value, json};
 
 use crate::dtypes::dtype_in;
@@ -12,20 +13,33 @@ use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
 /// Nests deeper than this are not kept.
 const MAX_DEPTH: usize = 64;
 
-/// The note of a table, if its signature is one that can be kept.
-pub(crate) fn note(max_times_sampled: i32, signature: Option<&StructuredValue>) -> Option<String> {
-    let signature = match signature {
-        Some(signature) => nest(signature, MAX_DEPTH)?,
-        None => Value::Null,
+/// The note of a table, and whether all of its signature is in it: bounds of many numbers, or else all of it, are
+/// left out where it would be too large, or says what nobody here knows.
+pub(crate) fn note(max_times_sampled: i32, signature: Option<&StructuredValue>) -> (String, bool) {
+    let with = |signature: Value| {
+        let reverb = json!({"max_times_sampled": max_times_sampled, "signature": signature});
+        json!({ "reverb": reverb }).to_string()
     };
-    let reverb = json!({"max_times_sampled": max_times_sampled, "signature": signature});
-    Some(json!({ "reverb": reverb }).to_string())
+    let Some(signature) = signature else {
+        return (with(Value::Null), true);
+    };
+    let whole = nest(signature, MAX_DEPTH, usize::MAX).map(with);
+    let fits = |note: &String| note.len() <= MAX_NOTE;
+    if let Some(note) = whole.filter(fits) {
+        return (note, true);
+    }
+    let plain = nest(signature, MAX_DEPTH, 8).map(with).filter(fits);
+    (plain.unwrap_or_else(|| with(Value::Null)), false)
 }
 
-fn nest(value: &StructuredValue, depth: usize) -> Option<Value> {
+/// Bounds of more than `most` bytes are left out.
+fn nest(value: &StructuredValue, depth: usize, most: usize) -> Option<Value> {
     let depth = depth.checked_sub(1)?;
     let nests = |values: &[StructuredValue]| -> Option<Vec<Value>> {
-        values.iter().map(|value| nest(value, depth)).collect()
+        values
+            .iter()
+            .map(|value| nest(value, depth, most))
+            .collect()
     };
     Some(match value.kind.as_ref()? {
         Kind::NoneValue(_) => json!({"none": true}),
@@ -33,13 +47,13 @@ fn nest(value: &StructuredValue, depth: usize) -> Option<Value> {
         Kind::TupleValue(tuple) => json!({"tuple": nests(&tuple.values)?}),
         Kind::DictValue(dict) => {
             let fields = dict.fields.iter();
-            let fields = fields.map(|(key, value)| Some((key.clone(), nest(value, depth)?)));
+            let fields = fields.map(|(key, value)| Some((key.clone(), nest(value, depth, most)?)));
             json!({"dict": fields.collect::<Option<serde_json::Map<_, _>>>()?})
         }
         Kind::NamedTupleValue(tuple) => {
             let fields = tuple.values.iter();
-            let fields =
-                fields.map(|pair| Some(json!([pair.key, nest(pair.value.as_ref()?, depth)?])));
+            let fields = fields
+                .map(|pair| Some(json!([pair.key, nest(pair.value.as_ref()?, depth, most)?])));
             let fields = fields.collect::<Option<Vec<_>>>()?;
             json!({"namedtuple": {"name": tuple.name, "fields": fields}})
         }
@@ -48,8 +62,11 @@ fn nest(value: &StructuredValue, depth: usize) -> Option<Value> {
         }
         Kind::BoundedTensorSpecValue(spec) => {
             let mut described = described(&spec.name, spec.shape.as_ref(), spec.dtype)?;
-            described["minimum"] = bound(spec.minimum.as_ref()?)?;
-            described["maximum"] = bound(spec.maximum.as_ref()?)?;
+            let (low, high) = (spec.minimum.as_ref()?, spec.maximum.as_ref()?);
+            if low.tensor_content.len().max(high.tensor_content.len()) <= most {
+                described["minimum"] = bound(low)?;
+                described["maximum"] = bound(high)?;
+            }
             json!({ "spec": described })
         }
     })
@@ -89,6 +106,19 @@ fn bound(bound: &Bound) -> Option<Value> {
     reason = "narrow integers travel as wide ones"
 )]
 fn single(bound: &Bound) -> Option<Vec<u8>> {
+    let fields = [
+        bound.float_val.len(),
+        bound.double_val.len(),
+        bound.int_val.len(),
+        bound.int64_val.len(),
+        bound.bool_val.len(),
+        bound.half_val.len(),
+        bound.uint32_val.len(),
+        bound.uint64_val.len(),
+    ];
+    if fields.iter().sum::<usize>() != 1 {
+        return None;
+    }
     let int = bound.int_val.first().copied();
     let half = bound.half_val.first().copied();
     Some(match dtype_in(bound.dtype)? {

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek as _};
 use std::path::Path;
 
+use engram_codec::{Weighed, check};
 use engram_core::{Error, Result};
 use flate2::read::ZlibDecoder;
 
@@ -32,19 +33,18 @@ impl Records {
         let path = directory.join(name);
         let failed = |error| Error::Storage(format!("{} cannot be read: {error}", path.display()));
         let mut file = File::open(&path).map_err(failed)?;
-        let mut first = [0; 2];
-        let is_zlib = match file.read_exact(&mut first) {
-            // A header of zlib is a multiple of 31; a record's length begins with its low byte.
-            Ok(()) => first[0] & 15 == 8 && u16::from_be_bytes(first).is_multiple_of(31),
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => false,
-            Err(error) => return Err(failed(error)),
-        };
+        let mut head = Vec::new();
+        file.by_ref()
+            .take(12)
+            .read_to_end(&mut head)
+            .map_err(failed)?;
+        let is_plain = head.is_empty() || (head.len() == 12 && is_sum(&head[..8], &head[8..]));
         file.rewind().map_err(failed)?;
         let file = BufReader::with_capacity(1 << 20, file);
-        let source: Box<dyn Read> = if is_zlib {
-            Box::new(BufReader::with_capacity(1 << 18, ZlibDecoder::new(file)))
-        } else {
+        let source: Box<dyn Read> = if is_plain {
             Box::new(file)
+        } else {
+            Box::new(BufReader::with_capacity(1 << 18, ZlibDecoder::new(file)))
         };
         Ok(Self {
             name: name.to_owned(),
@@ -101,10 +101,11 @@ impl Records {
     ///
     /// # Errors
     /// As [`Self::next`].
-    pub(crate) fn message<M: prost::Message + Default>(&mut self) -> Result<Option<M>> {
+    pub(crate) fn message<M: prost::Message + Default + Weighed>(&mut self) -> Result<Option<M>> {
         let Some(bytes) = self.next()? else {
             return Ok(None);
         };
+        check::<M>(&bytes).map_err(|problem| self.problem(&format!("cannot be: {problem}")))?;
         let message = M::decode(&*bytes);
         message
             .map(Some)

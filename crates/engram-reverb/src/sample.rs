@@ -26,6 +26,9 @@ const RESPONSES: usize = 3;
 /// From this size on, another response is begun.
 const RESPONSE: usize = 2 << 20;
 
+/// Samples that are drawn at a time: what is drawn is not changed by what comes meanwhile.
+const BATCH: usize = 128;
+
 /// How often a call that waits looks for items that have expired meanwhile.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -77,6 +80,9 @@ struct Response {
     /// Samples of items that sampling uses up. Those that were handed to the transport count as used:
     /// dm-reverb's clients do not say what they have.
     leases: Vec<Lease>,
+    /// Items among them that were sampled for the last time: they count in their table until the lease ends, and do
+    /// not for dm-reverb's clients.
+    used_up: u64,
 }
 
 /// What a request asks for.
@@ -118,18 +124,23 @@ impl Reader<'_> {
 
     async fn deliver(&mut self, mut asked: Asked) -> Result<(), Status> {
         let name = &asked.table.options().name;
+        let last_time = asked.table.options().max_times_sampled;
         while asked.left > 0 {
             let (sample, waited) = self.draw(&asked).await?;
             asked.left = asked.left.saturating_sub(sample.draws.len());
-            for draw in sample.draws {
+            let (before, mut used_up) = (self.response.used_up, 0);
+            for mut draw in sample.draws {
                 if self.response.bytes >= RESPONSE {
                     self.send().await;
                 }
+                draw.table_size = draw.table_size.saturating_sub(before + used_up);
+                used_up += u64::from(last_time > 0 && draw.times_sampled >= last_time);
                 let entry = self.entry(&draw, name, waited)?;
                 self.response.bytes += entry.encoded_len();
                 self.response.entries.push(entry);
             }
             self.response.leases.extend(sample.lease);
+            self.response.used_up += used_up;
         }
         self.send().await;
         Ok(())
@@ -175,7 +186,7 @@ impl Reader<'_> {
 fn ask(asked: &Asked) -> Result<SampleTicket, Status> {
     // Where sampling uses items up, they go back should they not get as far as the transport.
     let leased = asked.table.options().max_times_sampled > 0;
-    let ticket = asked.table.sample(1, leased);
+    let ticket = asked.table.sample_some(asked.left.min(BATCH), 1, leased);
     ticket.map_err(|error| status(&error))
 }
 

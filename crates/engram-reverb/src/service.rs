@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::Engine;
-use futures_util::stream;
+use futures_util::stream::{self, BoxStream};
 use rand::rand_core::TryRng;
 use rand::rngs::SysRng;
 use tokio::sync::watch;
@@ -119,16 +119,20 @@ impl ReverbService for Reverb {
     type InsertStreamStream = ReceiverStream<Result<pb::InsertStreamResponse, Status>>;
     type SampleStreamStream = ReceiverStream<Result<pb::SampleStreamResponse, Status>>;
     type InitializeConnectionStream =
-        stream::Once<std::future::Ready<Result<pb::InitializeConnectionResponse, Status>>>;
+        BoxStream<'static, Result<pb::InitializeConnectionResponse, Status>>;
 
     async fn checkpoint(
         &self,
         _: Request<pb::CheckpointRequest>,
     ) -> Result<Response<pb::CheckpointResponse>, Status> {
         let engine = Arc::clone(&self.shared.engine);
-        let checkpoint = aside(move || engine.checkpoint()).await?;
+        let path = aside(move || {
+            let number = engine.checkpoint()?.number;
+            Ok(engine.checkpoint_path(number))
+        });
+        let path = path.await?.unwrap_or_default();
         Ok(Response::new(pb::CheckpointResponse {
-            checkpoint_path: checkpoint.number.to_string(),
+            checkpoint_path: path.to_string_lossy().into_owned(),
         }))
     }
 
@@ -190,11 +194,14 @@ impl ReverbService for Reverb {
     /// Says that the server is another process: any other answer would be used as an address.
     async fn initialize_connection(
         &self,
-        _: Request<Streaming<pb::InitializeConnectionRequest>>,
+        request: Request<Streaming<pb::InitializeConnectionRequest>>,
     ) -> Result<Response<Self::InitializeConnectionStream>, Status> {
-        let elsewhere = pb::InitializeConnectionResponse { address: 0 };
-        Ok(Response::new(stream::once(std::future::ready(Ok(
-            elsewhere,
-        )))))
+        let mut requests = request.into_inner();
+        let answer = async move {
+            // An answer before the question would leave its asker waiting.
+            requests.message().await?;
+            Ok(pb::InitializeConnectionResponse { address: 0 })
+        };
+        Ok(Response::new(Box::pin(stream::once(answer))))
     }
 }

@@ -12,7 +12,11 @@ const NAME: usize = 200;
 /// What a call ends with.
 pub(crate) fn status(error: &Error) -> Status {
     let code = match error {
-        Error::UnknownTable { name, known } => return not_found(name, known),
+        // In these words, and no others: clients look for them.
+        Error::UnknownTable { name, .. } => {
+            let name = shortened(name, NAME);
+            return Status::not_found(format!("Priority table {name} was not found"));
+        }
         Error::Signature(_)
         | Error::Priority(_)
         | Error::InvalidArgument(_)
@@ -27,16 +31,6 @@ pub(crate) fn status(error: &Error) -> Status {
         _ => Code::Internal,
     };
     Status::new(code, shortened(&error.to_string(), TEXT))
-}
-
-/// The text that dm-reverb's clients look for.
-fn not_found(name: &str, known: &[String]) -> Status {
-    let name = shortened(name, NAME);
-    let mut text = format!("Priority table {name} was not found.");
-    if !known.is_empty() {
-        text = format!("{text} Available tables: {}", known.join(", "));
-    }
-    Status::not_found(shortened(&text, TEXT))
 }
 
 /// A status of data or requests that make no sense.
@@ -65,10 +59,7 @@ mod tests {
         };
         let status = status(&error);
         assert_eq!(status.code(), Code::NotFound);
-        assert_eq!(
-            status.message(),
-            "Priority table x was not found. Available tables: a, b"
-        );
+        assert_eq!(status.message(), "Priority table x was not found");
     }
 
     #[test]

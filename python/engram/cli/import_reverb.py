@@ -1,5 +1,6 @@
 """`engram import-reverb`: takes a checkpoint of dm-reverb into a store's directory."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +20,17 @@ Into = Annotated[
 
 def import_reverb(checkpoint: Source, *, into: Into) -> None:
     """Add the tables of a checkpoint of dm-reverb to a store's directory, which `engram serve --path` then serves."""
-    with failures(), engram.Store.open(into) as store:
-        imported = engram.import_reverb(checkpoint, store)
-        sizes = {name: info.size for name, info in store.info().items()}
-    typer.echo(f"{imported.path}: {imported.items:,} items of {len(imported.tables):,} tables")
-    for table in imported.tables:
-        typer.echo(f"  {table}: {sizes[table]:,} items")
+    was_there = into.exists()
+    try:
+        with failures(), engram.Store.open(into) as store:
+            imported = engram.import_reverb(checkpoint, store)
+    except BaseException:
+        if not was_there:
+            shutil.rmtree(into, ignore_errors=True)
+        raise
+    items = sum(imported.tables.values())
+    typer.echo(f"{imported.path}: {items:,} items of {len(imported.tables):,} tables")
+    for table, size in imported.tables.items():
+        typer.echo(f"  {table}: {size:,} items")
+    for note in imported.notes:
+        typer.echo(f"note: {note}", err=True)

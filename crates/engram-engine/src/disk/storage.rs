@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -119,6 +119,11 @@ fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
 }
 
 impl Storage {
+    /// Where a checkpoint's own file is.
+    pub(crate) fn checkpoint_path(&self, number: u64) -> PathBuf {
+        self.files.path().join(checkpoint_name(number))
+    }
+
     /// Opens a directory, which is made if it is not there.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Engines whose tables live in a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -258,6 +258,15 @@ impl Engine {
         state.reach(sink.last());
         state.set_sink(Arc::clone(&sink));
         Arc::new(Table::with(state, number, Arc::clone(&self.clock), sink))
+    }
+
+    /// Where the file of a checkpoint is; `None` for an engine without a directory.
+    #[must_use]
+    pub fn checkpoint_path(&self, number: u64) -> Option<PathBuf> {
+        match &self.home {
+            Home::Disk { storage, .. } => Some(storage.checkpoint_path(number)),
+            Home::Memory(_) => None,
+        }
     }
 
     /// Writes all tables to the engine's directory, while calls go on.

@@ -17,6 +17,7 @@ mod manage_garbage;
 mod metrics;
 mod outbox;
 mod refusals;
+mod reverb;
 mod sample;
 mod sample_bounds;
 mod silence;

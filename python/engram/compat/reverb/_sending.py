@@ -1,5 +1,6 @@
 """What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
 
+import warnings
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -9,10 +10,13 @@ from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["ANY_NUMBER", "MOST_IN_FLIGHT", "end_episode", "flush", "let_go", "send", "timeout_of"]
+__all__ = ["ANY_NUMBER", "MOST_IN_FLIGHT", "SENT_AT_ONCE", "end_episode", "flush", "let_go", "send", "timeout_of"]
 
 ANY_NUMBER = 1 << 62
 """More items than there ever are: a flush that lets so many wait only sends."""
+
+SENT_AT_ONCE = 10
+"""First items that a writer sends at once where nobody gave the length of its chunks: Reverb's begin with one step."""
 
 MOST_IN_FLIGHT = 1_000_000
 """Items that may wait for their tables before an append waits, too."""
@@ -66,10 +70,17 @@ def end_episode(writer: Any, clear: bool, timeout_ms: float | None, timeout: flo
         raise _late("End episode", timeout_ms, error) from error
 
 
-def let_go(writer: Any) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits a moment for their tables, but not longer."""
+def let_go(writer: Any, name: str) -> None:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer, having sent all items; waits a moment for their tables, but not longer.
+
+    Warns where some have not all by then: they are lost.
+    """
     with suppress(native.EngramError):
         writer.close(0.0)
+    left = writer.pending_items
+    if left:
+        text = f"a {name} was closed with {left} items that no table has; flush it first"
+        warnings.warn(text, ResourceWarning, stacklevel=3)
 
 
 def _late(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

@@ -1,6 +1,7 @@
 """Steps as writers take them: leaves become columns, each of one dtype and one shape."""
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,11 @@ from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import dtype_name
 
-__all__ = ["Column", "Plan", "Steps", "checked", "checked_dtype"]
+__all__ = ["LONGEST_CHUNK", "Column", "Plan", "Steps", "checked", "checked_dtype", "chunk_length"]
 
+LONGEST_CHUNK = 16
+_CHUNK_BYTES = 16 << 10
+_TEXT_BYTES = 256
 _MOST_PLANS = 8
 
 _NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
@@ -50,6 +54,12 @@ class Column:
         self.dtype = dtype
         self.exact = _NO_DTYPE if dtype.hasobject else dtype
         self.reshape(array.shape)
+
+    def size(self) -> int:
+        """Bytes of a value, as far as is known."""
+        if self.dtype is None:
+            return 0
+        return math.prod(self.shape) * (_TEXT_BYTES if self.dtype.hasobject else self.dtype.itemsize)
 
     def reshape(self, shape: tuple[int, ...]) -> None:
         """Takes another shape."""
@@ -186,6 +196,12 @@ class Steps:
         """The nest with the numbers of columns as its leaves; None where the leaf is no column."""
         numbers = {**self._numbers, **{path: len(self.columns) + at for at, path in enumerate(fresh)}}
         return _nest.unflatten_as(data, [numbers.get(path) for path, _ in _nest.flatten_with_path(data)])
+
+
+def chunk_length(columns: Sequence[Column], kept: int) -> int:
+    """Steps of a chunk whose length nobody gave: no more than are kept, for items wait until their chunk is full."""
+    size = sum(column.size() for column in columns)
+    return max(1, min(kept, LONGEST_CHUNK, _CHUNK_BYTES // max(1, size)))
 
 
 def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:

@@ -7,11 +7,10 @@ import engram
 from engram import patterns
 from engram.compat.reverb._configs import Condition, Config, PatternNode
 from engram.compat.reverb._patterns import Made, PatternSet, look_back, sources, td_error
+from engram.compat.reverb._sending import MOST_IN_FLIGHT
+from engram.compat.reverb._steps import LONGEST_CHUNK
 
 __all__ = ["Maker", "maker"]
-
-_MANY = 16
-"""Steps of a chunk at most; fewer where fewer are looked back at."""
 
 
 class Maker(Protocol):
@@ -30,7 +29,7 @@ class Maker(Protocol):
         """Ends the episode; waits until the tables have all items."""
 
 
-def maker(store: Any, configs: Sequence[Config], *, whole: bool, max_in_flight_items: int) -> Maker:  # noqa: ANN401, the engine's client
+def maker(store: Any, configs: Sequence[Config], *, whole: bool, chunk_length: int) -> Maker:  # noqa: ANN401, the engine's client
     """The quickest that can do what the configs ask.
 
     Args:
@@ -38,17 +37,16 @@ def maker(store: Any, configs: Sequence[Config], *, whole: bool, max_in_flight_i
         configs: Valid ones.
         whole: The first append is a complete step with a value in each leaf that is read: the engine's patterns begin
             only when such a one has come.
-        max_in_flight_items: Items that may wait for their tables before an append waits, too.
+        chunk_length: Steps of a chunk.
     """
-    length = look_back(configs)
     options = {
-        # Items do not wait for more steps than they have themselves.
-        "chunk_length": length if length < _MANY else None,
-        "max_in_flight_items": max_in_flight_items,
+        # The engine may lay small steps out better where the length is its own choice.
+        "chunk_length": chunk_length if chunk_length < LONGEST_CHUNK else None,
+        "max_in_flight_items": MOST_IN_FLIGHT,
     }
     if whole and all(_is_native(config) for config in configs):
         return _ByPatterns(store, configs, options)
-    return _ByHand(store, configs, length, options)
+    return _ByHand(store, configs, options)
 
 
 def _is_native(config: Config) -> bool:
@@ -114,12 +112,12 @@ def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition
 class _ByHand:
     """Python decides which items there are; their columns are the engine's all the same."""
 
-    def __init__(self, store: Any, configs: Sequence[Config], length: int, options: dict[str, Any]) -> None:  # noqa: ANN401, the engine's client
+    def __init__(self, store: Any, configs: Sequence[Config], options: dict[str, Any]) -> None:  # noqa: ANN401, the engine's client
         self._configs = configs
         self._order = sources(configs)
         self._set = PatternSet(configs)
         self._width = self._order[-1] + 1
-        self.native = store.writer(history=length, **options)._native  # noqa: SLF001, its other half
+        self.native = store.writer(history=look_back(configs), **options)._native  # noqa: SLF001, its other half
         self._history: Any = None
         self._version = -1
 

@@ -13,8 +13,8 @@ from engram.compat.reverb._configs import Config, ModuloEq, PatternNode, Pattern
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
 from engram.compat.reverb._inference import infer_signature, unpack_pattern
-from engram.compat.reverb._patterns import check_sources, set_twice, sources
-from engram.compat.reverb._steps import Column, checked
+from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
+from engram.compat.reverb._steps import Column, checked, chunk_length
 from engram.compat.reverb._structured import Maker, maker
 from engram.errors import EngramError
 
@@ -35,9 +35,6 @@ __all__ = [
     "unpack_pattern",
 ]
 
-_SENT_AT_ONCE = 10
-"""Items that are sent as soon as they are made: Reverb's writers begin with chunks of one step."""
-
 
 class StructuredWriter:
     """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread."""
@@ -57,17 +54,18 @@ class StructuredWriter:
         self._flatten: Flatten | None = None
         self._open = False
         self._given: set[int] = set()  # columns that have a value in the open step
-        self._early = _SENT_AT_ONCE
+        self._early = _sending.SENT_AT_ONCE
         self._store = client._store  # noqa: SLF001, its other half
 
     def __del__(self) -> None:
         with suppress(Exception):  # half made, or at the end of the process
             if self._maker is not None:
-                _sending.let_go(self._maker.native)
+                _sending.let_go(self._maker.native, "StructuredWriter")
 
     def _begin(self, *, whole: bool) -> Maker:
         with translated():
-            self._maker = maker(self._store, self._configs, whole=whole, max_in_flight_items=_sending.MOST_IN_FLIGHT)
+            length = chunk_length(self._columns, look_back(self._configs))
+            self._maker = maker(self._store, self._configs, whole=whole, chunk_length=length)
         return self._maker
 
     @property

@@ -9,7 +9,7 @@ from engram.compat.reverb._columns import ColumnHistory, Stream, TrajectoryColum
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
 from engram.compat.reverb._item_signatures import Kind, check_trajectory, checked_priority, kinds
-from engram.compat.reverb._steps import Steps
+from engram.compat.reverb._steps import LONGEST_CHUNK, Steps, chunk_length
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
 
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
 
 __all__ = ["TrajectoryColumn", "TrajectoryWriter"]
-
-_LONGEST_CHUNK = 16
-"""Steps of a chunk whose length nobody gave: no more than are kept, and no more than this."""
-
-_SENT_AT_ONCE = 10
-"""A writer whose chunk length nobody gave sends its first items at once; Reverb's begins with chunks of one step."""
 
 _CLOSED = "TrajectoryWriter::Close has been called."
 
@@ -118,22 +112,25 @@ class TrajectoryWriter:
 
     def _open(self) -> Any:  # noqa: ANN401, the engine's writer
         """Opens the engine's writer, once it is known what it must keep."""
-        lengths = [length for _, length in self._configured.values() if length is not None]
-        given = all(self._configured.get(column.path(), (0, None))[1] for column in self._columns)
-        if not (lengths and given):
-            lengths.append(min(self._keep, _LONGEST_CHUNK))
-            self._early = 0 if lengths[:-1] else _SENT_AT_ONCE
-        chunk = max(lengths)
-        self._prompt = not self._early or chunk < _LONGEST_CHUNK
+        asked = [length for _, length in self._configured.values() if length is not None]
+        own = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
+        chunk = max(asked + own)
+        self._early = 0 if asked else _sending.SENT_AT_ONCE
+        self._prompt = bool(asked) or chunk < LONGEST_CHUNK
         with translated():
             writer = self._client._store.writer(  # noqa: SLF001, the client's other half
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
-                # The engine's own choice is shorter where steps are large.
+                # The engine may lay small steps out better where the length is its own choice.
                 chunk_length=chunk if self._prompt else None,
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
         self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
         return self._native
+
+    def _all_configured(self) -> bool:
+        """The length of every column's chunks was given."""
+        lengths = [self._configured.get(column.path(), (0, None))[1] for column in self._columns]
+        return bool(lengths) and None not in lengths
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
@@ -311,10 +308,11 @@ class TrajectoryWriter:
     def close(self) -> None:
         """Takes no more steps and items. May be called again.
 
-        Items that were made are sent; for a moment it is waited for their tables to have them, but not longer.
+        Items that were made are sent, and a moment is given to their tables to take them, but not longer: others are
+        lost, with a `ResourceWarning`. `flush` waits.
         """
         if self._closed:
             return
         self._closed = True
         if self._native is not None:
-            _sending.let_go(self._native)
+            _sending.let_go(self._native, "TrajectoryWriter")

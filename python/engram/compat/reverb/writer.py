@@ -74,16 +74,13 @@ class Writer:
             self.close()
 
     def __del__(self) -> None:
-        if not self._closed:
-            warnings.warn(
-                "a Writer was dropped without close(); close it, or use it as a context manager",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._closed = True
-            with suppress(Exception):  # at the end of the process
-                _sending.let_go(self._native)
+        if self._closed:
+            return
+        self._closed = True
+        text = "a Writer was dropped without close(); close it, or use it as a context manager"
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        with suppress(Exception):  # at the end of the process
+            _sending.let_go(self._native, "Writer")
 
     def __repr__(self) -> str:
         return f"{self._shown}, timesteps={self._count}, closed={int(self._closed)})"

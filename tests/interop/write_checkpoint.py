@@ -1,6 +1,6 @@
 """Has the real dm-reverb write a checkpoint, and says in JSON what is in it. Needs dm-reverb; not a test.
 
-python real_checkpoint.py DIRECTORY: makes DIRECTORY/checkpoints/<time>, and DIRECTORY/expected.json.
+python write_checkpoint.py DIRECTORY: makes DIRECTORY/checkpoints/<time>, and DIRECTORY/expected.json.
 """
 
 import json

@@ -1,0 +1,462 @@
+//! dm-reverb's service: what its clients rely on, message by message. `tests/interop` has the real client.
+
+use std::sync::Arc;
+
+use engram_core::{CellSpec, DType, SelectorKind, TableOptions};
+use engram_engine::{Engine, Table};
+use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
+use engram_reverb::pb::reverb_service_client::ReverbServiceClient;
+use engram_reverb::pb::{self, chunk_data::Data};
+use engram_reverb::{claim, compress};
+use engram_rpc::{Server, ServerOptions};
+use smallvec::smallvec;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+
+use crate::support::{engine, narrow, options, queue, start, until};
+
+type Client = ReverbServiceClient<Channel>;
+
+async fn connect(server: &Server) -> Client {
+    let url = format!("http://{}", server.address());
+    let endpoint = Endpoint::from_shared(url).unwrap();
+    ReverbServiceClient::new(endpoint.connect().await.unwrap())
+}
+
+/// Both ends of a stream.
+struct Talk<T, U> {
+    requests: Option<mpsc::Sender<T>>,
+    replies: Streaming<U>,
+}
+
+impl<T, U> Talk<T, U> {
+    async fn say(&self, request: T) {
+        self.requests.as_ref().unwrap().send(request).await.unwrap();
+    }
+
+    async fn hear(&mut self) -> U {
+        self.replies.message().await.unwrap().unwrap()
+    }
+
+    async fn end(&mut self) -> Status {
+        loop {
+            match self.replies.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Status::ok(""),
+                Err(status) => return status,
+            }
+        }
+    }
+}
+
+async fn inserts(client: &mut Client) -> Talk<pb::InsertStreamRequest, pb::InsertStreamResponse> {
+    let (requests, receiver) = mpsc::channel(8);
+    let replies = client.insert_stream(ReceiverStream::new(receiver)).await;
+    Talk {
+        requests: Some(requests),
+        replies: replies.unwrap().into_inner(),
+    }
+}
+
+async fn samples(client: &mut Client) -> Talk<pb::SampleStreamRequest, pb::SampleStreamResponse> {
+    let (requests, receiver) = mpsc::channel(8);
+    let replies = client.sample_stream(ReceiverStream::new(receiver)).await;
+    Talk {
+        requests: Some(requests),
+        replies: replies.unwrap().into_inner(),
+    }
+}
+
+/// A chunk of one column: rows `first..first + rows` of int32.
+fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
+    let cell = CellSpec {
+        dtype: DType::Int32,
+        shape: smallvec![],
+    };
+    let raw: Vec<u8> = (first..first + rows).flat_map(i32::to_le_bytes).collect();
+    let tensor = compress(&cell, usize::try_from(rows).unwrap(), &raw).unwrap();
+    pb::ChunkData {
+        chunk_key: key,
+        data: Some(Data {
+            tensors: vec![tensor],
+        }),
+        ..pb::ChunkData::default()
+    }
+}
+
+/// An item of some rows of a chunk, of which all but `len` are of no use to it.
+fn item(key: u64, table: &str, chunk: u64, offset: i32, length: i32) -> pb::PrioritizedItem {
+    pb::PrioritizedItem {
+        key,
+        table: table.into(),
+        priority: 1.0,
+        flat_trajectory: Some(pb::FlatTrajectory {
+            columns: vec![Column {
+                chunk_slices: vec![ChunkSlice {
+                    chunk_key: chunk,
+                    offset,
+                    length,
+                    index: 0,
+                }],
+                squeeze: false,
+            }],
+        }),
+        ..pb::PrioritizedItem::default()
+    }
+}
+
+fn request(
+    chunks: Vec<pb::ChunkData>,
+    items: Vec<pb::PrioritizedItem>,
+    keep: &[u64],
+) -> pb::InsertStreamRequest {
+    pb::InsertStreamRequest {
+        chunks,
+        items,
+        keep_chunk_keys: keep.to_vec(),
+    }
+}
+
+fn ask(table: &str, num_samples: i64, milliseconds: i64) -> pb::SampleStreamRequest {
+    pb::SampleStreamRequest {
+        table: table.into(),
+        num_samples,
+        rate_limiter_timeout: Some(pb::Timeout { milliseconds }),
+    }
+}
+
+/// The only column of a sample that came in one entry.
+fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
+    let info = entry.info.as_ref().unwrap();
+    let trajectory = info.item.as_ref().unwrap().flat_trajectory.as_ref();
+    let [slice] = &*trajectory.unwrap().columns[0].chunk_slices else {
+        panic!("{entry:?}");
+    };
+    let [chunk] = &*entry.data else {
+        panic!("{entry:?}");
+    };
+    assert_eq!(slice.chunk_key, chunk.chunk_key);
+    let claim = claim(&chunk.data.as_ref().unwrap().tensors[0]).unwrap();
+    // Nothing but the rows that the item has.
+    assert_eq!((slice.offset, slice.length), (0, claim.rows.cast_signed()));
+    let mut bytes = vec![0; 4 * claim.rows as usize];
+    claim.read(&mut bytes).unwrap();
+    let numbers = bytes.as_chunks::<4>().0.iter();
+    numbers.map(|number| i32::from_le_bytes(*number)).collect()
+}
+
+fn table(engine: &Engine, name: &str) -> Arc<Table> {
+    engine.table(name).unwrap()
+}
+
+fn size(table: &Table) -> u64 {
+    table.info().stats.size
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_are_confirmed_once_and_sampled_without_what_they_do_not_use() {
+    let engine = engine(vec![queue("queue")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    // The highest bit of a key is dropped, but not in its confirmation.
+    let high = 1 << 63 | 5;
+    let items = vec![item(high, "queue", 9, 2, 3), item(6, "queue", 9, 0, 1)];
+    writer
+        .say(request(vec![chunk(9, 100, 10)], vec![], &[]))
+        .await;
+    writer.say(request(vec![], items, &[9])).await;
+    let mut keys = writer.hear().await.keys;
+    if keys.len() < 2 {
+        keys.extend(writer.hear().await.keys);
+    }
+    assert_eq!(keys, [high, 6]);
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("queue", 2, 0)).await;
+    let entries = reader.hear().await.entries;
+    assert_eq!(
+        entries.iter().map(values).collect::<Vec<_>>(),
+        [vec![102, 103, 104], vec![100]]
+    );
+    let infos: Vec<&pb::SampleInfo> = entries.iter().flat_map(|entry| &entry.info).collect();
+    let facts = infos.iter().map(|info| {
+        let item = info.item.as_ref().unwrap();
+        (item.key, item.times_sampled, info.table_size)
+    });
+    assert_eq!(facts.collect::<Vec<_>>(), [(5, 1, 2), (6, 1, 1)]);
+    reader.requests = None;
+    assert_eq!(reader.end().await.code(), Code::Ok);
+    writer.requests = None;
+    assert_eq!(writer.end().await.code(), Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_there_gets_its_new_priority() {
+    let heap = TableOptions {
+        sampler: SelectorKind::MaxHeap,
+        ..options("heap")
+    };
+    let engine = engine(vec![heap]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let mut again = item(1, "heap", 9, 5, 1);
+    again.priority = 7.0;
+    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
+    writer.say(request(vec![chunk(9, 0, 10)], items, &[])).await;
+    let mut keys = Vec::new();
+    while keys.len() < 3 {
+        keys.extend(writer.hear().await.keys);
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, [1, 1, 2]);
+    let info = table(&engine, "heap").info();
+    assert_eq!((info.stats.size, info.stats.limiter.inserts), (2, 2));
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("heap", 1, 0)).await;
+    let entry = &reader.hear().await.entries[0];
+    // Its data is what it was.
+    assert_eq!(values(entry), [0]);
+    let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
+    assert!((item.priority - 7.0).abs() < 1e-9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_writer_runs_no_further_ahead_than_its_table_lets_it() {
+    let small = TableOptions {
+        max_size: 20,
+        ..narrow("small")
+    };
+    let engine = engine(vec![small]);
+    let server = start(&engine);
+    let small = table(&engine, "small");
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    for key in 0..6 {
+        let (chunk, item) = (chunk(key, 0, 1), item(key, "small", key, 0, 1));
+        writer.say(request(vec![chunk], vec![item], &[])).await;
+    }
+    assert_eq!(writer.hear().await.keys, [0]);
+    until("two wait", || small.info().waiting_inserts == 2).await;
+    // A tenth of its size may wait; the others are not read.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert_eq!(small.info().waiting_inserts, 2);
+    // What waits goes in without its writer; what was not read is gone with it.
+    drop(writer);
+    let mut reader = samples(&mut client).await;
+    for _ in 0..3 {
+        reader.say(ask("small", 1, 10_000)).await;
+        reader.hear().await;
+    }
+    reader.say(ask("small", 1, 100)).await;
+    let end = reader.end().await;
+    assert_eq!(end.code(), Code::DeadlineExceeded);
+    assert_eq!(
+        end.message(),
+        "Rate Limiter: Timeout exceeded before the right to insert was acquired."
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_what_is_wrong() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let good = || chunk(9, 0, 10);
+    for (requests, code, text) in [
+        (
+            vec![request(vec![], vec![], &[9])],
+            Code::InvalidArgument,
+            "the request lacks both chunks and item",
+        ),
+        (
+            vec![request(vec![good()], vec![item(1, "table", 8, 0, 1)], &[])],
+            Code::Internal,
+            "Could not find sequence chunk 8.",
+        ),
+        (
+            vec![request(vec![good()], vec![item(1, "other", 9, 0, 1)], &[])],
+            Code::NotFound,
+            "Priority table other was not found",
+        ),
+        (
+            vec![request(
+                vec![good()],
+                vec![item(1, "table", 9, 0, 1)],
+                &[9, 8],
+            )],
+            Code::FailedPrecondition,
+            "Kept less chunks than expected: 1 of 2.",
+        ),
+        (
+            // It was not kept.
+            vec![
+                request(vec![good()], vec![item(2, "table", 9, 0, 1)], &[]),
+                request(vec![], vec![item(3, "table", 9, 0, 1)], &[]),
+            ],
+            Code::Internal,
+            "Could not find sequence chunk 9.",
+        ),
+        (
+            // Without items, what is to be kept is not looked at.
+            vec![
+                request(vec![good()], vec![], &[5]),
+                request(vec![], vec![item(4, "table", 9, 9, 2)], &[]),
+            ],
+            Code::InvalidArgument,
+            "column `0`",
+        ),
+    ] {
+        let mut writer = inserts(&mut client).await;
+        for request in requests {
+            writer.say(request).await;
+        }
+        let end = writer.end().await;
+        assert_eq!(end.code(), code, "{end}");
+        assert!(end.message().contains(text), "{end}");
+    }
+    // What came before the mistake is in.
+    until("items 1 and 2", || size(&table(&engine, "table")) == 2).await;
+    for (request, code, text) in [
+        (
+            ask("table", 0, 0),
+            Code::InvalidArgument,
+            "`num_samples` must be > 0 (got 0).",
+        ),
+        (
+            ask("other", 1, 0),
+            Code::NotFound,
+            "Priority table other was not found",
+        ),
+    ] {
+        let mut reader = samples(&mut client).await;
+        reader.say(request).await;
+        let end = reader.end().await;
+        assert_eq!((end.code(), end.message()), (code, text));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_samples_come_in_messages_of_their_own() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
+    let mut writer = inserts(&mut client).await;
+    let rows = 1 << 18;
+    let item = item(1, "table", 9, 0, rows);
+    writer
+        .say(request(vec![chunk(9, 0, rows)], vec![item], &[]))
+        .await;
+    assert_eq!(writer.hear().await.keys, [1]);
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("table", 10, 0)).await;
+    let mut sizes = Vec::new();
+    while sizes.iter().sum::<usize>() < 10 {
+        sizes.push(reader.hear().await.entries.len());
+    }
+    // A MiB each, or nearly: a new message is begun from 2 MiB on.
+    assert_eq!(sizes, [2; 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_streams_end_when_the_server_stops() {
+    let engine = engine(vec![narrow("full")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("full", 1, 0)).await;
+    let full = table(&engine, "full");
+    until("it waits", || full.info().waiting_samples == 1).await;
+    let end = tokio::spawn(async move { reader.end().await });
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .unwrap();
+    assert_eq!(end.await.unwrap().code(), Code::Unavailable);
+    until("it waits no more", || full.info().waiting_samples == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_a_token_says_that_these_clients_have_none() {
+    let engine = engine(vec![options("table")]);
+    let options = ServerOptions {
+        token: Some("secret".into()),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(engine, options).unwrap();
+    let mut client = connect(&server).await;
+    let refused = client.server_info(pb::ServerInfoRequest {}).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(
+        refused
+            .message()
+            .contains("a dm-reverb client cannot send one")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_another_process_and_keeps_its_name() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let (requests, receiver) = mpsc::channel(1);
+    let call = client.initialize_connection(ReceiverStream::new(receiver));
+    let question = pb::InitializeConnectionRequest {
+        pid: std::process::id().into(),
+        table_name: "table".into(),
+        ownership_transferred: false,
+    };
+    requests.send(question).await.unwrap();
+    let mut replies = call.await.unwrap().into_inner();
+    let reply = replies.message().await.unwrap().unwrap();
+    assert_eq!(reply.address, 0);
+    assert_eq!(replies.message().await.unwrap(), None);
+    let mut states = Vec::new();
+    for _ in 0..2 {
+        let info = client.server_info(pb::ServerInfoRequest {}).await.unwrap();
+        states.push(info.into_inner().tables_state_id);
+    }
+    assert_eq!(states[0], states[1]);
+    let other = start(&engine);
+    let info = connect(&other)
+        .await
+        .server_info(pb::ServerInfoRequest {})
+        .await;
+    assert_ne!(info.unwrap().into_inner().tables_state_id, states[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_all_or_nothing() {
+    let weighted = TableOptions {
+        sampler: SelectorKind::Prioritized { exponent: 1.0 },
+        ..options("weighted")
+    };
+    let engine = engine(vec![weighted]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let writer = inserts(&mut client).await;
+    let items = vec![item(1, "weighted", 9, 0, 1), item(2, "weighted", 9, 1, 1)];
+    writer.say(request(vec![chunk(9, 0, 2)], items, &[])).await;
+    let weighted = table(&engine, "weighted");
+    until("both are in", || size(&weighted) == 2).await;
+    let update = |key, priority| pb::KeyWithPriority { key, priority };
+    let mut changes = pb::MutatePrioritiesRequest {
+        table: "weighted".into(),
+        updates: vec![update(1, 3.0), update(2, f64::NAN)],
+        delete_keys: vec![2],
+    };
+    let refused = client.mutate_priorities(changes.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(size(&weighted), 2);
+    // Deletes come first: an update of what they delete is passed over.
+    changes.updates[1].priority = 5.0;
+    client.mutate_priorities(changes).await.unwrap();
+    assert_eq!(size(&weighted), 1);
+    let request = pb::ResetRequest {
+        table: "weighted".into(),
+    };
+    client.reset(request).await.unwrap();
+    assert_eq!(size(&weighted), 0);
+}
