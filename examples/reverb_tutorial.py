@@ -262,7 +262,7 @@ with client.writer(max_sequence_length=3) as writer:
 #
 # ## Selectors
 #
-# `Prioritized` samples items by their priorities, raised to an exponent; `Fifo` removes the oldest item of a full table.
+# `Prioritized` samples items by their priorities, raised to an exponent; `Fifo` removes the oldest of a full table.
 # No sample is given before there are 100 items.
 
 # %%

@@ -2,6 +2,8 @@
 
 import gc
 import inspect
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -295,6 +297,23 @@ def test_closing_while_it_waits(tf):
         put(client, "t", [3] * 2)
         assert firsts(dataset(tf, client, 3).take(2)) == [0, 1]
         until(lambda: threading.active_count() <= before + 2)
+
+
+WAITING_AT_THE_END = """
+import engram, numpy as np, tensorflow as tf
+from engram.compat import reverb
+server = engram.Server([engram.Table.queue("t", max_size=9)])
+server.store.insert((np.zeros(2),), {"t": 1.0}, time_axis=True)
+made = reverb.TrajectoryDataset(server.address, "t", (tf.float64,), (tf.TensorShape([2]),), 10)
+iterator = iter(made.prefetch(5))
+next(iterator)
+print("done")
+"""
+
+
+def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, it must be installed
+    done = subprocess.run([sys.executable, "-c", WAITING_AT_THE_END], capture_output=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
 
 
 def test_iterators_are_independent(tf):

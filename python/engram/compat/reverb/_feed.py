@@ -1,6 +1,9 @@
 """Any iterator of arrays as a `tf.data.Dataset`."""
 
+import atexit
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -57,6 +60,41 @@ def feed(
     return variant, functions
 
 
+class _Exit:
+    """The end of the process: TensorFlow's threads must have left Python by then, or they never return."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._working = 0
+        self._has_come = False
+
+    def enter(self) -> bool:
+        """A thread of TensorFlow's comes into Python; not once the end has come."""
+        with self._lock:
+            self._working += not self._has_come
+            return not self._has_come
+
+    def leave(self) -> None:
+        """It is about to return."""
+        with self._lock:
+            self._working -= 1
+
+    def come(self) -> None:
+        """Ends all iterations, and waits a while for those that are under way."""
+        with self._lock:
+            self._has_come = True
+        end = time.monotonic() + _PATIENCE
+        while self._working and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+_PATIENCE = 5.0
+"""Seconds."""
+
+_exit = _Exit()
+atexit.register(_exit.come)
+
+
 def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
     def start(*values: Any) -> Any:  # noqa: ANN401, arrays
         number = next(_numbers)
@@ -72,8 +110,12 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
     nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
     def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        # Its end is StopIteration, which TensorFlow knows.
-        return guarded(lambda: next(_open[int(number)]), nothing)
+        if not _exit.enter():
+            raise StopIteration  # which TensorFlow knows
+        try:
+            return guarded(lambda: next(_open[int(number)]), nothing)
+        finally:
+            _exit.leave()
 
     def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
         kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
