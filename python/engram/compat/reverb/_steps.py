@@ -248,6 +248,9 @@ def _union(known: Any, found: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN40
     if _nest.is_namedtuple(known) and type(known) is type(found):
         fields = zip(known._fields, known, found, strict=True)
         return type(known)(*[_union(ours, theirs, (*path, name)) for name, ours, theirs in fields])
+    if hasattr(type(known), "__attrs_attrs__") and type(known) is type(found):
+        names = [field.name for field in type(known).__attrs_attrs__]
+        return type(known)(*[_union(getattr(known, name), getattr(found, name), (*path, name)) for name in names])
     if isinstance(known, Mapping) and isinstance(found, Mapping):
         merged = {
             key: _union(known[key], found[key], (*path, key)) if key in found else known[key] for key in known

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ __all__ = [
     "Condition",
     "ConditionProto",
     "Config",
+    "Pattern",
+    "PatternTransform",
+    "ReferenceStep",
     "StructuredWriter",
     "constant_priority_fn",
     "create_config",
@@ -35,6 +38,15 @@ __all__ = [
     "td_error",
     "unpack_pattern",
 ]
+
+
+Pattern: TypeAlias = Any
+"""A nest of `PatternNode`s."""
+
+ReferenceStep: TypeAlias = Any
+"""A nest like a step, to make patterns of."""
+
+PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class StructuredWriter:
@@ -232,18 +244,18 @@ class _Leaf:
         return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
 
 
-def create_reference_step(step_structure: Any) -> Any:  # noqa: ANN401, nests
+def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401, nests
     """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them."""
     return _nest.unflatten_as(step_structure, [_Leaf(index) for index in range(len(_nest.flatten(step_structure)))])
 
 
-def pattern_from_transform(step_structure: Any, transform: Callable[[Any], Any]) -> Any:  # noqa: ANN401, nests
+def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
     """The pattern that a function makes of a reference step."""
     return transform(create_reference_step(step_structure))
 
 
 def create_config(
-    pattern: Any,  # noqa: ANN401, a nest of `PatternNode`s
+    pattern: Pattern,
     table: str,
     conditions: Sequence[ConditionProto] = (),
     priority: Priority | None = None,
