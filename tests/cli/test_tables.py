@@ -58,7 +58,7 @@ def test_tables_like_queues_and_stacks(read):
     ]
 
 
-KEYS = "`max_bytes`, `max_size`, `max_times_sampled`, `rate_limiter`, `remover`, `sampler`, `seed`, `ttl`"
+KEYS = "`max_bytes`, `max_size`, `max_times_sampled`, `note`, `rate_limiter`, `remover`, `sampler`, `seed`, `ttl`"
 SELECTORS = "`fifo`, `lifo`, `max_heap`, `min_heap`, `prioritized`, `uniform`"
 LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
 
@@ -93,8 +93,8 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
             "`sampler`: prioritized has no key `exponemt`; known are `exponent`",
         ),
         (
-            "sampler = { kind = 'prioritized', exponent = -1 }",
-            "`sampler`: `exponent` must be at least 0; got -1",
+            "sampler = { kind = 'prioritized', exponent = inf }",
+            "`sampler`: `exponent` must be finite; got inf",
         ),
         (
             "max_size = 5\nrate_limiter = { kind = 'MinSize', min_size = 6 }",

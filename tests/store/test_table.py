@@ -138,7 +138,7 @@ def test_shared_data_counts_once_per_table(open_store):
 def test_every_field_of_info(open_store):
     store = open_store(Table("t", max_size=5, max_bytes=10**6, rate_limiter=rate_limiters.MinSize(2)))
     info = store.info()["t"]
-    assert dataclasses.asdict(info) == {
+    assert {field.name: getattr(info, field.name) for field in dataclasses.fields(info)} == {
         "name": "t",
         "size": 0,
         "max_size": 5,
@@ -158,6 +158,12 @@ def test_every_field_of_info(open_store):
         "inserting_blocked": None,
         "sampling_blocked": "`t`: sampling waits: 0 of 2 items (MinSize)",
         "rate_limiter": ("MinSize", 1.0, 2, -math.inf, math.inf),
+        "sampler": selectors.Uniform(),
+        "remover": selectors.Fifo(),
+        "max_times_sampled": None,
+        "ttl": None,
+        "signature": None,
+        "note": None,
     }
     assert (info.samples_per_insert, info.blocked) == (0.0, info.sampling_blocked)
 

@@ -213,6 +213,8 @@ pub struct ChunkBuilder {
     rows: SmallVec<[u32; 4]>,
     /// One per column; empty where no column holds strings.
     strings: Box<[StringColumn]>,
+    /// Bytes of all their cells, staged ones included.
+    string_bytes: usize,
 }
 
 /// A column's bytes that are not as they came.
@@ -266,6 +268,7 @@ impl ChunkBuilder {
             offsets,
             rows: SmallVec::from_elem(0, columns),
             strings: vec![StringColumn::default(); if any_strings { columns } else { 0 }].into(),
+            string_bytes: 0,
             schema,
         })
     }
@@ -327,7 +330,7 @@ impl ChunkBuilder {
         self.unstage_string(column);
         // Offsets before the cells, and padding after them, count too.
         let heads = (self.capacity + 1) * 4 + aligned(1);
-        let others: usize = self.strings.iter().map(|s| s.bytes.len() + heads).sum();
+        let others = self.string_bytes + self.strings.len() * heads;
         if self.buffer.len() + others + encoded.len() > MAX_CHUNK_BYTES {
             return Err(Error::InvalidArgument(format!(
                 "a string cell of {} bytes does not fit into column `{}`; a chunk holds at most \
@@ -338,6 +341,7 @@ impl ChunkBuilder {
             )));
         }
         self.strings[column].bytes.extend_from_slice(encoded);
+        self.string_bytes += encoded.len();
         Ok(())
     }
 
@@ -345,6 +349,7 @@ impl ChunkBuilder {
     pub fn unstage_string(&mut self, column: usize) {
         if let Some(strings) = self.strings.get_mut(column) {
             let committed = strings.ends.last().map_or(0, |end| *end as usize);
+            self.string_bytes -= strings.bytes.len() - committed;
             strings.bytes.truncate(committed);
         }
     }
@@ -359,7 +364,7 @@ impl ChunkBuilder {
     /// Bytes of all string cells so far.
     #[must_use]
     pub fn string_bytes(&self) -> usize {
-        self.strings.iter().map(|strings| strings.bytes.len()).sum()
+        self.string_bytes
     }
 
     /// Commits the cell written or staged at the column's next row.
@@ -395,6 +400,7 @@ impl ChunkBuilder {
 
     /// Forgets the cells of a string column.
     pub(crate) fn clear_strings(&mut self, column: usize) {
+        self.string_bytes -= self.strings[column].bytes.len();
         self.strings[column] = StringColumn::default();
         self.rows[column] = 0;
     }

@@ -466,6 +466,9 @@ fn copy_part<T: AsTrajectory>(
     Ok(())
 }
 
+/// Slices of one column that are read in their order.
+const FEW: usize = 8;
+
 fn copy_slices(
     trajectory: &Trajectory,
     at: usize,
@@ -473,11 +476,22 @@ fn copy_slices(
     mut target: &mut [u8],
     unpacked: &mut Unpacked,
 ) -> Result<()> {
+    let mut many = Vec::new();
+    let mut count = 0;
     trajectory.for_each_slice(at, |chunk, column, offset, len| {
         let (now, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
         target = later;
+        count += 1;
+        if count > FEW {
+            many.push((chunk, column, offset * cell_bytes, now));
+            return Ok(());
+        }
         unpacked.read(chunk, column, offset * cell_bytes, now)
-    })
+    })?;
+    // Chunk by chunk: slices that go to and fro between large ones would have them unpacked each time.
+    many.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
+    many.into_iter()
+        .try_for_each(|(chunk, column, from, now)| unpacked.read(chunk, column, from, now))
 }
 
 /// Copies between slices of one length; the sizes of scalars and small vectors without a call.

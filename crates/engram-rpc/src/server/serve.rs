@@ -37,11 +37,11 @@ const DRAIN: Duration = Duration::from_secs(2);
 const SHUTDOWN: Duration = Duration::from_millis(200);
 
 /// HTTP/2 window of a stream: what a writer sends ahead of a server that reads no further.
-const STREAM_WINDOW: u32 = 16 << 20;
+const STREAM_WINDOW: u32 = 8 << 20;
 
-/// HTTP/2 window of a connection. Room for several streams that wait: the stream that would let
-/// them go on may be on the same connection.
-const CONNECTION_WINDOW: u32 = 256 << 20;
+/// HTTP/2 window of a connection. Room for 128 streams that wait: the one that would let them go on may be on
+/// the same connection, as all of a process's are with gRPC's own library.
+const CONNECTION_WINDOW: u32 = 1 << 30;
 
 /// Calls that one connection may have open.
 const MAX_CALLS: u32 = 1024;
