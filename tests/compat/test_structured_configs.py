@@ -42,6 +42,14 @@ def test_nodes():
         REF["a"]["x"]
 
 
+def test_names_of_types():
+    """Code in the wild annotates with these."""
+    transform: sw.PatternTransform = lambda step: step["a"][-1]  # noqa: E731, an annotation
+    step: sw.ReferenceStep = REF
+    pattern: sw.Pattern = transform(step)
+    assert pattern == PatternNode(stop=-1)
+
+
 def test_patterns_nest():
     pattern = sw.pattern_from_transform(STEP, lambda step: Pair({"z": step["a"][-1]}, [step["b"][0][-2:]]))
     made = config(pattern)

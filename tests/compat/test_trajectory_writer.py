@@ -1,6 +1,6 @@
 """Reverb's trajectory writer: what it takes, what it refuses and goes on after, when items are sent."""
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,6 +103,23 @@ def test_named_tuples_and_lists_grow(client):
     assert len(history.obs[0]) == 2
 
 
+def test_other_containers_grow(client):
+    attrs = pytest.importorskip("attrs")
+
+    @attrs.define
+    class Observation:
+        pixels: int
+        more: dict
+
+    writer = client.trajectory_writer(10)
+    writer.append(OrderedDict(o=Observation(1, {"k": 2.0}), a=defaultdict(list, z=1)))
+    writer.append(OrderedDict(o=Observation(3, {"k": 4.0, "m": 5}), a=defaultdict(list, z=2, y=3)))
+    history = writer.history
+    assert (type(history), type(history["o"]), type(history["a"])) == (OrderedDict, Observation, defaultdict)
+    found = history["o"].pixels[:], history["o"].more["m"][1], history["a"]["y"][1], history["a"]["z"][:]
+    assert [column.numpy().tolist() for column in found] == [[1, 3], 5, 3, [1, 2]]
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -196,6 +213,7 @@ def test_partial_steps(client, writer):
         "omitted or set to None but got: 4",
     ):
         writer.append({"b": 4, "new": 1})
+    assert "new" not in writer.history
     writer.append({"c": 1}, partial_step=True)
     writer.append({"a": np.zeros(2, np.float32), "b": None})
     assert (writer.episode_steps, history["a"][-1].numpy().tolist()) == (4, [0, 0])

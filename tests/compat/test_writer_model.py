@@ -137,7 +137,6 @@ class TrajectoryPrograms(Programs):
                 self.writer.append(nest(step), partial_step=partial)
             except ValueError as error:
                 assert "has already been set in the active step" in str(error)  # noqa: PT017, the program goes on
-                self.known |= dict.fromkeys(step)
                 return
             raise AssertionError("a value was set twice")
         self.writer.append(nest(step), partial_step=partial)

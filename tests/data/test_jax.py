@@ -21,7 +21,8 @@ def dataset():
 
 
 def fill(store, number=4):
-    insert(store, *({"x": np.float32([n, n]), "word": np.array(["a", "b"])} for n in range(number)))
+    items = ({"x": np.float32([n, n]), "word": np.array(["a", "b"]), "a": np.int8([n, 9])} for n in range(number))
+    insert(store, *items)
 
 
 def test_arrays(dataset):
@@ -33,6 +34,7 @@ def test_arrays(dataset):
     assert all(isinstance(element.data["x"], jax.Array) for element in found)
     assert [element.data["x"].tolist() for element in found] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
     assert found[0].data["word"].tolist() == [[b"a", b"b"]] * 2
+    assert found[1].data["a"].tolist() == [[2, 9], [3, 9]]
     assert found[0].info.key.dtype == np.uint64
 
 

@@ -1,5 +1,7 @@
 """What datasets yield, whatever the framework: items and steps, one by one and in batches."""
 
+import time
+
 import numpy as np
 import optree
 import pytest
@@ -266,7 +268,12 @@ def test_what_was_not_yielded_goes_back(open_store, options):
 def test_no_more_is_fetched_than_may_be_needed(open_store):
     store = open_store(queue())
     fill(store, [1] * 10)
-    assert xs(dataset(store, "t", steps=True, batch_size=2, max_batches=2, prefetch=9)) == [[0, 1], [2, 3]]
+    reading = iter(dataset(store, "t", steps=True, batch_size=2, max_batches=2, prefetch=9))
+    first = next(reading)
+    until(lambda: store.info()["t"].samples >= 4)
+    time.sleep(0.1)
+    assert store.info()["t"].samples == 4
+    assert xs([first, *reading]) == [[0, 1], [2, 3]]
     assert (store.info()["t"].samples, store.info()["t"].size) == (4, 6)
 
 

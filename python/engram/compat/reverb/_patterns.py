@@ -49,9 +49,13 @@ def look_back(configs: Sequence[Config]) -> int:
 def sources(configs: Sequence[Config]) -> list[int]:
     """The leaves that patterns or conditions read, in order."""
     read = {node.flat_source_index for config in configs for node in config.flat}
-    for config in configs:
-        read |= {each.flat_source_index for each in config.conditions if each.WhichOneof("left") == "flat_source_index"}
-    return sorted(read)
+    return sorted(read | _watched(configs))
+
+
+def _watched(configs: Sequence[Config]) -> set[int]:
+    """The leaves that conditions look at."""
+    conditions = [condition for config in configs for condition in config.conditions]
+    return {each.flat_source_index for each in conditions if each.WhichOneof("left") == "flat_source_index"}
 
 
 def check_sources(configs: Sequence[Config], count: int) -> None:
@@ -79,7 +83,7 @@ class PatternSet:
         self._reach = [look_back([config]) for config in configs]
         self._longest = max(self._reach)
         self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._longest) for leaf in sources(configs)}
-        self._numbers: dict[int, int | None] = dict.fromkeys(sources(configs))
+        self._numbers: dict[int, int | None] = dict.fromkeys(_watched(configs))
         self._position = 0  # steps ever, one in progress included
         self._index = -1  # of the newest step in its episode
         self._length = 0  # steps in the buffer
@@ -110,12 +114,14 @@ class PatternSet:
             self._position += 1
             self._index += 1
             self._length = min(self._length + 1, self._longest)
-            for leaf, buffer in self._cells.items():
+            for buffer in self._cells.values():
                 buffer.append(None)
+            for leaf in self._numbers:
                 self._numbers[leaf] = None
         for leaf in given:
             self._cells[leaf][-1] = values[leaf] if cells is None else cells[leaf]
-            self._numbers[leaf] = _number(values[leaf])
+            if leaf in self._numbers:
+                self._numbers[leaf] = _number(values[leaf])
         self._open = partial
         return self._due(end=False)
 

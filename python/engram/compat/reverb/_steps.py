@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ _NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
 """Equal to no column's; None will not do: NumPy takes that for float64."""
 
 _PYTHONS = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
+
+
+Check: TypeAlias = Callable[[Sequence[int], Sequence[Any]], None]
 
 
 class Column:
@@ -54,6 +57,10 @@ class Column:
         self.dtype = dtype
         self.exact = _NO_DTYPE if dtype.hasobject else dtype
         self.reshape(array.shape)
+
+    def forget(self) -> None:
+        """Waits for a first value again."""
+        self.dtype, self.exact, self.scalars = None, _NO_DTYPE, frozenset()
 
     def size(self) -> int:
         """Bytes of a value, as far as is known."""
@@ -101,10 +108,10 @@ class Steps:
         """The number of the column at a path."""
         return self._numbers.get(path)
 
-    def take(self, data: Any) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def take(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """A step, ready to be stored: a value per column, None where it has none; and whether all have one.
 
-        New leaves become columns.
+        New leaves become columns, unless `check` raises: it gets numbers of columns, and their values.
 
         Raises:
             ValueError: A value has another dtype or shape than its column, or a leaf stands where others had a nest.
@@ -119,9 +126,11 @@ class Steps:
                 ready = self._ready(plan.numbers, leaves)
                 if ready is None:
                     break
+                if check is not None:
+                    check(plan.numbers, leaves)
                 return (leaves, ready) if plan.whole else (self._row(plan.numbers, leaves), False)
             leaves.clear()
-        return self._look(data)
+        return self._look(data, check)
 
     def _ready(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
         """Makes the leaves such as are stored; says whether all have a value, or None where one is a nest."""
@@ -148,13 +157,12 @@ class Steps:
             row[number] = value
         return row
 
-    def _look(self, data: Any) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def _look(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """Takes a step of a look that is new, or with first values."""
-        found = _nest.flatten_with_path(data)
         fresh: dict[tuple[Any, ...], Column] = {}
-        numbers, values, firsts = [], [], []
+        numbers, values = [], []
         dropped = False
-        for path, value in found:
+        for path, value in _nest.flatten_with_path(data):
             number = self._numbers.get(path)
             if number is None:
                 if value is None and self._is_inside(path):
@@ -163,31 +171,29 @@ class Steps:
                 number = len(self.columns) + len(fresh)
                 fresh[path] = Column(path)
             column = fresh.get(path) or self.columns[number]
-            if value is not None:
-                array = _nest.as_array(value)
-                if column.dtype is None:
-                    firsts.append((column, array))
-                    value = array  # noqa: PLW2901, what is stored
-                else:
-                    value = checked(array, column)  # noqa: PLW2901, what is stored
             numbers.append(number)
-            values.append(value)
+            values.append(None if value is None else checked(_nest.as_array(value), column))
         structure = self._numbered(data, fresh)
-        if fresh or self.structure is None:
-            structure = structure if self.structure is None else _union(self.structure, structure, ())
-            self._plans.clear()  # they are whole no more
-        else:
-            structure = self.structure
-        for column, array in firsts:
-            column.become(array)
-        for path, column in fresh.items():
-            self._numbers[path] = len(self.columns)
-            self.columns.append(column)
+        if self.structure is not None:
+            structure = _union(self.structure, structure, ()) if fresh else self.structure
+        if check is not None:
+            check(numbers, values)
+        # Nothing is refused from here on.
+        self._add(fresh)
         self.structure = structure
+        for number, array in zip(numbers, values, strict=True):
+            if array is not None and self.columns[number].dtype is None:
+                self.columns[number].become(array)
         if not dropped:
             plan = Plan(flattener(data), numbers, len(self.columns))
             self._plans = [plan, *self._plans[: _MOST_PLANS - 1]]
         return self._row(numbers, values), False
+
+    def _add(self, fresh: Mapping[tuple[Any, ...], Column]) -> None:
+        for path, column in fresh.items():
+            self._numbers[path] = len(self.columns)
+            self.columns.append(column)
+            self._plans.clear()  # they are whole no more
 
     def _is_inside(self, path: tuple[Any, ...]) -> bool:
         return any(known[: len(path)] == path for known in self._numbers)
@@ -205,7 +211,7 @@ def chunk_length(columns: Sequence[Column], kept: int) -> int:
 
 
 def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """The array, if it has the column's dtype.
+    """The array, if it has the column's dtype, or the column none.
 
     Raises:
         ValueError: It has another.
@@ -219,13 +225,13 @@ def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
 
 
 def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """The array, if it is a value of that column.
+    """The array, if it is a value of that column, or its first.
 
     Raises:
         ValueError: It has another dtype or shape.
     """
     checked_dtype(array, column)
-    if array.shape != column.shape:
+    if column.dtype is not None and array.shape != column.shape:
         raise ValueError(
             f"Tensor of incompatible shape provided for column {column.label}. Got {shape_text(array.shape)} which is "
             f"incompatible with {shape_text(column.shape)}."
@@ -242,6 +248,9 @@ def _union(known: Any, found: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN40
     if _nest.is_namedtuple(known) and type(known) is type(found):
         fields = zip(known._fields, known, found, strict=True)
         return type(known)(*[_union(ours, theirs, (*path, name)) for name, ours, theirs in fields])
+    if hasattr(type(known), "__attrs_attrs__") and type(known) is type(found):
+        names = [field.name for field in type(known).__attrs_attrs__]
+        return type(known)(*[_union(getattr(known, name), getattr(found, name), (*path, name)) for name in names])
     if isinstance(known, Mapping) and isinstance(found, Mapping):
         merged = {
             key: _union(known[key], found[key], (*path, key)) if key in found else known[key] for key in known

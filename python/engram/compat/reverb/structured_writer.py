@@ -3,9 +3,10 @@
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._configs import Condition as ConditionProto
@@ -25,6 +26,9 @@ __all__ = [
     "Condition",
     "ConditionProto",
     "Config",
+    "Pattern",
+    "PatternTransform",
+    "ReferenceStep",
     "StructuredWriter",
     "constant_priority_fn",
     "create_config",
@@ -34,6 +38,15 @@ __all__ = [
     "td_error",
     "unpack_pattern",
 ]
+
+
+Pattern: TypeAlias = Any
+"""A nest of `PatternNode`s."""
+
+ReferenceStep: TypeAlias = Any
+"""A nest like a step, to make patterns of."""
+
+PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class StructuredWriter:
@@ -88,11 +101,13 @@ class StructuredWriter:
             TypeError: A leaf is nothing that a column can hold. Nothing of it is kept.
             RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept.
         """
-        row = self._row(self._leaves(data))
+        row, firsts = self._row(self._leaves(data))
         if self._open:
             for number, value in enumerate(row):
                 if value is not None and number in self._given:
                     raise RuntimeError(set_twice(self._sources[number]))
+        for column, array in firsts:
+            column.become(array)
         making = self._maker
         if making is None:
             making = self._begin(whole=not partial_step and all(value is not None for value in row))
@@ -102,6 +117,9 @@ class StructuredWriter:
         except EngramError:
             if making.native.episode_steps != steps:
                 self._keep(row, partial=partial_step)
+            else:
+                for column, _ in firsts:
+                    column.forget()
             with translated():
                 raise
         except ValueError:
@@ -130,8 +148,8 @@ class StructuredWriter:
         self._flatten = flattener(data)
         return leaves
 
-    def _row(self, leaves: list[Any]) -> list[Any]:
-        """The leaves that are read, such as are stored."""
+    def _row(self, leaves: list[Any]) -> tuple[list[Any], list[tuple[Column, npt.NDArray[Any]]]]:
+        """The leaves that are read, such as are stored; and those that are the first of their columns."""
         row, firsts = [], []
         for number, column in zip(self._sources, self._columns, strict=True):
             value = leaves[number]
@@ -146,9 +164,7 @@ class StructuredWriter:
                 else:
                     checked(value, column)
             row.append(value)
-        for column, array in firsts:
-            column.become(array)
-        return row
+        return row, firsts
 
     def _keep(self, row: Sequence[Any], *, partial: bool) -> None:
         """The step, or the part of one, is taken."""
@@ -228,18 +244,18 @@ class _Leaf:
         return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
 
 
-def create_reference_step(step_structure: Any) -> Any:  # noqa: ANN401, nests
+def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401, nests
     """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them."""
     return _nest.unflatten_as(step_structure, [_Leaf(index) for index in range(len(_nest.flatten(step_structure)))])
 
 
-def pattern_from_transform(step_structure: Any, transform: Callable[[Any], Any]) -> Any:  # noqa: ANN401, nests
+def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
     """The pattern that a function makes of a reference step."""
     return transform(create_reference_step(step_structure))
 
 
 def create_config(
-    pattern: Any,  # noqa: ANN401, a nest of `PatternNode`s
+    pattern: Pattern,
     table: str,
     conditions: Sequence[ConditionProto] = (),
     priority: Priority | None = None,

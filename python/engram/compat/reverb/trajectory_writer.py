@@ -1,5 +1,6 @@
 """The trajectory writer: steps go in column by column, items are made of any slices of them."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -76,11 +77,9 @@ class TrajectoryWriter:
         if self._closed:
             raise RuntimeError(_CLOSED)
         stream = self._stream
-        row, dense = self._steps.take(data)
+        row, dense = self._steps.take(data, self._check_unset if stream.open else None)
         if len(self._columns) != len(row):
             self._add_columns()
-        if stream.open:
-            self._check_unset(row)
         native = self._native or self._open()
         try:
             native.append(tuple(row), partial_step=partial_step)
@@ -101,10 +100,12 @@ class TrajectoryWriter:
             self._columns.append(history)
         self._history = _nest.map_structure(self._columns.__getitem__, self._steps.structure)
 
-    def _check_unset(self, row: Any) -> None:  # noqa: ANN401, a sequence
-        head = self._stream.head
-        for column, value in zip(self._columns, row, strict=True):
-            if value is not None and not column.lacks(head):
+    def _check_unset(self, numbers: Sequence[int], values: Sequence[Any]) -> None:
+        for number, value in zip(numbers, values, strict=True):
+            if value is None or number >= len(self._columns):
+                continue
+            column = self._columns[number]
+            if not column.lacks(self._stream.head):
                 raise ValueError(
                     f"Field {column.path()} has already been set in the active step by previous (partial) append call "
                     f"and thus must be omitted or set to None but got: {value}"
