@@ -69,6 +69,7 @@ def signature_of(server_address: str, table: str, timeout: int | None) -> Any:  
         ValueError: There is no such table, or it has no signature.
         DeadlineExceededError: The server did not answer in time.
     """
+    tensorflow("a dataset")  # where it has been imported, specs are its own
     info = Client(server_address).server_info(timeout)
     if table not in info:
         found = ", ".join(sorted(info))

@@ -5,6 +5,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def feed(
         The dataset as a variant tensor, and what must live as long as it.
     """
     tf = tensorflow("a dataset")
+    _exit.wait_for()
     args = [tf.convert_to_tensor(arg) for arg in args]
     number = [tf.TensorSpec(None, tf.int64)]
     functions = tuple(
@@ -65,34 +67,43 @@ class _Exit:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._working = 0
+        self._is_awaited = False
         self._has_come = False
+        self._seen = 0.0
 
-    def enter(self) -> bool:
-        """A thread of TensorFlow's comes into Python; not once the end has come."""
+    def wait_for(self) -> None:
+        """Has `_come` called; after TensorFlow has been imported, so that it is before what TensorFlow does then."""
         with self._lock:
-            self._working += not self._has_come
-            return not self._has_come
+            if not self._is_awaited:
+                self._is_awaited = True
+                atexit.register(self._come)
 
-    def leave(self) -> None:
-        """It is about to return."""
-        with self._lock:
-            self._working -= 1
+    def has_come(self) -> bool:
+        """All iterations are over."""
+        if self._has_come:
+            self._seen = time.monotonic()
+        return self._has_come
 
-    def come(self) -> None:
-        """Ends all iterations, and waits a while for those that are under way."""
-        with self._lock:
-            self._has_come = True
-        end = time.monotonic() + _PATIENCE
-        while self._working and time.monotonic() < end:
+    def _come(self) -> None:
+        """Ends all iterations, and waits a while until no thread asks any more."""
+        self._has_come = True
+        self._seen = time.monotonic()
+        end = self._seen + _PATIENCE
+        while _open or time.monotonic() < self._seen + _QUIET:
+            for number, iterator in list(_open.items()):
+                with suppress(ValueError):  # it is at work, and will look around soon
+                    iterator.close()  # type: ignore[attr-defined]  # a generator
+                    _open.pop(number, None)
+            if time.monotonic() > end:
+                return
             time.sleep(0.01)
 
 
 _PATIENCE = 5.0
+_QUIET = 0.1
 """Seconds."""
 
 _exit = _Exit()
-atexit.register(_exit.come)
 
 
 def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
@@ -110,12 +121,9 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
     nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
     def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        if not _exit.enter():
+        if _exit.has_come():
             raise StopIteration  # which TensorFlow knows
-        try:
-            return guarded(lambda: next(_open[int(number)]), nothing)
-        finally:
-            _exit.leave()
+        return guarded(lambda: next(_open[int(number)]), nothing)
 
     def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
         kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
@@ -129,9 +137,12 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
 
 def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
     def stop(number: Any) -> Any:  # noqa: ANN401, arrays
-        found = _open.pop(int(number), None)
+        _exit.has_come()
+        found = _open.get(int(number))
         if found is not None:
-            found.close()  # type: ignore[attr-defined]  # a generator
+            with suppress(ValueError):  # the end of the process is at it
+                found.close()  # type: ignore[attr-defined]  # a generator
+            _open.pop(int(number), None)
         return np.int64(0)
 
     return tensorflow("a dataset").numpy_function(stop, [number], np.int64)

@@ -1,5 +1,6 @@
 """TensorFlow, imported where it is needed; and classes that become its datasets when one is first made."""
 
+import inspect
 from typing import Any
 
 __all__ = ["LazyDataset", "tensorflow"]
@@ -43,6 +44,12 @@ class LazyDataset(type):
             own = [base for base in cls.__bases__ if base is not object]
             cls._real = type(tf.data.Dataset)(cls.__name__, (*own, tf.data.Dataset), body)
         return cls._real
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Of the instances' `__init__`, for `help` and the like."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of this very class
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **options: Any) -> Any:  # noqa: ANN401, an instance
         return cls.real()(*args, **options)

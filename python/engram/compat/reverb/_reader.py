@@ -49,7 +49,7 @@ class Block(NamedTuple):
         return cls(info, columns, splits, batch.squeezed)
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """B, of items."""
         return len(self.info[0])
 
@@ -159,7 +159,7 @@ class _Reader:
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
         block = Block.of(native)
-        self._count = block.count
+        self._count = block.number
         return self._make(block)
 
     def rest(self, error: Exception) -> None:
