@@ -115,8 +115,7 @@ class Reading:
             return made
 
         most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
-        reading = replace(self, prefetch=1)
-        source = reading._dataset(size * together, at_least=size, max_items=most)
+        source = self._dataset(size * together, prefetch=1, at_least=size, max_items=most)
         return source._read(take, glance)  # noqa: SLF001, every dataset's half
 
     @property
@@ -126,7 +125,9 @@ class Reading:
         return info is not None and info.max_times_sampled is None
 
     def _dataset(self, batch_size: int, **options: Any) -> Dataset[Batch]:  # noqa: ANN401, of `Dataset`
-        return Dataset(self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options)
+        return Dataset(
+            self.store, self.table, batch_size, **{"prefetch": self.prefetch, "timeout": self.timeout, **options}
+        )
 
     def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
         cutter = _Cutter(self.steps, self.batch_size, make)

@@ -40,12 +40,15 @@ def dataset(
         for element in dataset(store, "replay", batch_size=256).prefetch(2):
             learn(element.data)
 
-    The order is the table's; of several datasets, `interleave` makes one. Each iterator fetches ahead on lease: what it
-    has not yielded when it is dropped goes back; but the dense batches of a table that hands out items any number of times
-    are handed to TensorFlow `prefetch` at a time, and count as sampled together: a call costs more than a batch, so that
-    `prefetch=8` is much faster than the default. So that nothing is used unasked, tf.data's own ideas of reading ahead
-    and of running `map` in parallel are switched off: ask for `prefetch` and `num_parallel_calls`. It runs in the
-    process that made it: a dataset cannot be saved, nor sent to tf.data's service.
+    The order is the table's; of several datasets, `interleave` makes one. It runs in the process that made it: a
+    dataset cannot be saved, nor sent to tf.data's service.
+
+    Each iterator fetches ahead on lease: what it has not yielded when it is dropped goes back. But a call into
+    TensorFlow costs more than a batch: dense batches, of tables that hand out items any number of times, are handed
+    over `prefetch` at a time, and count as sampled together. `prefetch=8` is much faster than the default.
+
+    So that nothing else is used unasked, tf.data's own ideas of reading ahead and of running `map` in parallel are
+    switched off: ask for `prefetch` and `num_parallel_calls`.
 
     What `element_spec` says of the data is, in this order:
 
