@@ -6,7 +6,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 from data_tables import fill, insert, queue
-from support import raises, until
+from support import Caller, raises, until
 
 from engram import ArraySpec, Server, Store, Table, rate_limiters, selectors
 from engram.data import Element, Info
@@ -392,7 +392,7 @@ def test_the_order_is_the_tables(dataset):
 # --- what is used, and what goes back ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"steps": True}])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1, "pad": True}, {"steps": True}])
 def test_what_was_not_yielded_goes_back(open_store, dataset, options):
     store = open_store(queue())
     fill(store, [2] * 6)
@@ -428,6 +428,17 @@ def test_batches_that_come_slowly(dataset):
         assert next(iterator).data["x"].shape == (3, 2)
         fill(store, [2, 2])
         assert next(iterator).data["x"].shape == (3, 2), "it does not wait for eight"
+
+
+def test_what_does_not_fill_a_batch_comes_with_the_next(dataset):
+    limiter = rate_limiters.SampleToInsertRatio(2, 1, 3)
+    with Store([Table("t", rate_limiter=limiter)]) as store:
+        fill(store, [2])
+        elements = dataset(store, "t", batch_size=3, prefetch=8, timeout=5, max_batches=4)
+        writing = Caller(lambda: fill(store, [2] * 6))
+        assert [element.data["x"].shape for element in elements] == [(3, 2)] * 4
+        writing.result()
+        assert store.info()["t"].samples == 12
 
 
 def test_together_they_must_fit_too(dataset, tf):
