@@ -7,6 +7,7 @@ from benchmarks.workers import common
 from benchmarks.workers.common import Block, Task
 from benchmarks.workers.engram_worker import TABLE, Place, fill, server
 
+PREFETCH = 8  # batches
 VERSIONS = ["numpy", "torch", "jax", "tensorflow"]
 
 
@@ -15,7 +16,7 @@ def elements(task: Task, place: Place) -> Block:
     framework, _, kind = task.variant.partition(" ")
     module = importlib.import_module(f"engram.data.{framework}")
     options = {"": {"batch_size": task.batch}, "steps": {"batch_size": task.batch, "steps": True}, "single": {}}[kind]
-    iterator = iter(module.dataset(place.store, TABLE, **options))
+    iterator = iter(module.dataset(place.store, TABLE, prefetch=PREFETCH, **options))
     if kind == "single":
         return lambda: len((next(iterator).data["obs"],))
     return lambda: int(next(iterator).data["obs"].shape[0])

@@ -6,9 +6,9 @@ from collections import namedtuple
 import numpy as np
 import pytest
 from data_tables import fill, insert, queue
-from support import raises, until
+from support import Caller, raises, until
 
-from engram import ArraySpec, Server, Store
+from engram import ArraySpec, Server, Store, Table, rate_limiters, selectors
 from engram.data import Element, Info
 from engram.errors import DeadlineExceededError, InvalidArgumentError, UnknownTableError
 
@@ -195,7 +195,7 @@ def test_nests(dataset):
     assert element.data.right[0].numpy().tolist() == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("name", ["bool", "uint16", "float16", "complex64", "bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", ["bool", "uint16", "float16", "complex64", "bfloat16"])
 def test_dtypes(dataset, name):
     import ml_dtypes  # noqa: PLC0415, NumPy's bfloat16
 
@@ -205,6 +205,13 @@ def test_dtypes(dataset, name):
         [element] = dataset(store, "t", batch_size=1, max_batches=1)
     assert element.data.dtype.name == name
     assert element.data.numpy().astype(np.complex64).tolist() == [[0, 1]]
+
+
+def test_dtypes_that_tf_data_does_not_have(dataset):
+    signature = {"x": ArraySpec((None,), "float8_e5m2")}
+    text = "`x` is float8_e5m2, which tf.data cannot cut into elements"
+    with Store([queue(signature=signature)]) as store, raises(InvalidArgumentError, text):
+        dataset(store, "t")
 
 
 # --- given specs ---------------------------------------------------------------------------------
@@ -385,7 +392,7 @@ def test_the_order_is_the_tables(dataset):
 # --- what is used, and what goes back ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"steps": True}])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1, "pad": True}, {"steps": True}])
 def test_what_was_not_yielded_goes_back(open_store, dataset, options):
     store = open_store(queue())
     fill(store, [2] * 6)
@@ -396,6 +403,53 @@ def test_what_was_not_yielded_goes_back(open_store, dataset, options):
     gc.collect()
     until(lambda: store.info()["t"].samples == 1)
     assert store.sample("t", 5).data["x"].tolist() == [[n, n + 1] for n in range(2, 12, 2)]
+
+
+@pytest.mark.parametrize("max_batches", [1, 4, 5, 11])
+def test_batches_that_are_handed_over_together(open_store, dataset, max_batches):
+    store = open_store(Table("t"))
+    fill(store, [2] * 6)
+    found = list(dataset(store, "t", batch_size=3, prefetch=4, max_batches=max_batches))
+    assert [element.data["x"].shape for element in found] == [(3, 2)] * max_batches
+    assert store.info()["t"].samples == 3 * max_batches
+    x, keys = (
+        np.concatenate([getattr(element, name)[which].numpy() for element in found])
+        for name, which in (("data", "x"), ("info", 0))
+    )
+    assert (x[:, 1] == x[:, 0] + 1).all()
+    assert len({*zip(keys.tolist(), x[:, 0].tolist(), strict=True)}) == len(set(keys.tolist())), "side by side"
+
+
+def test_batches_that_come_slowly(dataset):
+    limiter = rate_limiters.SampleToInsertRatio(2, 1, 3)
+    with Store([Table("t", rate_limiter=limiter, sampler=selectors.Fifo())]) as store:
+        fill(store, [2])
+        iterator = iter(dataset(store, "t", batch_size=3, prefetch=8, timeout=5))
+        assert next(iterator).data["x"].shape == (3, 2)
+        fill(store, [2, 2])
+        assert next(iterator).data["x"].shape == (3, 2), "it does not wait for eight"
+
+
+def test_what_does_not_fill_a_batch_comes_with_the_next(dataset):
+    limiter = rate_limiters.SampleToInsertRatio(2, 1, 3)
+    with Store([Table("t", rate_limiter=limiter)]) as store:
+        fill(store, [2])
+        elements = dataset(store, "t", batch_size=3, prefetch=8, timeout=5, max_batches=4)
+        writing = Caller(lambda: fill(store, [2] * 6))
+        assert [element.data["x"].shape for element in elements] == [(3, 2)] * 4
+        writing.result()
+        assert store.info()["t"].samples == 12
+
+
+def test_together_they_must_fit_too(dataset, tf):
+    with Store([Table("t")]) as store:
+        fill(store, [2, 2])
+        iterator = iter(dataset(store, "t", batch_size=8, prefetch=4))
+        next(iterator)
+        fill(store, [3, 4])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="items of a batch differ in length"):
+            for _ in range(1_000):
+                next(iterator)
 
 
 def test_a_reader_that_waits_may_be_dropped(dataset):

@@ -95,8 +95,39 @@ class Reading:
         whole = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
         return whole._read(lambda native: make(blocks.items_of(native)), glance)  # noqa: SLF001, every dataset's half
 
+    def read_together(
+        self, make: Callable[[list[Block]], R], together: int, glance: float | None = None
+    ) -> Generator[R | None]:
+        """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
+
+        A block of items that differ in length comes whole.
+        """
+        size = self.batch_size or 1
+        held: Block | None = None
+
+        def take(native: _engram.Batch) -> R:
+            nonlocal held
+            block = blocks.items_of(native)
+            ragged = any(split is not None for split in block.splits)
+            parts, rest = ([block], held) if ragged else blocks.cut(held, block, size)
+            made = make(parts)
+            held = rest
+            return made
+
+        most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
+        source = self._dataset(size * together, prefetch=1, at_least=size, max_items=most)
+        return source._read(take, glance)  # noqa: SLF001, every dataset's half
+
+    @property
+    def keeps_items(self) -> bool:
+        """Whether the table hands out an item any number of times."""
+        info = self.store.info().get(self.table)
+        return info is not None and info.max_times_sampled is None
+
     def _dataset(self, batch_size: int, **options: Any) -> Dataset[Batch]:  # noqa: ANN401, of `Dataset`
-        return Dataset(self.store, self.table, batch_size, prefetch=self.prefetch, timeout=self.timeout, **options)
+        return Dataset(
+            self.store, self.table, batch_size, **{"prefetch": self.prefetch, "timeout": self.timeout, **options}
+        )
 
     def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
         cutter = _Cutter(self.steps, self.batch_size, make)

@@ -24,6 +24,7 @@ Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; mypy need not know TensorFlow."""
 
 _END: Any = object()
+_MOST_TOGETHER = 64  # batches
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -39,10 +40,15 @@ def dataset(
         for element in dataset(store, "replay", batch_size=256).prefetch(2):
             learn(element.data)
 
-    The order is the table's; of several datasets, `interleave` makes one. Each iterator fetches ahead on lease: what it
-    has not yielded when it is dropped goes back. So that nothing is used unasked, tf.data's own ideas of reading ahead
-    and of running `map` in parallel are switched off: ask for `prefetch` and `num_parallel_calls`. It runs in the
-    process that made it: a dataset cannot be saved, nor sent to tf.data's service.
+    The order is the table's; of several datasets, `interleave` makes one. It runs in the process that made it: a
+    dataset cannot be saved, nor sent to tf.data's service.
+
+    Each iterator fetches ahead on lease: what it has not yielded when it is dropped goes back. But a call into
+    TensorFlow costs more than a batch: dense batches, of tables that hand out items any number of times, are handed
+    over `prefetch` at a time, and count as sampled together. `prefetch=8` is much faster than the default.
+
+    So that nothing else is used unasked, tf.data's own ideas of reading ahead and of running `map` in parallel are
+    switched off: ask for `prefetch` and `num_parallel_calls`.
 
     What `element_spec` says of the data is, in this order:
 
@@ -64,7 +70,8 @@ def dataset(
         `()`. Lists are tuples, as tf.data takes lists for tensors.
 
     Raises:
-        InvalidArgumentError: An option is not what `Options` says, or `element_spec` not what is said here.
+        InvalidArgumentError: An option is not what `Options` says, `element_spec` not what is said here, or a column
+            has one of the float8 dtypes.
         DeadlineExceededError: `timeout` was over before there was a first element to look at.
         UnknownTableError: There is no such table.
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they go back. Other errors
@@ -79,7 +86,7 @@ def dataset(
         tokens = tf.data.Dataset.from_tensors(token).repeat()
         # `from_generator` would do for the arrays, too, but takes longer to look at them than it takes to read them.
         handed = tokens.map(lambda token: tf.numpy_function(flat.next, [token], flat.types))
-        return handed.take_while(lambda more, *_: more).filter(lambda _, there, *__: there)
+        return handed.take_while(lambda more, *_: more).map(flat.shaped).unbatch()
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
     found = readers.flat_map(of_reader).map(partial(_assembled, reading, columns, structure))
@@ -94,6 +101,8 @@ class _Column:
     """How a column comes: dense, ragged, or padded with a mask."""
 
     def __init__(self, name: str, spec: Spec, *, pad: bool) -> None:
+        if spec.dtype.name.startswith("float8"):
+            raise InvalidArgumentError(f"`{name}` is {spec.dtype.name}, which tf.data cannot cut into elements")
         self.name = name
         self.spec = spec
         self.shape: list[int | None] = spec.shape.as_list()
@@ -256,7 +265,10 @@ def _first(reading: Reading) -> Block:
 
 
 class _Flat:
-    """Elements as tuples of arrays: whether there are more, whether this is one, `info`, and the columns' parts."""
+    """Elements as tuples of arrays: whether there are more, then `info` and the columns' parts, of some elements each.
+
+    None at all are handed over, too.
+    """
 
     def __init__(self, reading: Reading, columns: list[_Column], names: list[str]) -> None:
         self._reading = reading
@@ -268,47 +280,64 @@ class _Flat:
         single = reading.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO]
         parts = [*info, *(part for column in columns for part in column.parts())]
-        self.types = [tf.bool, tf.bool, *(part.dtype for part in parts)]
+        self.types = [tf.bool, *(part.dtype for part in parts)]
+        self.shapes = [[None, *part.shape] for part in parts]
         self._nothing = tuple(_empty(part) for part in parts)
+        dense = not any(column.is_ragged for column in columns)
+        # As many as are kept ready are handed over at once: a call costs more than what it carries.
+        together = reading.batch_size is not None and not reading.steps and not reading.pad and dense
+        self._together = min(reading.prefetch, _MOST_TOGETHER) if together and reading.keeps_items else 1
 
     def readers(self) -> Generator[int]:
         """One number, of a reader that is there for as long as this is."""
         number = next(self._numbers)
         # Now and then it yields None: TensorFlow sees only between elements that an iterator is not wanted any more.
-        with closing(self._reading.read(self._flatten, GLANCE)) as reader:
+        with closing(self._read()) as reader:
             self._readers[number] = reader
             yield number
             del self._readers[number]
 
     def next(self, number: Array) -> tuple[Any, ...]:
         flat = next(self._readers[int(number)], _END)
-        if flat is _END:
-            return (np.False_, np.False_, *self._nothing)
-        return (np.True_, np.False_, *self._nothing) if flat is None else flat
+        return (flat is not _END, *(self._nothing if flat is None or flat is _END else flat))
 
-    def _flatten(self, block: Block) -> tuple[Any, ...]:
+    def shaped(self, _: Any, *parts: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
+        """The parts alone, with their shapes; traced, not run."""
+        for part, shape in zip(parts, self.shapes, strict=True):
+            part.set_shape(shape)
+        return parts
+
+    def _read(self) -> Generator[tuple[Any, ...] | None]:
+        if self._together == 1:
+            return self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
+        return self._reading.read_together(self._stack, self._together, GLANCE)
+
+    def _stack(self, parts: list[Block]) -> tuple[Any, ...]:
+        return tuple(map(np.stack, zip(*map(self._flatten, parts), strict=True)))
+
+    def _flatten(self, block: Block) -> list[Array]:
         if block.structure != self._seen:
             names = _engram.names(block.structure)
             if names != self._names:
                 known, found = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
                 raise SignatureError(f"`element_spec` has the columns {known}; found {found}")
             self._seen = block.structure
-        flat: list[Any] = [np.True_, np.True_, *block.info]
+        flat: list[Array] = list(block.info)
         for column, array, split, lengths in zip(
             self._columns, block.columns, block.splits, block.lengths, strict=True
         ):
             flat += column.flatten(array, split, lengths)
-        return tuple(flat)
+        return flat
 
 
 def _empty(spec: Spec) -> Array:
-    shape = [size or 0 for size in spec.shape]
+    shape = [0, *(size or 0 for size in spec.shape)]
     return np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
 
 
 def _assembled(reading: Reading, columns: list[_Column], structure: str, *flat: Any) -> Element:  # noqa: ANN401, tensors
     """An element of what `_Flat` hands over; traced, not run."""
-    parts, batch = iter(flat[2:]), _batch(reading)
+    parts, batch = iter(flat), _batch(reading)
     info = Info(*islice(parts, len(_INFO)))
     for tensor in info:
         tensor.set_shape(batch)
