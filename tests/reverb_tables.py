@@ -84,6 +84,7 @@ TABLES = [
     queue("large"),
     queue("errors", signature=STEP),
     table("repeated"),
+    table("graph"),
 ]
 
 

@@ -84,7 +84,7 @@ class Programs:
         self._process = None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def programs(python):
     """Runs programs."""
     process = Programs(python)
@@ -92,7 +92,7 @@ def programs(python):
     process.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def theirs(python):
     """The address of dm-reverb's server."""
     server = start(python, "reference.py")
@@ -124,7 +124,7 @@ def table(description):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ours(tmp_path_factory):
     """The address of Engram's server."""
     tables = [table(description) for description in TABLES]
