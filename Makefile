@@ -20,8 +20,12 @@ FACE := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
 CRATES := --workspace --exclude engram-py --locked
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 
-# At the desk the slow tests wait to be asked for (make test PYTEST_ARGS=); CI runs them all.
-PYTEST_ARGS ?= $(if $(filter true,$(CI)),,-m "not slow")
+# At the desk the slow tests wait to be asked for (make test SLOW=1); CI runs them all. What needs PyTorch or
+# TensorFlow has an environment of its own, so that everything else is seen to do without: `make frameworks`.
+SLOW ?= $(filter true,$(CI))
+CHOSEN := $(if $(SLOW),, and not slow)
+PYTEST_ARGS ?=
+FRAMEWORKS := .venv-frameworks
 DEMO_ARGS ?=
 
 # dm-reverb has wheels for this Python, and none for newer ones.
@@ -63,6 +67,12 @@ prerequisites:
 	@$(PIP_INSTALL) --require-hashes -r $<
 	@touch $@
 
+$(FRAMEWORKS)/.made: requirements/frameworks.txt .venv/.uv
+	@echo "==> Installing the pinned frameworks into $(FRAMEWORKS) (a minute or two, 8 GB)"
+	@test -x $(FRAMEWORKS)/bin/python || $(UV) venv --quiet --python $(BIN)/python $(FRAMEWORKS)
+	@$(UV) pip install --quiet --python $(FRAMEWORKS)/bin/python --require-hashes -r $<
+	@touch $@
+
 # Editable: changed Python needs no new build, changed Rust does.
 .venv/.built: $(RUST) pyproject.toml .venv/.dev | prerequisites
 	@echo "==> Building the engine (about 2 minutes the first time on 2 cores, seconds later)"
@@ -95,7 +105,13 @@ endif
 .PHONY: test-python
 test-python: .venv/.built ## Run the Python tests, the demo's smoke test among them
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not frameworks and not interop$(CHOSEN)" $(PYTEST_ARGS)
+
+.PHONY: frameworks
+frameworks: $(FRAMEWORKS)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
+	@echo "==> Python tests with frameworks"
+	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
+		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(CHOSEN)" $(PYTEST_ARGS)
 
 .PHONY: test-wheel
 test-wheel: dist/.built ## Try the wheel in bare environments of 3.11, 3.12 and 3.13
@@ -111,7 +127,7 @@ test-wheel: dist/.built ## Try the wheel in bare environments of 3.11, 3.12 and 
 .PHONY: test-interop
 test-interop: .venv/.built .venv-interop/.built ## Run dm-reverb's own client against our server and its own
 	@echo "==> The same programs at both servers"
-	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest tests/interop
+	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop
 
 .PHONY: lint
 lint: .venv/.built ## Check formatting, lints, types, stubs and file sizes
@@ -149,10 +165,10 @@ docs: .venv/.docs ## Build the documentation into site/, strictly
 
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in anew (LOCK_ARGS=--upgrade for newer versions)
-	@for name in bootstrap dev docs interop; do \
+	@for name in bootstrap dev docs frameworks interop; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 .PHONY: clean
 clean: ## Remove everything that make made
-	@rm -rf .venv .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(FRAMEWORKS) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -f python/engram/*.so

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks import durable, network, peers, report, shares, workloads
+from benchmarks import data, durable, network, peers, report, shares, workloads
 from benchmarks.measure import Row, measure
 from benchmarks.workloads import Workload
 
@@ -22,6 +22,7 @@ class Section(NamedTuple):
 SECTIONS: dict[str, Section] = {
     "bench": Section(workloads.WORKLOADS, report.table),
     "network": Section(network.WORKLOADS, report.table),
+    "data": Section(data.WORKLOADS, report.table),
     "durable_rates": Section(durable.RATES, shares.table, "durable"),
     "durable_saves": Section(durable.SAVES, shares.table, "durable"),
 }

@@ -55,7 +55,11 @@ def run_once(contender: Contender, task: dict[str, object]) -> dict[str, Any]:
     module = f"benchmarks.workers.{contender.engine}_worker"
     try:
         command = [peers.python_of(contender.engine), "-m", module, json.dumps(task)]
-        done = subprocess.run(command, cwd=peers.ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        # Environments of their own have no Engram installed.
+        known = os.environ | {"PYTHONPATH": str(peers.ROOT / "python")}
+        done = subprocess.run(
+            command, cwd=peers.ROOT, env=known, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"no figure within {TIMEOUT:g} s"}
     except (OSError, RuntimeError) as error:  # the environment could not be made

@@ -10,11 +10,17 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 PINS = Path(__file__).resolve().parent / "peers"
 PEERS = ("reverb", "cpprb", "ale")  # the last one is no rival: it plays the Pong that is stored
+FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"  # of our own datasets, see the Makefile
 VERSION = (3, 11)  # the last CPython that the last dm-reverb supports
 
 
 def python_of(engine: str) -> str:
     """Path of the interpreter that runs `engine`; a peer's environment is made on first use."""
+    if engine == "frameworks":
+        if not FRAMEWORKS.exists():
+            msg = "the datasets of frameworks need an environment of their own: make frameworks"
+            raise FileNotFoundError(msg)
+        return str(FRAMEWORKS)
     return str(environment(engine)) if engine in PEERS else sys.executable
 
 

@@ -15,9 +15,9 @@ IN_CI = os.environ.get("CI") == "true"
 # Who is started in the background is born with SIGINT ignored, and so are the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Marker -> the module that its tests import. They import it inside the test or a fixture, so that a
+# Marker -> the modules that its tests import. They import it inside the test or a fixture, so that a
 # checkout without it can still collect them.
-FRAMEWORKS = {"jax": "jax", "tf": "tensorflow", "torch": "torch"}
+FRAMEWORKS = {"frameworks": ("tensorflow", "torch"), "jax": ("jax",)}
 
 
 class Remote(engram.Client):
@@ -42,8 +42,9 @@ hypothesis.settings.load_profile("slow" if IN_CI else "fast")
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose framework is missing; in CI, where none may be, fail it."""
-    for marker, module in FRAMEWORKS.items():
-        if item.get_closest_marker(marker) and importlib.util.find_spec(module) is None:
+    wanted = (module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules)
+    for module in wanted:
+        if importlib.util.find_spec(module) is None:
             missing = f"`{module}` is not installed"
             pytest.fail(missing, pytrace=False) if IN_CI else pytest.skip(missing)
 

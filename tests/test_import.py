@@ -28,6 +28,12 @@ def test_import_alone_loads_no_framework():
     assert not {name for name in loaded if f"{name}.".startswith(("engram.agents.", "engram.cli."))}
 
 
+def test_datasets_load_no_other_framework():
+    frameworks = {"jax", "tensorflow", "torch"}
+    code = "import sys, engram.data, engram.data.numpy; print(*sys.modules)"
+    assert not set(run_python(code).split()) & frameworks
+
+
 def test_everything_named_is_there():
     for name in engram.__all__:
         assert getattr(engram, name) is not None

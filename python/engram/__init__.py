@@ -6,6 +6,7 @@ from engram.batch import Batch, BatchInfo, Sample
 from engram.client import Client
 from engram.dataset import Dataset
 from engram.errors import EngramError
+from engram.importing import Imported, import_reverb
 from engram.info import Checkpoint, TableInfo
 from engram.inspection import Inspection, inspect_directory
 from engram.patterns import Pattern
@@ -25,6 +26,7 @@ __all__ = [
     "Client",
     "Dataset",
     "EngramError",
+    "Imported",
     "Inspection",
     "Pattern",
     "PatternWriter",
@@ -36,6 +38,7 @@ __all__ = [
     "TrajectoryWriter",
     "__version__",
     "errors",
+    "import_reverb",
     "inspect_directory",
     "patterns",
     "rate_limiters",

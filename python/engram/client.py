@@ -2,6 +2,8 @@
 
 import weakref
 from os import PathLike
+from pathlib import Path
+from typing import Any
 
 from engram import _checks, _engram
 from engram.errors import InvalidArgumentError
@@ -17,7 +19,8 @@ class Client(AnyStore):
     It has every method of `Store`, with the same promises. What differs is what a network adds: a server
     may go away. Calls then wait up to `reconnect_timeout` seconds for it to come back; writers go on where they
     were, nothing is doubled, and an error names what was not acknowledged. Unlike a store, a client may be
-    used in a forked child.
+    used in a forked child, and pickled: a copy connects anew, with the same token, which the pickle holds in clear
+    text, and reads the same PEM files, of which it holds the absolute paths.
     """
 
     def __init__(
@@ -55,13 +58,32 @@ class Client(AnyStore):
             raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
         if ca is None and (certificate is not None or server_name is not None):
             raise InvalidArgumentError("`certificate` and `server_name` need TLS: give a `ca`, too")
-        timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
-        identity = None if certificate is None or key is None else (_read(certificate), _read(key))
-        tls = None if ca is None else (_read(ca), identity, server_name)
         self.address = address
-        self._native = _engram.Store.connect(address, token, tls, timeout)
+        self._token = token
+        self._ca = _absolute(ca)
+        self._identity = (_absolute(certificate), _absolute(key))
+        self._server_name = server_name
+        self._timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
+        self._connect()
+
+    def _connect(self) -> None:
+        certificate, key = self._identity
+        identity = None if certificate is None or key is None else (_read(certificate), _read(key))
+        tls = None if self._ca is None else (_read(self._ca), identity, self._server_name)
+        self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
         # A program that ends says first which samples it has used: others would get them again.
         weakref.finalize(self, self._native.settle)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_native"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connect()
+
     def __repr__(self) -> str:
         return f"Client({self.address})"
+
+
+def _absolute(file: str | PathLike[str] | None) -> str | None:
+    return None if file is None else str(Path(file).absolute())

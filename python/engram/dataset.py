@@ -1,7 +1,9 @@
 """Datasets: a `for` loop over what a table yields, fetched ahead."""
 
+import math
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
@@ -14,6 +16,7 @@ from engram.store import AnyStore
 __all__ = ["Dataset"]
 
 T = TypeVar("T", Batch, Sample)
+R = TypeVar("R")
 
 
 class _Reader:
@@ -125,7 +128,20 @@ class Dataset(Generic[T]):
         self._times_closed = 0
 
     def __iter__(self) -> Iterator[T]:
+        return cast("Iterator[T]", self._read(self._made))  # nothing is None without a glance
+
+    def _made(self, native: _engram.Batch) -> Batch | Sample:
+        return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
+
+    def _read(self, make: Callable[[_engram.Batch], R], glance: float | None = None) -> Generator[R | None]:
+        """What `make` makes of each batch; a batch that it refuses was not delivered, and goes back.
+
+        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
+        """
         times_closed = self._times_closed
+        patience = (
+            self._timeout if glance is None else min(glance, math.inf if self._timeout is None else self._timeout)
+        )
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table,
             self._batch_size,
@@ -133,25 +149,31 @@ class Dataset(Generic[T]):
             self._prefetch,
             self._max_batches,
             self._max_items,
-            self._timeout,
+            patience,
             self._pad,
         )
         reader = _Reader(stream)
         self._open.append(reader)
-        single = self._batch_size is None
-        delivered = 0
+        delivered = items = 0
         try:
+            asked = time.monotonic()
             # Another thread may close while a stream is being opened, and not see it yet.
             while times_closed == self._times_closed:
                 native = stream.next()
                 if native is None:
-                    return
-                batch = cast("T", Sample(BatchInfo(native), native.data) if single else Batch(native))
+                    late = self._timeout is not None and time.monotonic() - asked >= self._timeout
+                    if glance is None or late or delivered == self._max_batches or items == self._max_items:
+                        return
+                    yield None
+                    continue
+                made = make(native)
+                items += len(native)
                 if not reader.deliver():
                     return
                 # Ctrl-C may strike after any call: until here the batch is on its way.
                 delivered += 1
-                yield batch
+                yield made
+                asked = time.monotonic()
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
                 stream.close(delivered)

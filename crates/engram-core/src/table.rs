@@ -25,7 +25,7 @@ use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Fact, Handle};
-pub use options::TableOptions;
+pub use options::{MAX_NOTE, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;

@@ -237,7 +237,7 @@ impl BatchedWriter {
                 .map_err(|error| errors::to_py(py, &error))?;
         }
         inner.send(py)?;
-        inner.sender.wait(py, timeout)
+        inner.sender.wait(py, timeout, 0)
     }
 
     fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {

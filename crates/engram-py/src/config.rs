@@ -134,7 +134,11 @@ pub(crate) fn signature_out<'py>(
         let shape = PyTuple::new(py, column.shape.iter())?;
         spec.call1((shape, column.dtype.name()))
     };
-    let leaves: Vec<_> = signature.columns.iter().map(leaf).collect::<PyResult<_>>()?;
+    let leaves: Vec<_> = signature
+        .columns
+        .iter()
+        .map(leaf)
+        .collect::<PyResult<_>>()?;
     match Structure::parse(py, &signature.structure) {
         Ok(structure) if structure.names.len() == leaves.len() => structure.unflatten(py, leaves),
         // Another program's words: what it says of the columns is understood all the same.

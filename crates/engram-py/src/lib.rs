@@ -9,6 +9,7 @@ mod dtypes;
 mod durable;
 mod errors;
 mod history;
+mod imports;
 mod insert;
 mod inspection;
 mod intake;
@@ -45,6 +46,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::TrajectoryWriter>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_function(wrap_pyfunction!(door::after_fork_in_child, module)?)?;
+    module.add_function(wrap_pyfunction!(imports::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;

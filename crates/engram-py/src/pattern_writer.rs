@@ -195,14 +195,15 @@ impl PatternWriter {
         let applied = inner.apply(py, true);
         let ended = inner.recorder.end_episode(clear);
         let sent = inner.send(py);
-        let waited = inner.sender.wait(py, timeout);
+        let waited = inner.sender.wait(py, timeout, 0);
         applied?;
         ended.map_err(|error| errors::to_py(py, &error))?;
         sent?;
         waited
     }
 
-    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    #[pyo3(signature = (timeout, allowed = 0))]
+    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
         let timeout = Timeout::new(py, timeout)?;
         let inner = self.home.get_mut(py)?;
         inner
@@ -210,14 +211,14 @@ impl PatternWriter {
             .flush()
             .map_err(|error| errors::to_py(py, &error))?;
         inner.send(py)?;
-        inner.sender.wait(py, timeout)
+        inner.sender.wait(py, timeout, allowed)
     }
 
     fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         if self.home.get(py)?.sender.closed {
             return Ok(());
         }
-        self.flush(py, timeout)?;
+        self.flush(py, timeout, 0)?;
         self.home.get_mut(py)?.sender.closed = true;
         Ok(())
     }
@@ -225,6 +226,19 @@ impl PatternWriter {
     #[getter]
     fn episode_steps(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.home.get(py)?.recorder.episode_steps())
+    }
+
+    /// Items wait in a full chunk: a flush sends them sooner than the next step.
+    #[getter]
+    fn waits_in_vain(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.home.get(py)?.recorder.waits_in_vain())
+    }
+
+    /// Items created whose chunk is not complete.
+    #[getter]
+    fn unsent_items(&self, py: Python<'_>) -> PyResult<usize> {
+        let recorder = &self.home.get(py)?.recorder;
+        Ok(recorder.pending_items() - recorder.ready_items())
     }
 
     #[getter]

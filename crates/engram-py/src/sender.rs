@@ -259,9 +259,14 @@ impl Sender {
         })
     }
 
-    /// Waits until the tables have everything that was sent.
-    pub(crate) fn wait(&mut self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
-        if self.wait_until(py, 0, timeout.deadline())? {
+    /// Waits until the tables have all that was sent but for `allowed` items.
+    pub(crate) fn wait(
+        &mut self,
+        py: Python<'_>,
+        timeout: Timeout,
+        allowed: usize,
+    ) -> PyResult<()> {
+        if self.wait_until(py, allowed, timeout.deadline())? {
             return Ok(());
         }
         let (left, seconds) = (self.items_left(py), timeout.seconds());

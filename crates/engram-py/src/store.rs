@@ -69,6 +69,11 @@ impl Store {
         self.seed
     }
 
+    /// A seed for the next table: no two get the same.
+    pub(crate) fn next_seed(&self) -> u64 {
+        table_seed(self.seed, self.made.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// The engine, where it is in this process.
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
         match self.tables(py)? {
@@ -209,9 +214,8 @@ impl Store {
     }
 
     fn create_table(&self, py: Python<'_>, config: TableConfig<'_>) -> PyResult<()> {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
         let seed = config.seed();
-        let options = config.into_options(py, table_seed(self.seed, number))?;
+        let options = config.into_options(py, self.next_seed())?;
         let tables = self.tables(py)?;
         let there = options.clone();
         tables.change(

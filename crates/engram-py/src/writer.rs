@@ -277,7 +277,8 @@ impl TrajectoryWriter {
         Ok(key)
     }
 
-    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    #[pyo3(signature = (timeout, allowed = 0))]
+    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
         let timeout = Timeout::new(py, timeout)?;
         let inner = self.home.get_mut(py)?;
         inner
@@ -285,7 +286,13 @@ impl TrajectoryWriter {
             .flush()
             .map_err(|error| errors::to_py(py, &error))?;
         inner.send(py)?;
-        inner.sender.wait(py, timeout)
+        inner.sender.wait(py, timeout, allowed)
+    }
+
+    /// Keeps at least the newest `history` steps from now on.
+    fn keep(&mut self, py: Python<'_>, history: u64) -> PyResult<()> {
+        self.home.get_mut(py)?.recorder.keep(history);
+        Ok(())
     }
 
     fn end_episode(&mut self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
@@ -299,14 +306,14 @@ impl TrajectoryWriter {
             inner.base = inner.recorder.referable().end;
         }
         inner.send(py)?;
-        inner.sender.wait(py, timeout)
+        inner.sender.wait(py, timeout, 0)
     }
 
     fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         if self.home.get(py)?.sender.closed {
             return Ok(());
         }
-        self.flush(py, timeout)?;
+        self.flush(py, timeout, 0)?;
         self.home.get_mut(py)?.sender.closed = true;
         Ok(())
     }
@@ -314,6 +321,19 @@ impl TrajectoryWriter {
     #[getter]
     fn episode_steps(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.home.get(py)?.recorder.episode_steps())
+    }
+
+    /// Items wait in a full chunk: a flush sends them sooner than the next step.
+    #[getter]
+    fn waits_in_vain(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.home.get(py)?.recorder.waits_in_vain())
+    }
+
+    /// Items created whose chunk is not complete.
+    #[getter]
+    fn unsent_items(&self, py: Python<'_>) -> PyResult<usize> {
+        let recorder = &self.home.get(py)?.recorder;
+        Ok(recorder.pending_items() - recorder.ready_items())
     }
 
     /// Items created and not yet in their table, as far as is known.

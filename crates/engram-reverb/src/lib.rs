@@ -5,6 +5,7 @@
 
 mod bytes_in;
 mod bytes_out;
+mod checkpoint;
 mod chunk;
 mod dtypes;
 mod info;
@@ -12,6 +13,8 @@ mod insert;
 mod item;
 mod keys;
 mod mutate;
+mod note;
+mod records;
 mod sample;
 mod service;
 mod signature;
@@ -20,6 +23,7 @@ mod weights;
 
 pub use bytes_in::{Claim, claim};
 pub use bytes_out::compress;
+pub use checkpoint::{Imported, import};
 pub use chunk::Chunks;
 pub use item::{ByKey, Items, SampleKeys, entry};
 pub use service::{PATH, Reverb};
@@ -27,6 +31,7 @@ pub use service::{PATH, Reverb};
 /// The messages, as generated from `proto/`.
 #[expect(
     missing_docs,
+    clippy::large_enum_variant,
     clippy::pedantic,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,

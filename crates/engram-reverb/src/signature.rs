@@ -12,8 +12,8 @@ use crate::dtypes::dtype_out;
 use crate::pb::tensorflow::structured_value::Kind;
 use crate::pb::tensorflow::tensor_shape_proto::Dim;
 use crate::pb::tensorflow::{
-    BoundedTensorSpecProto, DictValue, ListValue, NamedTupleValue, PairValue, StructuredValue,
-    TensorProto, TensorShapeProto, TensorSpecProto, TupleValue,
+    Bound, BoundedTensorSpecProto, DictValue, ListValue, NamedTupleValue, PairValue,
+    StructuredValue, TensorShapeProto, TensorSpecProto, TupleValue,
 };
 
 /// Nests deeper than this are not told: readers' protobuf goes no deeper.
@@ -97,13 +97,14 @@ fn spec_of_note(spec: &Value) -> Option<Kind> {
             shape(axes.map(|axis| axis.as_i64().unwrap_or(-1)))
         }
     };
-    let bound = |bound: &Value| -> Option<TensorProto> {
+    let bound = |bound: &Value| -> Option<Bound> {
         let axes = bound.get("shape")?.as_array()?.iter();
         let data = STANDARD.decode(bound.get("data")?.as_str()?).ok()?;
-        Some(TensorProto {
+        Some(Bound {
             dtype,
             tensor_shape: Some(shape(axes.map(|axis| axis.as_i64().unwrap_or(0)))),
             tensor_content: data.into(),
+            ..Bound::default()
         })
     };
     let name = name.to_owned();

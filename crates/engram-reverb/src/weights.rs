@@ -29,6 +29,25 @@ impl Weighed for pb::InsertStreamRequest {
     const MOST: usize = 512 << 20;
 }
 
+impl Weighed for pb::ChunkData {
+    const FIELDS: &'static [Field] = CHUNK;
+}
+
+impl Weighed for pb::PrioritizedItem {
+    const FIELDS: &'static [Field] = ITEM;
+}
+
+impl Weighed for pb::PriorityTableCheckpoint {
+    const FIELDS: &'static [Field] = &[
+        many::<pb::PrioritizedItem>(2, ITEM),
+        // However it nests: no more values than bytes.
+        numbers::<tf::StructuredValue>(9),
+    ];
+
+    /// Tables once had their items within.
+    const MOST: usize = 1 << 30;
+}
+
 impl Weighed for pb::MutatePrioritiesRequest {
     const FIELDS: &'static [Field] = &[
         text(1),

@@ -8,6 +8,7 @@ import engram
 from engram.cli.bench import bench
 from engram.cli.checkpoint import checkpoint
 from engram.cli.demo import demo
+from engram.cli.import_reverb import import_reverb
 from engram.cli.info import info
 from engram.cli.inspect import inspect
 from engram.cli.serve import serve
@@ -26,6 +27,7 @@ app.command()(top)
 app.command()(bench)
 app.command()(checkpoint)
 app.command()(inspect)
+app.command("import-reverb")(import_reverb)
 
 
 def _print_version(*, wanted: bool) -> None:

@@ -37,7 +37,7 @@ pub struct TableOptions {
 }
 
 /// Bytes that a note may have.
-const MAX_NOTE: usize = 64 << 10;
+pub const MAX_NOTE: usize = 64 << 10;
 
 impl TableOptions {
     /// Checks that a table can be made of these.

@@ -306,6 +306,12 @@ impl Recorder {
         Ok(())
     }
 
+    /// True when items wait in a chunk that is full: only the next step, or a flush, sends them.
+    #[must_use]
+    pub fn waits_in_vain(&self) -> bool {
+        self.pending.is_waiting() && self.open.as_ref().is_some_and(OpenChunk::is_full)
+    }
+
     /// Items whose chunks are complete.
     #[must_use]
     pub fn ready_items(&self) -> usize {

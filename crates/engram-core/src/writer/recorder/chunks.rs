@@ -113,13 +113,18 @@ mod tests {
                 .create(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
                 .unwrap();
         };
-        append(&mut recorder, 2);
+        append(&mut recorder, 1);
+        create(&mut recorder, 1);
+        assert!(!recorder.waits_in_vain());
+        append(&mut recorder, 1);
         create(&mut recorder, 2);
         // The chunk is full, but nothing needs its room yet.
         assert_eq!(recorder.take_ready().count(), 0);
+        assert!(recorder.waits_in_vain());
         append(&mut recorder, 1);
+        assert!(!recorder.waits_in_vain());
         let ready: Vec<_> = recorder.take_ready().collect();
-        let origin = ready[0].1.trajectory.chunks()[0].origin();
+        let origin = ready[1].1.trajectory.chunks()[0].origin();
         assert_eq!((origin.first_step, origin.steps), (0, 2));
         // Nothing waits: a flush leaves the open chunk alone.
         recorder.flush().unwrap();

@@ -1,0 +1,137 @@
+//! dm-reverb's signatures as Engram's compatible Python part keeps them: JSON in a table's note.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use engram_core::DType;
+use engram_core::table::MAX_NOTE;
+use serde_json::{Value, json};
+
+use crate::dtypes::dtype_in;
+use crate::pb::tensorflow::structured_value::Kind;
+use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
+
+/// Nests deeper than this are not kept.
+const MAX_DEPTH: usize = 64;
+
+/// The note of a table, and whether all of its signature is in it: bounds of many numbers, or else all of it, are
+/// left out where it would be too large, or says what nobody here knows.
+pub(crate) fn note(max_times_sampled: i32, signature: Option<&StructuredValue>) -> (String, bool) {
+    let with = |signature: Value| {
+        let reverb = json!({"max_times_sampled": max_times_sampled, "signature": signature});
+        json!({ "reverb": reverb }).to_string()
+    };
+    let Some(signature) = signature else {
+        return (with(Value::Null), true);
+    };
+    let whole = nest(signature, MAX_DEPTH, usize::MAX).map(with);
+    let fits = |note: &String| note.len() <= MAX_NOTE;
+    if let Some(note) = whole.filter(fits) {
+        return (note, true);
+    }
+    let plain = nest(signature, MAX_DEPTH, 8).map(with).filter(fits);
+    (plain.unwrap_or_else(|| with(Value::Null)), false)
+}
+
+/// Bounds of more than `most` bytes are left out.
+fn nest(value: &StructuredValue, depth: usize, most: usize) -> Option<Value> {
+    let depth = depth.checked_sub(1)?;
+    let nests = |values: &[StructuredValue]| -> Option<Vec<Value>> {
+        values
+            .iter()
+            .map(|value| nest(value, depth, most))
+            .collect()
+    };
+    Some(match value.kind.as_ref()? {
+        Kind::NoneValue(_) => json!({"none": true}),
+        Kind::ListValue(list) => json!({"list": nests(&list.values)?}),
+        Kind::TupleValue(tuple) => json!({"tuple": nests(&tuple.values)?}),
+        Kind::DictValue(dict) => {
+            let fields = dict.fields.iter();
+            let fields = fields.map(|(key, value)| Some((key.clone(), nest(value, depth, most)?)));
+            json!({"dict": fields.collect::<Option<serde_json::Map<_, _>>>()?})
+        }
+        Kind::NamedTupleValue(tuple) => {
+            let fields = tuple.values.iter();
+            let fields = fields
+                .map(|pair| Some(json!([pair.key, nest(pair.value.as_ref()?, depth, most)?])));
+            let fields = fields.collect::<Option<Vec<_>>>()?;
+            json!({"namedtuple": {"name": tuple.name, "fields": fields}})
+        }
+        Kind::TensorSpecValue(spec) => {
+            json!({"spec": described(&spec.name, spec.shape.as_ref(), spec.dtype)?})
+        }
+        Kind::BoundedTensorSpecValue(spec) => {
+            let mut described = described(&spec.name, spec.shape.as_ref(), spec.dtype)?;
+            let (low, high) = (spec.minimum.as_ref()?, spec.maximum.as_ref()?);
+            if low.tensor_content.len().max(high.tensor_content.len()) <= most {
+                described["minimum"] = bound(low)?;
+                described["maximum"] = bound(high)?;
+            }
+            json!({ "spec": described })
+        }
+    })
+}
+
+fn described(name: &str, shape: Option<&TensorShapeProto>, dtype: i32) -> Option<Value> {
+    let name = (!name.is_empty()).then_some(name);
+    let shape = match shape {
+        Some(shape) if !shape.unknown_rank => sizes(shape),
+        _ => Value::Null,
+    };
+    Some(json!({"name": name, "dtype": dtype_in(dtype)?.name(), "shape": shape}))
+}
+
+fn sizes(shape: &TensorShapeProto) -> Value {
+    let sizes = shape.dim.iter();
+    sizes
+        .map(|dim| (dim.size >= 0).then_some(dim.size))
+        .collect::<Vec<_>>()
+        .into()
+}
+
+/// A bound of a spec of this type: raw bytes, and a shape. TensorFlow has single numbers in a field of their type.
+fn bound(bound: &Bound) -> Option<Value> {
+    let shape = bound.tensor_shape.as_ref().map_or(json!([]), sizes);
+    let data = if bound.tensor_content.is_empty() {
+        single(bound)?
+    } else {
+        bound.tensor_content.to_vec()
+    };
+    Some(json!({"shape": shape, "data": STANDARD.encode(data)}))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "narrow integers travel as wide ones"
+)]
+fn single(bound: &Bound) -> Option<Vec<u8>> {
+    let fields = [
+        bound.float_val.len(),
+        bound.double_val.len(),
+        bound.int_val.len(),
+        bound.int64_val.len(),
+        bound.bool_val.len(),
+        bound.half_val.len(),
+        bound.uint32_val.len(),
+        bound.uint64_val.len(),
+    ];
+    if fields.iter().sum::<usize>() != 1 {
+        return None;
+    }
+    let int = bound.int_val.first().copied();
+    let half = bound.half_val.first().copied();
+    Some(match dtype_in(bound.dtype)? {
+        DType::Float32 => bound.float_val.first()?.to_le_bytes().to_vec(),
+        DType::Float64 => bound.double_val.first()?.to_le_bytes().to_vec(),
+        DType::Int32 => int?.to_le_bytes().to_vec(),
+        DType::Int16 | DType::Uint16 => (int? as u16).to_le_bytes().to_vec(),
+        DType::Int8 | DType::Uint8 => vec![int? as u8],
+        DType::Int64 => bound.int64_val.first()?.to_le_bytes().to_vec(),
+        DType::Uint32 => bound.uint32_val.first()?.to_le_bytes().to_vec(),
+        DType::Uint64 => bound.uint64_val.first()?.to_le_bytes().to_vec(),
+        DType::Bool => vec![u8::from(*bound.bool_val.first()?)],
+        DType::Float16 | DType::Bfloat16 => (half? as u16).to_le_bytes().to_vec(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,1 @@
+"""Engram under the names of other replay libraries, for code that was written for them."""

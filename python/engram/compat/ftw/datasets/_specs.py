@@ -1,0 +1,105 @@
+"""What the elements of a dataset are made of: from an environment's specs, or from the table's signature."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engram import TableInfo
+from engram.adders.step import Step
+from engram.compat.reverb import _nest, _note
+from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
+
+__all__ = ["Wanted", "of_environment", "of_signature", "windowed"]
+
+
+class Wanted(NamedTuple):
+    """What an element's data are.
+
+    Attributes:
+        nest: Of `TensorSpec`, of one step.
+        is_state: For each leaf, whether it belongs to the recurrent state.
+    """
+
+    nest: Any
+    is_state: list[bool]
+
+
+def of_environment(
+    environment_spec: Any,  # noqa: ANN401, by its attributes
+    extra_spec: Any,  # noqa: ANN401, a nest
+    *,
+    transition_adder: bool,
+    using_deprecated_adder: bool,
+    convert_zero_size_to_none: bool,
+) -> Wanted:
+    """The nest that adders write for an environment."""
+
+    def specs(nest: Any) -> Any:  # noqa: ANN401, nests
+        return _nest.map_structure(lambda leaf: _spec(leaf, convert_zero_size_to_none), nest)
+
+    for name in ("observations", "actions"):
+        if not hasattr(environment_spec, name):
+            raise ValueError(f"`environment_spec` must have `{name}`, a nest of specs; got {environment_spec!r}")
+    number = TensorSpec((), np.float32)
+    observation, action = specs(environment_spec.observations), specs(environment_spec.actions)
+    reward, discount = (
+        number if getattr(environment_spec, name, None) is None else specs(getattr(environment_spec, name))
+        for name in ("rewards", "discounts")
+    )
+    extras = () if extra_spec is None else specs(extra_spec)
+    if transition_adder:
+        nest: Any = (observation, action, reward, discount, observation)
+    elif using_deprecated_adder:
+        nest = (observation, action, reward, discount)
+    else:
+        nest = Step(observation, action, reward, discount, TensorSpec((), np.bool_), extras)
+    if not isinstance(nest, Step) and extra_spec is not None:
+        nest = (*nest, extras)
+    return Wanted(nest, _is_state(nest))
+
+
+def of_signature(info: TableInfo, *, steps: bool) -> tuple[Wanted, int | None]:
+    """What the table's signature says of a step, or of a whole item; and how many steps each item has, if it says so.
+
+    Raises:
+        ValueError: The table has no signature, or one of items that have no steps.
+    """
+    note = _note.decode(info.note).signature
+    if note is not None:
+        nest = _nest.map_structure(as_spec, note)
+        return Wanted(nest, _is_state(nest)), None
+    if info.signature is None:
+        raise ValueError(f"table `{info.name}` has no signature; give an `environment_spec`")
+    nest = _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
+    if not steps:
+        return Wanted(nest, _is_state(nest)), None
+    shapes = [spec.shape for spec in _nest.flatten(nest)]
+    if any(not shape for shape in shapes):
+        raise ValueError(f"table `{info.name}` has columns without a time axis; give an `environment_spec`")
+    step = _nest.map_structure(lambda spec: TensorSpec(spec.shape[1:], spec.dtype, spec.name), nest)
+    return Wanted(step, _is_state(nest)), shapes[0][0]
+
+
+def windowed(wanted: Wanted, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
+    """The nest for sequences: `[sequence_length, ...]`, and `[1, ...]` for the state where only the first is kept."""
+    leaves = []
+    for spec, state in zip(_nest.flatten(wanted.nest), wanted.is_state, strict=True):
+        length = 1 if state and first_state_only else sequence_length
+        shape = None if spec.shape is None else (length, *spec.shape)
+        leaves.append(TensorSpec(shape, spec.dtype, spec.name))
+    return _nest.unflatten_as(wanted.nest, leaves)
+
+
+def _is_state(nest: Any) -> list[bool]:  # noqa: ANN401, a nest
+    """Which leaves are below `core_state` of the extras: of the last part, but for a `Step`'s."""
+    last = len(nest) - 1 if isinstance(nest, tuple) else None
+    return [path[0] in ("extras", last) and path[1:2] == ("core_state",) for path, _ in _nest.flatten_with_path(nest)]
+
+
+def _spec(leaf: Any, convert_zero_size_to_none: bool) -> TensorSpec:  # noqa: ANN401, FBT001, dm_env's specs and the like
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        raise ValueError(f"specs must have `shape` and `dtype`; got {leaf!r}")
+    spec = TensorSpec(leaf.shape, leaf.dtype, getattr(leaf, "name", None))
+    if convert_zero_size_to_none and spec.shape is not None:
+        return TensorSpec(tuple(axis or None for axis in spec.shape), spec.dtype, spec.name)
+    return spec

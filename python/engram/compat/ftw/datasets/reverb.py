@@ -1,0 +1,265 @@
+"""Datasets over tables that adders write to: each table is read in order, by one sampler."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from engram import Client, TableInfo
+from engram.compat.ftw.datasets import _specs
+from engram.compat.ftw.datasets._arrays import ArrayDataset, converter
+from engram.compat.ftw.datasets._plan import Plan
+from engram.compat.ftw.datasets._sequences import check_lengths, cut, whole
+from engram.compat.ftw.datasets._tensorflow import tensorflow_dataset
+from engram.compat.reverb import _arguments
+from engram.compat.reverb._dataset_face import Source
+from engram.compat.reverb._elements import timesteps
+from engram.compat.reverb._nest import flatten
+from engram.compat.reverb._reader import Fetching
+from engram.store import AnyStore
+
+__all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sampler_dataset"]
+
+Framework = Literal["tensorflow", "numpy", "torch", "jax"]
+
+_FRAMEWORKS = ("tensorflow", "numpy", "torch", "jax")
+_UNBATCHED_AHEAD = 100
+_RECONNECT_SECONDS = 1.0
+
+
+def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
+    client: Any,  # noqa: ANN401, of several kinds
+    environment_spec: Any = None,  # noqa: ANN401, by its attributes
+    batch_size: int | None = None,
+    prefetch_size: int | None = None,
+    sequence_length: int | None = None,
+    extra_spec: Any = None,  # noqa: ANN401, a nest
+    transition_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    table: str = "priority_table",
+    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    num_parallel_calls: int = 1,
+    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    deterministic: bool = True,  # noqa: FBT001, FBT002, as FTW has it
+    *,
+    framework: Framework = "tensorflow",
+) -> Any:  # noqa: ANN401, a dataset
+    """Steps of a table's items, or sequences of them, in the order in which the items were drawn.
+
+    Elements are `ReplaySample`s, whose `info` is of each step's item. Their data are `Step`s: `(observation, action,
+    reward, discount, start_of_episode, extras)`.
+
+    Args:
+        client: Where the table is: a `TFClient` or a `Client` of `engram.compat.reverb`, an `engram.Client` or an
+            `engram.Store`, or a list of those. Several take turns.
+        environment_spec: Has `observations` and `actions`, nests of specs with `shape` and `dtype` such as dm_env's,
+            and may have `rewards` and `discounts`; otherwise those are float32 scalars. None: the table's signature
+            says what the data are.
+        batch_size: Elements per batch, exactly; twice as many items are fetched ahead. None: single elements, and 100.
+        prefetch_size: Batches that are made ahead (TensorFlow), or whose items are fetched ahead, too (others). None:
+            none.
+        sequence_length: Combines as many steps to one element, `[sequence_length, ...]`. None: elements are steps.
+        extra_spec: A nest of specs of the extras. None: there are none.
+        transition_adder: Data are transitions: `(observation, action, reward, discount, next_observation)`, and the
+            extras behind them if there is an `extra_spec`.
+        table: Its name.
+        convert_zero_size_to_none: Axes of size 0 in the specs may have any size; batches are ragged there.
+        num_parallel_calls: Threads that read from several clients; each client is read by one all the same.
+        using_deprecated_adder: Data are `(observation, action, reward, discount)`, and the extras behind them if there
+            is an `extra_spec`.
+        deterministic: Clients take turns strictly; otherwise one that has nothing is passed over.
+        framework: What the arrays are: `"tensorflow"` gives a `tf.data.Dataset`; `"numpy"`, `"torch"` and `"jax"` an
+            iterable, whose `info` is NumPy's.
+
+    Returns:
+        The dataset. On iteration, an item that does not fit is a `tf.errors.InvalidArgumentError`, or a ValueError.
+
+    Raises:
+        ValueError: An argument is not allowed, the specs are incomplete, the table has no signature and there is no
+            `environment_spec`, or its items cannot be cut into sequences of `sequence_length`.
+        TypeError: A client is of another kind.
+        ImportError: The framework is not installed.
+    """
+    return _made(
+        items=False,
+        client=client,
+        environment_spec=environment_spec,
+        batch_size=batch_size,
+        prefetch_size=prefetch_size,
+        sequence_length=sequence_length,
+        extra_spec=extra_spec,
+        transition_adder=transition_adder,
+        table=table,
+        convert_zero_size_to_none=convert_zero_size_to_none,
+        num_parallel_calls=num_parallel_calls,
+        using_deprecated_adder=using_deprecated_adder,
+        deterministic=deterministic,
+        framework=framework,
+    )
+
+
+def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
+    client: Any,  # noqa: ANN401, of several kinds
+    environment_spec: Any = None,  # noqa: ANN401, by its attributes
+    batch_size: int | None = None,
+    prefetch_size: int | None = None,
+    sequence_length: int | None = None,
+    extra_spec: Any = None,  # noqa: ANN401, a nest
+    transition_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    table: str = "priority_table",
+    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    num_parallel_calls: int = 1,
+    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    deterministic: bool = True,  # noqa: FBT001, FBT002, as FTW has it
+    *,
+    framework: Framework = "tensorflow",
+) -> Any:  # noqa: ANN401, a dataset
+    """Whole items of a table, which are sequences with the recurrent state of their first step alone.
+
+    Elements are `ReplaySample`s with one `info` each. Their data are `Step`s whose leaves are `[sequence_length, ...]`,
+    but for those below `core_state` of the extras: these are `[1, ...]`, as the adder of such sequences has stored
+    them. No other state is kept or sent.
+
+    Args:
+        client: This and the others as for `make_reverb_fifo_sampler_dataset`.
+        environment_spec: As there.
+        batch_size: As there.
+        prefetch_size: As there.
+        sequence_length: Steps of every item. None: any number, the same for all of a batch.
+        extra_spec: As there: of one step, also what is below `core_state`.
+        transition_adder: As there.
+        table: As there.
+        convert_zero_size_to_none: As there.
+        num_parallel_calls: As there.
+        using_deprecated_adder: As there.
+        deterministic: As there.
+        framework: As there.
+
+    Returns:
+        The dataset. On iteration, an item that does not fit is a `tf.errors.InvalidArgumentError`, or a ValueError.
+
+    Raises:
+        ValueError, TypeError, ImportError: As for `make_reverb_fifo_sampler_dataset`.
+    """
+    return _made(
+        items=True,
+        client=client,
+        environment_spec=environment_spec,
+        batch_size=batch_size,
+        prefetch_size=prefetch_size,
+        sequence_length=sequence_length,
+        extra_spec=extra_spec,
+        transition_adder=transition_adder,
+        table=table,
+        convert_zero_size_to_none=convert_zero_size_to_none,
+        num_parallel_calls=num_parallel_calls,
+        using_deprecated_adder=using_deprecated_adder,
+        deterministic=deterministic,
+        framework=framework,
+    )
+
+
+def _made(
+    *,
+    items: bool,
+    client: Any,  # noqa: ANN401, of several kinds
+    environment_spec: Any,  # noqa: ANN401, by its attributes
+    batch_size: int | None,
+    prefetch_size: int | None,
+    sequence_length: int | None,
+    extra_spec: Any,  # noqa: ANN401, a nest
+    transition_adder: bool,
+    table: str,
+    convert_zero_size_to_none: bool,
+    num_parallel_calls: int,
+    using_deprecated_adder: bool,
+    deterministic: bool,
+    framework: str,
+) -> Any:  # noqa: ANN401, a dataset
+    _check(
+        batch_size=batch_size,
+        prefetch_size=prefetch_size,
+        sequence_length=sequence_length,
+        num_parallel_calls=num_parallel_calls,
+    )
+    if framework not in _FRAMEWORKS:
+        raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {framework!r}")
+    convert = None if framework == "tensorflow" else converter(framework)
+    stores, returns = _stores(client)
+    length = None
+    if environment_spec is None:
+        if extra_spec is not None:
+            raise ValueError("`extra_spec` goes with an `environment_spec`; without one, the signature says it all")
+        wanted, length = _specs.of_signature(_info(stores[0], table), steps=not items)
+    else:
+        wanted = _specs.of_environment(
+            environment_spec,
+            extra_spec,
+            transition_adder=transition_adder,
+            using_deprecated_adder=using_deprecated_adder,
+            convert_zero_size_to_none=convert_zero_size_to_none,
+        )
+    if not items and length is not None and sequence_length is not None:
+        check_lengths(table, length, sequence_length)
+    fetching = Fetching(ahead=2 * batch_size if batch_size else _UNBATCHED_AHEAD, returns=returns)
+    if items:
+        signed = environment_spec is None  # then the nest is one of whole items already
+        nest = wanted.nest if signed else _specs.windowed(wanted, sequence_length, first_state_only=True)
+        source = Source(fetching=fetching, convert=whole(sequence_length, wanted.is_state))
+    elif sequence_length is not None:
+        nest = _specs.windowed(wanted, sequence_length, first_state_only=False)
+        source = Source(fetching=fetching, convert=cut(sequence_length), info_shape=(sequence_length,), unsigned_axes=1)
+    else:
+        nest = wanted.nest
+        source = Source(fetching=fetching, convert=timesteps)
+    plan = Plan(
+        table=table,
+        source=source,
+        nest=nest,
+        batch_size=batch_size,
+        prefetch_size=prefetch_size or 0,
+        may_differ=convert_zero_size_to_none and any(None in (spec.shape or ()) for spec in flatten(wanted.nest)),
+        num_parallel_calls=num_parallel_calls,
+        deterministic=deterministic,
+    )
+    return tensorflow_dataset(plan, stores) if convert is None else ArrayDataset(plan, stores, convert)
+
+
+def _check(
+    *, batch_size: int | None, prefetch_size: int | None, sequence_length: int | None, num_parallel_calls: int
+) -> None:
+    for name, value, low in (
+        ("batch_size", batch_size, 1),
+        ("prefetch_size", prefetch_size, 0),
+        ("sequence_length", sequence_length, 1),
+        ("num_parallel_calls", num_parallel_calls, 1),
+    ):
+        if value is None and name != "num_parallel_calls":
+            continue
+        if _arguments.integer(name, value) < low:
+            raise ValueError(f"`{name}` must be {low} or more; got {value}")
+
+
+def _stores(client: Any) -> tuple[list[AnyStore], bool]:  # noqa: ANN401, of several kinds
+    """Where the tables are, and whether to wait for servers that go away."""
+    clients = list(client) if isinstance(client, Sequence) and not isinstance(client, str) else [client]
+    if not clients:
+        raise ValueError("`client` must be a client, or a list of at least one")
+    stores: list[AnyStore] = []
+    for each in clients:
+        if isinstance(each, AnyStore):
+            stores.append(each)
+        elif isinstance(getattr(each, "server_address", None), str):  # a Client or a TFClient of Reverb's
+            stores.append(Client(each.server_address, reconnect_timeout=_RECONNECT_SECONDS))
+        else:
+            raise TypeError(
+                "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "
+                f"or a list of those; got {_arguments.describe(each)}"
+            )
+    return stores, not any(isinstance(each, AnyStore) for each in clients)
+
+
+def _info(store: AnyStore, table: str) -> TableInfo:
+    info = store.info()
+    if table not in info:
+        raise ValueError(
+            f"there is no table `{table}`; known tables: {', '.join(f'`{name}`' for name in sorted(info))}"
+        )
+    return info[table]

@@ -1,0 +1,246 @@
+"""What a structured writer is configured with: records that are used like Reverb's protobuf messages."""
+
+import copy
+import operator
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from engram.compat.reverb import _nest
+from engram.compat.reverb._message import Message
+
+__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "invalid"]
+
+_MAX_INT32 = 2**31 - 1
+
+
+class _Record(Message):
+    """A message whose parts may be written to before they are set, as `condition.mod_eq.mod = 2`; with lists."""
+
+    _lists: ClassVar[dict[str, type]] = {}
+
+    def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
+        object.__setattr__(self, "_parent", None)
+        super().__init__(**fields)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401, numbers, text and messages
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = super().__getattr__(name)
+        if name not in self._set:
+            if isinstance(found, list):
+                self._set[name] = found
+            elif isinstance(found, _Record):
+                object.__setattr__(found, "_parent", (self, name))
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401, numbers, text and messages
+        if name == "_set":
+            object.__setattr__(self, name, value)
+            return
+        default = self._fields.get(name)
+        if default is list and not isinstance(value, str | bytes | Mapping):
+            value = list(value)
+            for each in value:
+                if not isinstance(each, self._lists[name]):
+                    kind = self._lists[name].__name__
+                    raise TypeError(f"{type(self).__name__}.{name} must be a list of {kind}; got {each!r}")
+        elif type(default) is int:
+            value = self._int32(name, value)
+        elif type(default) is bool and value in (0, 1):
+            value = bool(value)
+        super().__setattr__(name, value)
+        if self._parent is not None:
+            parent, place = self._parent
+            object.__setattr__(self, "_parent", None)
+            setattr(parent, place, self)
+
+    def _int32(self, name: str, value: object) -> int:
+        try:
+            found = operator.index(value)  # type: ignore[arg-type]  # what it is for
+        except TypeError:
+            raise TypeError(f"{type(self).__name__}.{name} must be an integer; got {value!r}") from None
+        if not -_MAX_INT32 - 1 <= found <= _MAX_INT32:
+            raise ValueError(f"{type(self).__name__}.{name} must be an integer of 32 bits; got {found}")
+        return found
+
+    def CopyFrom(self, other: Any) -> None:  # noqa: ANN401, N802, protobuf's name
+        """Becomes a copy of another one of the same class."""
+        if type(other) is not type(self):
+            raise TypeError(f"a {type(self).__name__} cannot become a {type(other).__name__}")
+        fields = copy.deepcopy(other._set)  # noqa: SLF001, of the same class
+        self._set.clear()
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def ClearField(self, name: str) -> None:  # noqa: N802, protobuf's name
+        """Forgets a field."""
+        if name not in self._fields:
+            raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {', '.join(self._fields)}")
+        self._set.pop(name, None)
+
+    def _said(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._said().items() if value != []}
+
+    def __repr__(self) -> str:
+        return "".join(_lines(self, ""))
+
+
+def _lines(record: Message, indent: str) -> list[str]:
+    lines: list[str] = []
+    for name, value in record._said().items():  # noqa: SLF001, this module's
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Message):
+                lines += [f"{indent}{name} {{\n", *_lines(each, f"{indent}  "), f"{indent}}}\n"]
+            else:
+                plain = Message.__repr__(type(record)(**{name: each}))
+                lines.append(f"{indent}{plain}")
+    return lines
+
+
+class PatternNode(_Record):
+    """Which steps of a leaf a column is made of, counted from the newest: `[start:stop:step]`, or the one at `stop`."""
+
+    _fields: ClassVar[dict[str, Any]] = {"flat_source_index": 0, "start": 0, "stop": 0, "step": 0}
+    _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {f"optional_{name}": (name,) for name in ("start", "stop", "step")}
+
+    def window(self) -> tuple[int, int, int, bool]:
+        """Start, stop, step, and whether it is one step without a time axis."""
+        if not self.HasField("start"):
+            return self.stop, self.stop + 1, 1, True
+        return self.start, self.stop, self.step or 1, False
+
+
+class ModuloEq(_Record):
+    """The remainder `eq` of a division by `mod`."""
+
+    _fields: ClassVar[dict[str, Any]] = {"mod": 0, "eq": 0}
+
+
+class Condition(_Record):
+    """What must hold for a config to be applied."""
+
+    _fields: ClassVar[dict[str, Any]] = {
+        "step_index": False,
+        "steps_since_applied": False,
+        "buffer_length": False,
+        "is_end_episode": False,
+        "flat_source_index": 0,
+        "eq": 0,
+        "ge": 0,
+        "mod_eq": ModuloEq,
+        "inverse": False,
+    }
+    _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {
+        "left": ("step_index", "steps_since_applied", "buffer_length", "is_end_episode", "flat_source_index"),
+        "cmp": ("eq", "ge", "mod_eq"),
+    }
+
+
+class _ConstantPriorityFn(_Record):
+    _fields: ClassVar[dict[str, Any]] = {"value": 0.0}
+
+
+class _TDError(_Record):
+    _fields: ClassVar[dict[str, Any]] = {"max_priority_weight": 0.0, "flat_source_index": 0}
+
+
+class Priority(_Record):
+    """How the priority of an item is found: always the same, or from a column of it."""
+
+    ConstantPriorityFn = _ConstantPriorityFn
+    TDError = _TDError
+    _fields: ClassVar[dict[str, Any]] = {"constant_fn": _ConstantPriorityFn, "td_error": _TDError}
+    _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"priority_fn": ("constant_fn", "td_error")}
+
+
+class PatternStructure:
+    """How the columns of an item nest.
+
+    Attributes:
+        nest: The nest, its leaves None.
+    """
+
+    def __init__(self, nest: Any = None) -> None:  # noqa: ANN401, a nest
+        self.nest = nest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PatternStructure) and _outline(self.nest) == _outline(other.nest)
+
+    __hash__ = None  # type: ignore[assignment]  # nests have none
+
+    def __repr__(self) -> str:
+        return repr(self.nest)
+
+
+def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
+    if isinstance(nest, Mapping):
+        return ("mapping", [(key, _outline(nest[key])) for key in sorted(nest)])
+    if _nest.is_namedtuple(nest):
+        return (type(nest).__name__, nest._fields, [_outline(each) for each in nest])
+    if isinstance(nest, list | tuple):
+        return (type(nest).__name__, [_outline(each) for each in nest])
+    return None
+
+
+class Config(_Record):
+    """What items a structured writer makes: the columns in `flat`, nested as `pattern_structure`, for `table`."""
+
+    _fields: ClassVar[dict[str, Any]] = {
+        "flat": list,
+        "pattern_structure": PatternStructure,
+        "table": "",
+        "priority": Priority,
+        "conditions": list,
+    }
+    _lists: ClassVar[dict[str, type]] = {"flat": PatternNode, "conditions": Condition}
+
+
+def invalid(config: Config) -> str | None:
+    """Why a config cannot be used, or None."""
+    if not isinstance(config, Config):
+        return f"it is a {type(config).__name__}, not a Config."
+    if not config.flat:
+        return "`flat` must not be empty."
+    if not config.table:
+        return "`table` must not be empty."
+    problems = [_wrong_node(node) for node in config.flat] + [_wrong_condition(each) for each in config.conditions]
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def _wrong_node(node: PatternNode) -> str | None:  # noqa: PLR0911, one per rule
+    has_start, has_stop, has_step = (node.HasField(name) for name in ("start", "stop", "step"))
+    if node.flat_source_index < 0:
+        return f"`flat_source_index` must be >= 0 but got {node.flat_source_index}."
+    if not (has_start or has_stop):
+        return "At least one of `start` and `stop` must be specified."
+    if has_start and node.start >= 0:
+        return f"`start` must be < 0 but got {node.start}."
+    if has_stop and node.stop > 0:
+        return f"`stop` must be <= 0 but got {node.stop}."
+    if has_start and has_stop and node.stop <= node.start:
+        return f"`stop` ({node.stop}) must be > `start` ({node.start}) when both are specified."
+    if not has_start and node.stop >= 0:
+        return f"`stop` must be < 0 when `start` isn't set but got {node.stop}."
+    if has_step and node.step <= 0:
+        return f"`step` must be > 0 but got {node.step}."
+    if has_step and not has_start:
+        return "`step` must only be set when `start` is set."
+    return None
+
+
+def _wrong_condition(condition: Condition) -> str | None:  # noqa: PLR0911, one per rule
+    left, comparison = condition.WhichOneof("left"), condition.WhichOneof("cmp")
+    if left is None:
+        return "Conditions must specify a value for `left`."
+    if comparison is None:
+        return "Conditions must specify a value for `cmp`."
+    if left == "flat_source_index" and condition.flat_source_index < 0:
+        return f"flat_source_index must be >= 0 but got {condition.flat_source_index}."
+    if left == "is_end_episode" and (comparison != "eq" or condition.eq != 1 or condition.inverse):
+        return "Condition must use `eq=1` when using `is_end_episode`."
+    if comparison == "mod_eq":
+        if condition.mod_eq.mod <= 0:
+            return f"`mod_eq.mod` must be > 0 but got {condition.mod_eq.mod}."
+        if condition.mod_eq.eq < 0:
+            return f"`mod_eq.eq` must be >= 0 but got {condition.mod_eq.eq}."
+    return None

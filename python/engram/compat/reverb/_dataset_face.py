@@ -1,0 +1,215 @@
+"""What the datasets share: their arguments, checked, and the way from a server's table to elements."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import engram
+from engram.compat.reverb import _arguments, _nest, _note
+from engram.compat.reverb._elements import Convert, Elements, check_signature
+from engram.compat.reverb._lazy import tensorflow
+from engram.compat.reverb._reader import Fetching, read
+from engram.compat.reverb._tf_dataset import unpacked
+from engram.compat.reverb.client import Client
+from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
+from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
+from engram.errors import ClosedError, UnavailableError
+from engram.store import AnyStore
+
+__all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of", "tuples"]
+
+_LOG = logging.getLogger(__name__)
+
+_RECONNECT_SECONDS = 1.0
+_SILENCE_SECONDS = 30.0
+
+
+def checked_fetching(
+    max_in_flight_samples_per_worker: int,
+    num_workers_per_iterator: int,
+    max_samples_per_stream: int,
+    rate_limiter_timeout_ms: int,
+    max_samples: int = -1,
+) -> Fetching:
+    """How items are to be fetched.
+
+    Raises:
+        ValueError: One of the arguments is not allowed; the text says which.
+        TypeError: One is no integer.
+    """
+    in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
+    if in_flight < 1:
+        raise ValueError(f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer")
+    for name, value in (
+        ("num_workers_per_iterator", num_workers_per_iterator),
+        ("max_samples_per_stream", max_samples_per_stream),
+        ("max_samples", max_samples),
+    ):
+        if _arguments.integer(name, value) < 1 and value != -1:
+            raise ValueError(f"{name} ({value}) must be a positive integer or -1")
+    if _arguments.integer("rate_limiter_timeout_ms", rate_limiter_timeout_ms) < -1:
+        raise ValueError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1")
+    workers = max(1, num_workers_per_iterator)
+    return Fetching(
+        ahead=int(in_flight) * int(workers),
+        per_stream=None if max_samples_per_stream == -1 else int(max_samples_per_stream),
+        timeout=None if rate_limiter_timeout_ms == -1 else rate_limiter_timeout_ms / 1_000,
+        max_items=None if max_samples == -1 else int(max_samples),
+        returns=True,
+    )
+
+
+def signature_of(server_address: str, table: str, timeout: int | None) -> Any:  # noqa: ANN401, a nest
+    """The table's signature.
+
+    Raises:
+        ValueError: There is no such table, or it has no signature.
+        DeadlineExceededError: The server did not answer in time.
+    """
+    info = Client(server_address).server_info(timeout)
+    if table not in info:
+        found = ", ".join(sorted(info))
+        raise ValueError(f"Server at {server_address} does not contain any table named {table}. Found: {found}.")
+    signature = info[table].signature
+    if signature is None:
+        raise ValueError(f"Table {table} at {server_address} does not have a signature.")
+    return signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where elements come from, and what they are.
+
+    Attributes:
+        fetching: How items are fetched.
+        convert: Makes elements of items.
+        info_shape: Of each field of an element's info.
+        unsigned_axes: Leading axes of the data that a table's signature does not have.
+    """
+
+    fetching: Fetching
+    convert: Convert
+    info_shape: tuple[int | None, ...] = ()
+    unsigned_axes: int = 0
+
+
+def begin(
+    dataset: Any,  # noqa: ANN401, TensorFlow's
+    source: Source,
+    *,
+    server_address: Any,  # noqa: ANN401, text or a tensor
+    table: Any,  # noqa: ANN401, text or a tensor
+    dtypes: Any,  # noqa: ANN401, a nest
+    shapes: Any,  # noqa: ANN401, a nest
+) -> None:
+    """Makes `dataset` one of `ReplaySample`s from a server.
+
+    Args:
+        dataset: A `tf.data.Dataset` that is being made.
+        source: What its elements are.
+        server_address: Text, or a string tensor.
+        table: Text, or a string tensor.
+        dtypes: A nest of dtypes.
+        shapes: The same nest, of shapes.
+
+    Raises:
+        ValueError: The two nests differ.
+    """
+    tf = tensorflow(f"reverb.{type(dataset).__name__}")
+    tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
+    spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
+
+    def open_store(address: str, _table: str) -> AnyStore:
+        return engram.Client(address, reconnect_timeout=_RECONNECT_SECONDS)
+
+    args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
+    from_table(dataset, source, open_store, args, spec)
+
+
+def from_table(
+    dataset: Any,  # noqa: ANN401, TensorFlow's
+    source: Source,
+    open_store: Callable[..., AnyStore],
+    args: list[Any],
+    spec: Any,  # noqa: ANN401, a nest
+    *,
+    owned: bool = True,
+) -> None:
+    """As `begin`.
+
+    Args:
+        dataset: A `tf.data.Dataset` that is being made.
+        source: What its elements are.
+        open_store: Given the texts in `args`, says where the table is.
+        args: String tensors; the last is the table's name.
+        spec: A nest of `tf.TensorSpec`.
+        owned: The store is closed when an iteration ends.
+    """
+    tf = tensorflow("a dataset")
+    data = tuples(spec)
+    info = SampleInfo(*[tf.TensorSpec(source.info_shape, dtype) for dtype in SampleInfo.tf_dtypes()])
+    element = ReplaySample(info, data)
+    wanted = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
+
+    def found(*values: bytes) -> Iterator[Elements | None]:
+        texts = [value.decode() for value in values]
+        store = open_store(*texts)
+        try:
+            yield from read_table(store, texts[-1], source, wanted)
+        finally:
+            if owned:
+                store.close()
+
+    variant, kept = unpacked(found, args, tf.nest.flatten(element))
+    dataset._element_spec = element  # noqa: SLF001, as it is being made
+    dataset._kept = kept  # noqa: SLF001, as it is being made
+    tf.data.Dataset.__init__(dataset, variant)
+
+
+def read_table(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
+    """Yields elements of a table, several at once, and None now and then while there are none."""
+    for signature in _signature(store, table, returns=source.fetching.returns):
+        if signature is None:
+            yield None
+        elif signature is not _NONE:
+            check_signature(table, wanted, signature, source.unsigned_axes)
+    yield from read(store, table, source.fetching, partial(source.convert, table, wanted))
+
+
+_NONE = object()
+
+
+def _signature(store: AnyStore, table: str, *, returns: bool) -> Iterator[Any]:
+    """Yields what a note of the table says of its items; before, None while the server is silent."""
+    began = time.monotonic()
+    warned = False
+    while True:
+        try:
+            info = store.info().get(table)
+        except (UnavailableError, ClosedError):
+            if not returns:
+                raise
+            if not warned and time.monotonic() - began > _SILENCE_SECONDS:
+                _LOG.warning("no answer for %g s from the server of table `%s`; still waiting", _SILENCE_SECONDS, table)
+                warned = True
+            yield None
+            continue
+        signature = None if info is None else _note.decode(info.note).signature
+        yield _NONE if signature is None else signature
+        return
+
+
+def tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
+    """The nest with tuples for lists, as elements of TensorFlow's datasets have them."""
+    if isinstance(nest, list):
+        return tuple(tuples(each) for each in nest)
+    if isinstance(nest, tuple) and not hasattr(nest, "_fields"):
+        return tuple(tuples(each) for each in nest)
+    if _nest.is_namedtuple(nest):
+        return type(nest)(*[tuples(each) for each in nest])
+    if isinstance(nest, dict):
+        return type(nest)((key, tuples(value)) for key, value in nest.items())
+    return nest

@@ -1,0 +1,104 @@
+"""Flattening nests that look like one before: the way there is worked out once."""
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from engram.compat.reverb import _nest
+
+__all__ = ["Flatten", "flattener", "is_leaf"]
+
+Flatten: TypeAlias = Callable[[Any, list[Any]], bool]
+"""Adds the leaves of a nest to a list; False when it looks unlike the nest it was made for."""
+
+
+def is_leaf(value: object) -> bool:
+    """True for all that `_nest.flatten` does not look into."""
+    return not (isinstance(value, list | tuple | Mapping) or hasattr(type(value), "__attrs_attrs__"))
+
+
+def flattener(nest: Any) -> Flatten:  # noqa: ANN401, any nest
+    """Flattens nests of the same containers, with the same keys, in the order of `_nest.flatten`.
+
+    What stands where that nest had a leaf is taken for one, whatever it is.
+    """
+    kind = type(nest)
+    if kind is dict:
+        return _of_dict(nest)
+    if isinstance(nest, list | tuple):
+        return _of_sequence(kind, nest)
+    if is_leaf(nest):
+        return _of_leaf
+    return _of_other(kind, nest)
+
+
+def _of_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any leaf
+    leaves.append(value)
+    return True
+
+
+def _of_dict(nest: dict[Any, Any]) -> Flatten:
+    keys, count = sorted(nest), len(nest)
+    children = [(key, flattener(nest[key])) for key in keys]
+    if count > 1 and all(child is _of_leaf for _, child in children):
+        pick = itemgetter(*keys)
+
+        def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+            if type(value) is not dict or len(value) != count:
+                return False
+            try:
+                leaves += pick(value)
+            except KeyError:
+                return False
+            return True
+
+        return flat
+
+    def deep(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+        if type(value) is not dict or len(value) != count:
+            return False
+        try:
+            for key, child in children:
+                if not child(value[key], leaves):
+                    return False
+        except KeyError:
+            return False
+        return True
+
+    return deep
+
+
+def _of_sequence(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, a list or a tuple
+    children, count = [flattener(child) for child in nest], len(nest)
+    if all(child is _of_leaf for child in children):
+
+        def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+            if type(value) is not kind or len(value) != count:
+                return False
+            leaves += value
+            return True
+
+        return flat
+
+    def deep(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+        if type(value) is not kind or len(value) != count:
+            return False
+        return all(child(each, leaves) for child, each in zip(children, value, strict=True))
+
+    return deep
+
+
+def _of_other(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or of an attrs class
+    keys = sorted(nest) if isinstance(nest, Mapping) else None
+    paths = [path for path, _ in _nest.flatten_with_path(nest)]
+
+    def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+        if type(value) is not kind or (keys is not None and sorted(value) != keys):
+            return False
+        found = _nest.flatten_with_path(value)
+        if [path for path, _ in found] != paths:
+            return False
+        leaves += [leaf for _, leaf in found]
+        return True
+
+    return flat

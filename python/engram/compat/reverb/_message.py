@@ -1,0 +1,128 @@
+"""Messages: plain objects that are asked what protobuf's are asked, without protobuf."""
+
+from typing import Any, ClassVar, Self
+
+__all__ = ["Message"]
+
+
+class Message:
+    """A record whose fields have defaults; what was set is known.
+
+    A subclass names its fields in `_fields`, each with its default or, for a message, its class; and in `_oneofs`
+    groups of fields of which one at most is set.
+    """
+
+    _fields: ClassVar[dict[str, Any]] = {}
+    _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
+        """Makes a message of the fields that are given; those that are None are not."""
+        self._set: dict[str, Any] = {}
+        for name, value in fields.items():
+            if name not in self._fields:
+                raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {_listed(self._fields)}")
+            if value is not None:
+                setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401, numbers, text and messages
+        if name.startswith("__") or name not in self._fields:
+            raise AttributeError(f"{type(self).__name__} has no field `{name}`; it has {_listed(self._fields)}")
+        found = self._set.get(name)
+        if found is not None:
+            return found
+        default = self._fields[name]
+        return default() if isinstance(default, type) else default
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401, numbers, text and messages
+        if name == "_set":
+            super().__setattr__(name, value)
+            return
+        if name not in self._fields:
+            raise AttributeError(f"{type(self).__name__} has no field `{name}`; it has {_listed(self._fields)}")
+        for group in self._oneofs.values():
+            if name in group:
+                for other in group:
+                    self._set.pop(other, None)
+        default = self._fields[name]
+        kind = default if isinstance(default, type) else type(default)
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind):
+            raise TypeError(f"{type(self).__name__}.{name} must be of type {kind.__name__}; got {value!r}")
+        self._set[name] = value
+
+    def HasField(self, name: str) -> bool:  # noqa: N802, protobuf's name
+        """True if a message, or a field that excludes others, is set.
+
+        Raises:
+            ValueError: There is no such field, or it is a plain number or text, of which that is not known.
+        """
+        if name not in self._fields:
+            if name in self._oneofs:
+                return self.WhichOneof(name) is not None
+            raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {_listed(self._fields)}")
+        if not isinstance(self._fields[name], type) and not any(name in group for group in self._oneofs.values()):
+            raise ValueError(f"Field {type(self).__name__}.{name} does not have presence.")
+        return name in self._set
+
+    def WhichOneof(self, group: str) -> str | None:  # noqa: N802, protobuf's name
+        """Which field of a group is set, or None.
+
+        Raises:
+            ValueError: There is no such group.
+        """
+        if group not in self._oneofs:
+            raise ValueError(f"{type(self).__name__} has no group `{group}`; it has {_listed(self._oneofs)}")
+        return next((name for name in self._oneofs[group] if name in self._set), None)
+
+    def _said(self) -> dict[str, Any]:
+        """What its text says: all that is set and no default."""
+        shown = {}
+        for name, default in self._fields.items():
+            value = self._set.get(name)
+            chosen = any(name in group for group in self._oneofs.values())
+            if value is not None and (isinstance(default, type) or chosen or value != default):
+                shown[name] = value
+        return shown
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._said() == other._said()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __copy__(self) -> Self:
+        return type(self)(**self._set)
+
+    def __repr__(self) -> str:
+        return "".join(_lines(self, ""))
+
+    def __reduce__(self) -> Any:  # noqa: ANN401, what pickle wants
+        return (_made, (type(self), self._set))
+
+
+def _made(kind: type[Message], fields: dict[str, Any]) -> Message:
+    return kind(**fields)
+
+
+def _lines(message: Message, indent: str) -> list[str]:
+    lines = []
+    for name, value in message._said().items():  # noqa: SLF001, this module's
+        if isinstance(value, Message):
+            lines += [f"{indent}{name} {{\n", *_lines(value, f"{indent}  "), f"{indent}}}\n"]
+        else:
+            lines.append(f"{indent}{name}: {_text(value)}\n")
+    return lines
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004, beyond, digits are noise
+        return str(int(value))
+    return repr(value)
+
+
+def _listed(names: Any) -> str:  # noqa: ANN401, a mapping
+    return ", ".join(names) or "none"

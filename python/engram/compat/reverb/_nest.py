@@ -1,0 +1,169 @@
+"""Nests: flattened and rebuilt in dm-tree's order, and their leaves as arrays."""
+
+import collections
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["as_array", "flatten", "flatten_with_path", "is_namedtuple", "map_structure", "unflatten_as"]
+
+_SIMPLE = frozenset("?bhilqBHILQefdFD")  # kinds that need neither a check nor a change
+
+
+def is_namedtuple(value: object) -> bool:
+    """True for an instance of a namedtuple class."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def flatten(nest: Any) -> list[Any]:  # noqa: ANN401, any nest
+    """The leaves: of mappings by sorted key, of all else in order. None is a leaf."""
+    leaves: list[Any] = []
+    _collect(nest, leaves)
+    return leaves
+
+
+def _collect(nest: Any, leaves: list[Any]) -> None:  # noqa: ANN401, any nest
+    if isinstance(nest, Mapping):
+        for key in sorted(nest):
+            _collect(nest[key], leaves)
+    elif isinstance(nest, list | tuple):
+        for each in nest:
+            _collect(each, leaves)
+    elif _is_attrs(nest):
+        for name in _attrs(nest):
+            _collect(getattr(nest, name), leaves)
+    else:
+        leaves.append(nest)
+
+
+def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
+    """The leaves, each with its path: keys of mappings, fields of namedtuples, positions in lists and tuples."""
+    return list(_walk((), nest))
+
+
+def _walk(path: tuple[Any, ...], nest: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
+    children = _children(nest)
+    if children is None:
+        yield path, nest
+        return
+    for key, child in children:
+        yield from _walk((*path, key), child)
+
+
+def _children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any nest
+    if isinstance(nest, Mapping):
+        return [(key, nest[key]) for key in sorted(nest)]
+    if is_namedtuple(nest):
+        return list(zip(nest._fields, nest, strict=True))
+    if isinstance(nest, list | tuple):
+        return list(enumerate(nest))
+    if _is_attrs(nest):
+        return [(name, getattr(nest, name)) for name in _attrs(nest)]
+    return None
+
+
+def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any nest
+    """A nest like `structure` with these leaves.
+
+    Raises:
+        ValueError: There are more or fewer leaves than places for them.
+    """
+    places = len(flatten(structure))
+    if places != len(leaves):
+        raise ValueError(f"a nest with {places} leaves cannot be made of {len(leaves)}")
+    return _build(structure, iter(leaves))
+
+
+def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any nest
+    if isinstance(structure, Mapping):
+        made = {key: _build(structure[key], leaves) for key in sorted(structure)}
+        ordered = [(key, made[key]) for key in structure]
+        if isinstance(structure, collections.defaultdict):
+            return type(structure)(structure.default_factory, ordered)
+        return type(structure)(ordered)  # type: ignore[call-arg]  # as every mapping that is made of pairs
+    if is_namedtuple(structure):
+        return type(structure)(*[_build(each, leaves) for each in structure])
+    if isinstance(structure, list | tuple):
+        return type(structure)([_build(each, leaves) for each in structure])
+    if _is_attrs(structure):
+        return type(structure)(*[_build(getattr(structure, name), leaves) for name in _attrs(structure)])
+    return next(leaves)
+
+
+def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
+    """A nest like the first, of what `function` makes of the leaves at the same place in each.
+
+    Raises:
+        ValueError: The nests differ in their number of leaves.
+    """
+    columns = [flatten(nest) for nest in nests]
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError(f"the nests differ: they have {', '.join(str(len(column)) for column in columns)} leaves")
+    return unflatten_as(nests[0], [function(*leaves) for leaves in zip(*columns, strict=True)])
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy understands
+    """A leaf as an array, as `numpy.asarray` makes it; text as an object array of bytes.
+
+    Python's numbers are int64 and float64; integers from 2**63 on uint64. Arrays of the other byte order
+    are made ours. TensorFlow's tensors are arrays.
+
+    Raises:
+        TypeError: It is None, a date, or an object that is no text.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        array: npt.NDArray[Any] = np.asarray(value)
+    elif isinstance(value, str | bytes):
+        return _text(np.array(value, dtype=object), value)  # NumPy's own bytes lose zeros at their end
+    elif value is None:
+        raise TypeError("cannot convert None to a tensor; a value must be an array, a number or text")
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise TypeError(f"cannot convert {_describe(value)} to a tensor: {error}") from error
+    kind = array.dtype
+    if kind.char in _SIMPLE:
+        return array if kind.isnative else array.astype(kind.newbyteorder("="))
+    if kind.kind in "OUS":
+        return _text(array.astype(object), value)
+    if kind.kind == "V" and kind.names is None and kind.num >= _FIRST_OF_OTHERS:
+        return array  # bfloat16 and the like
+    raise TypeError(f"cannot convert {_describe(value)} to a tensor: the dtype {kind} is not supported")
+
+
+_FIRST_OF_OTHERS = 256
+"""Numbers of dtypes that other packages have registered with NumPy begin here."""
+
+
+def _text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
+    made = np.empty(array.shape, dtype=object)
+    into = made.reshape(-1)
+    for at, each in enumerate(array.reshape(-1).tolist()):
+        if isinstance(each, str):
+            into[at] = each.encode()
+        elif isinstance(each, bytes):
+            into[at] = each
+        else:
+            raise TypeError(
+                f"cannot convert {_describe(value)} to a tensor: it holds an object of type {type(each).__name__}"
+            )
+    return made
+
+
+def _describe(value: object) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '...'} ({type(value).__name__})"
+
+
+_LONGEST = 80
+
+
+def _is_attrs(value: object) -> bool:
+    return hasattr(type(value), "__attrs_attrs__")
+
+
+def _attrs(value: Any) -> list[str]:  # noqa: ANN401, an instance of an attrs class
+    return [attribute.name for attribute in type(value).__attrs_attrs__]

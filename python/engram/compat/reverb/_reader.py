@@ -1,0 +1,174 @@
+"""Items of one table in blocks of many: how far ahead they are fetched, how long one waits, and what goes back."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy.typing as npt
+
+from engram import Dataset, _engram
+from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
+from engram.store import AnyStore
+
+__all__ = ["Block", "Fetching", "MismatchError", "read"]
+
+_LOG = logging.getLogger(__name__)
+
+Array = npt.NDArray[Any]
+R = TypeVar("R")
+
+
+class MismatchError(ValueError):
+    """Items are not what was asked for."""
+
+
+class Block(NamedTuple):
+    """Items side by side, in the order in which they were drawn.
+
+    Attributes:
+        info: Five arrays `[B]`, as the fields of `SampleInfo`.
+        columns: Arrays `[B, T, ...]`; `[B, ...]` where squeezed; `[sum of T, ...]` where ragged.
+        splits: For a ragged column i64 `[B + 1]`: item `i` has its rows from `splits[i]` to `splits[i + 1]`. Else None.
+        squeezed: Of each column: whether it has no time axis.
+    """
+
+    info: tuple[Array, ...]
+    columns: list[Array]
+    splits: list[Array | None]
+    squeezed: list[bool]
+
+    @classmethod
+    def of(cls, batch: _engram.Batch) -> "Block":
+        """The items of a batch."""
+        info = (batch.key(), batch.probability(), batch.table_size(), batch.priority(), batch.times_sampled())
+        columns = _engram.flatten(batch.data)[0]
+        splits = [None] * len(columns) if batch.row_splits is None else _engram.flatten(batch.row_splits)[0]
+        return cls(info, columns, splits, batch.squeezed)
+
+    @property
+    def count(self) -> int:
+        """B, of items."""
+        return len(self.info[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """How items are fetched.
+
+    Attributes:
+        ahead: Items that may have been drawn and not be used yet.
+        per_stream: Items after which a new stream is opened; None: never.
+        timeout: Seconds to wait in vain before it ends; None: for ever.
+        max_items: Ends after so many; None: never.
+        returns: Wait for a server that went away, for ever.
+    """
+
+    ahead: int
+    per_stream: int | None = None
+    timeout: float | None = None
+    max_items: int | None = None
+    returns: bool = False
+
+
+_GLANCE = 0.2
+"""Seconds after which a waiting reader says so: whoever wants to stop it can do so then."""
+
+
+def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R]) -> Iterator[R | None]:
+    """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
+
+    Once it is closed, what was fetched and not yielded goes back: counters are undone, and items of a queue regain
+    their place. So do items that `make` refuses.
+
+    Raises:
+        MismatchError: `make` refuses an item; all before it were yielded.
+        UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As of `engram.Dataset`.
+    """
+    reader = _Reader(store, table, fetching, make)
+    while not reader.is_done:
+        try:
+            yield from reader.stream()
+        except (SignatureError, MismatchError):
+            # Items that do not go side by side, or one that does not fit: they went back.
+            if reader.one_by_one:
+                raise
+            reader.one_by_one = True
+        except (UnavailableError, ClosedError) as error:
+            if not fetching.returns:
+                raise
+            reader.rest(error)
+            yield None
+
+
+class _Reader:
+    """Opens one stream after the other."""
+
+    def __init__(self, store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], Any]) -> None:
+        self._store = store
+        self._table = table
+        self._fetching = fetching
+        self._make = make
+        self._left = fetching.max_items
+        self._count = 0
+        self._times_lost = 0
+        self.is_done = False
+        self.one_by_one = False
+
+    def stream(self) -> Iterator[Any]:
+        """Yields what one stream gives."""
+        ahead = self._fetching.ahead
+        bound = min((each for each in (self._left, self._fetching.per_stream) if each is not None), default=None)
+        dataset = Dataset(
+            self._store,
+            self._table,
+            1 if self.one_by_one else max(1, ahead // 2),  # one half is in use while the other is being fetched
+            at_least=1,
+            prefetch=max(1, ahead - 1) if self.one_by_one else 1,
+            max_items=bound,
+            timeout=self._fetching.timeout,
+        )
+        total = 0
+        with closing(dataset._read(self._made, _GLANCE)) as stream:  # noqa: SLF001, every dataset's half
+            for each in stream:
+                self._times_lost = 0
+                if each is not None:
+                    total += self._count
+                    if self._left is not None:
+                        self._left -= self._count
+                yield each
+        if total != bound:  # waited in vain
+            yield from self._last()
+        self.is_done = self.is_done or self._left == 0
+
+    def _last(self) -> Iterator[Any]:
+        """Asks for one item without waiting: on a stream it may be late only because it is far away."""
+        try:
+            batch = self._store.sample(self._table, 1, timeout=0)
+        except DeadlineExceededError:
+            self.is_done = True
+            return
+        self.one_by_one = True  # what does not fit is told, not asked for again
+        made = self._made(batch._native)  # noqa: SLF001, a batch's other half
+        self.one_by_one = False
+        if self._left is not None:
+            self._left -= 1
+        yield made
+
+    def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
+        block = Block.of(native)
+        self._count = block.count
+        return self._make(block)
+
+    def rest(self, error: Exception) -> None:
+        """Waits a while: the server is away."""
+        if self._times_lost == 0:
+            _LOG.warning("sampling from `%s` waits for its server: %s", self._table, error)
+        time.sleep(min(1.0, 0.01 * 2**self._times_lost))
+        self._times_lost += self._times_lost < _LONGEST_REST
+
+
+_LONGEST_REST = 7
+"""Doublings of a rest of 10 ms, up to a second."""

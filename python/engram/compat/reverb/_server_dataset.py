@@ -1,0 +1,111 @@
+"""What `TimestepDataset` and `TrajectoryDataset` share: all but what their elements are."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from engram.compat.reverb import _dataset_face as face
+from engram.compat.reverb import _nest
+from engram.compat.reverb._elements import Elements
+from engram.compat.reverb._reader import Block
+from engram.compat.reverb.tensor_spec import TensorSpec
+
+__all__ = ["ServerDataset"]
+
+
+class ServerDataset:
+    """The body of a dataset of one table of a server."""
+
+    _element_spec: Any
+
+    @staticmethod
+    def _convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+        """Makes elements of items."""
+        raise NotImplementedError
+
+    def __init__(  # noqa: PLR0917, as Reverb has it
+        self,
+        server_address: Any,  # noqa: ANN401, text or a tensor
+        table: Any,  # noqa: ANN401, text or a tensor
+        dtypes: Any,  # noqa: ANN401, a nest
+        shapes: Any,  # noqa: ANN401, a nest
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        max_samples: int = -1,
+    ) -> None:
+        """Describes the elements; nothing is fetched before iteration begins.
+
+        Args:
+            server_address: `host:port`, text or a string tensor.
+            table: Its name, text or a string tensor.
+            dtypes: A nest of the data's dtypes.
+            shapes: The same nest, of shapes; None where any size will do.
+            max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker.
+            num_workers_per_iterator: -1: one.
+            max_samples_per_stream: Items after which a new stream to the server is opened; -1: never.
+            rate_limiter_timeout_ms: Ends after having waited so long for the rate limiter; -1: never.
+            max_samples: Ends after so many items; -1: never.
+
+        Raises:
+            ValueError: The nests differ, or an argument is not allowed; the text says which.
+            ImportError: TensorFlow is not installed.
+        """
+        fetching = face.checked_fetching(
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            rate_limiter_timeout_ms,
+            max_samples,
+        )
+        source = face.Source(fetching=fetching, convert=self._convert)
+        face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
+
+    @classmethod
+    def from_table_signature(  # noqa: PLR0917, as Reverb has it
+        cls,
+        server_address: str,
+        table: str,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        get_signature_timeout_secs: int | None = None,
+        max_samples: int = -1,
+    ) -> Self:
+        """A dataset of what the table's signature says.
+
+        Args:
+            server_address: `host:port`.
+            table: Its name.
+            max_in_flight_samples_per_worker: This and the others as for the class.
+            num_workers_per_iterator: As for the class.
+            max_samples_per_stream: As for the class.
+            rate_limiter_timeout_ms: As for the class.
+            get_signature_timeout_secs: Whole seconds to wait for the server; None: for ever.
+            max_samples: As for the class.
+
+        Raises:
+            ValueError: The table is not there, has no signature, or an argument is not allowed.
+            DeadlineExceededError: The server did not answer in time.
+        """
+        signature = face.signature_of(server_address, table, get_signature_timeout_secs)
+        return cls(
+            server_address,
+            table,
+            _nest.map_structure(lambda spec: spec.dtype, signature),
+            _nest.map_structure(lambda spec: spec.shape, signature),
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            rate_limiter_timeout_ms,
+            max_samples,
+        )
+
+    @property
+    def element_spec(self) -> Any:  # noqa: ANN401, a nest
+        """A `ReplaySample` of `tf.TensorSpec`."""
+        return self._element_spec
+
+    def _inputs(self) -> list[Any]:
+        return []

@@ -1,0 +1,1 @@
+"""Where Reverb keeps what depends on the platform."""

@@ -1,0 +1,136 @@
+"""The dataset of Reverb before 0.8: steps, or sequences of one length."""
+
+from typing import Any, Self
+
+from engram.compat.reverb import _dataset_face as face
+from engram.compat.reverb import _nest
+from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
+from engram.compat.reverb._lazy import LazyDataset, tensorflow
+
+__all__ = ["ReplayDataset"]
+
+
+class ReplayDataset(metaclass=LazyDataset):
+    """A `tf.data.Dataset` as code for Reverb 0.1 to 0.7 knows it; `TimestepDataset` and `TrajectoryDataset` replace it.
+
+    Its info has the field `times_sampled`, too, which Reverb's had from 0.8 on.
+    """
+
+    _element_spec: Any
+
+    def __init__(  # noqa: PLR0917, as Reverb has it
+        self,
+        server_address: Any,  # noqa: ANN401, text or a tensor
+        table: Any,  # noqa: ANN401, text or a tensor
+        dtypes: Any,  # noqa: ANN401, a nest
+        shapes: Any,  # noqa: ANN401, a nest
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        sequence_length: int | None = None,
+        emit_timesteps: bool = True,  # noqa: FBT001, FBT002, as Reverb has it
+        rate_limiter_timeout_ms: int = -1,
+        flexible_batch_size: int = -1,
+    ) -> None:
+        """Describes the elements; nothing is fetched before iteration begins.
+
+        Args:
+            server_address: This and the next six as for `TimestepDataset`.
+            table: As there.
+            dtypes: As there.
+            shapes: As there; without `emit_timesteps` each begins with `sequence_length`.
+            max_in_flight_samples_per_worker: As there.
+            num_workers_per_iterator: As there.
+            max_samples_per_stream: As there.
+            sequence_length: Steps that every item must have; None: any number.
+            emit_timesteps: Elements are steps; otherwise whole sequences, whose info is repeated for each step.
+            rate_limiter_timeout_ms: As there.
+            flexible_batch_size: Is looked at and not used: a request is answered as soon as there is an item.
+
+        Raises:
+            ValueError: The nests differ, or an argument is not allowed; the text says which.
+            ImportError: TensorFlow is not installed.
+        """
+        fetching = face.checked_fetching(
+            max_in_flight_samples_per_worker, num_workers_per_iterator, max_samples_per_stream, rate_limiter_timeout_ms
+        )
+        if sequence_length is not None and sequence_length < 1:
+            raise ValueError(f"sequence_length ({sequence_length}) must be None or a positive integer")
+        if flexible_batch_size < 1 and flexible_batch_size != -1:
+            raise ValueError(f"flexible_batch_size ({flexible_batch_size}) must be a positive integer or -1")
+        if emit_timesteps:
+            convert = timesteps if sequence_length is None else timesteps_of(sequence_length)
+            source = face.Source(fetching=fetching, convert=convert)
+        else:
+            _check_shapes(shapes, sequence_length)
+            convert = sequences(sequence_length)
+            source = face.Source(fetching=fetching, convert=convert, info_shape=(sequence_length,), unsigned_axes=1)
+        face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
+
+    @classmethod
+    def from_table_signature(  # noqa: PLR0917, as Reverb has it
+        cls,
+        server_address: str,
+        table: str,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        sequence_length: int | None = None,
+        emit_timesteps: bool = True,  # noqa: FBT001, FBT002, as Reverb has it
+        rate_limiter_timeout_ms: int = -1,
+        get_signature_timeout_secs: int | None = None,
+        flexible_batch_size: int = -1,
+    ) -> Self:
+        """A dataset of what the table's signature says of a step.
+
+        Args:
+            server_address: `host:port`.
+            table: Its name.
+            max_in_flight_samples_per_worker: This and the others as for the class.
+            num_workers_per_iterator: As for the class.
+            max_samples_per_stream: As for the class.
+            sequence_length: As for the class.
+            emit_timesteps: As for the class.
+            rate_limiter_timeout_ms: As for the class.
+            get_signature_timeout_secs: Whole seconds to wait for the server; None: for ever.
+            flexible_batch_size: As for the class.
+
+        Raises:
+            ValueError: The table is not there, has no signature, or an argument is not allowed.
+            DeadlineExceededError: The server did not answer in time.
+        """
+        tf = tensorflow("reverb.ReplayDataset")
+        signature = face.signature_of(server_address, table, get_signature_timeout_secs)
+        time = tf.TensorShape([] if emit_timesteps else [sequence_length])
+        return cls(
+            server_address,
+            table,
+            _nest.map_structure(lambda spec: spec.dtype, signature),
+            _nest.map_structure(lambda spec: time.concatenate(spec.shape), signature),
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            sequence_length,
+            emit_timesteps,
+            rate_limiter_timeout_ms,
+            flexible_batch_size,
+        )
+
+    @property
+    def element_spec(self) -> Any:  # noqa: ANN401, a nest
+        """A `ReplaySample` of `tf.TensorSpec`."""
+        return self._element_spec
+
+    def _inputs(self) -> list[Any]:
+        return []
+
+
+def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: ANN401, a nest
+    tf = tensorflow("reverb.ReplayDataset")
+    for shape in tf.nest.flatten(shapes):
+        found = tf.TensorShape(shape)
+        if found.rank is None or found.rank == 0 or found[0] != sequence_length:
+            raise ValueError(
+                f"every shape must begin with sequence_length ({sequence_length}) where emit_timesteps is False; "
+                f"got {found}"
+            )

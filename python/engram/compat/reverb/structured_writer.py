@@ -1,0 +1,373 @@
+"""The structured writer: it only takes steps; patterns declared beforehand make the items."""
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.compat.reverb import _arguments, _nest, _sending
+from engram.compat.reverb._configs import Condition as ConditionProto
+from engram.compat.reverb._configs import Config, ModuloEq, PatternNode, PatternStructure, Priority, invalid
+from engram.compat.reverb._errors import translated
+from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
+from engram.compat.reverb._inference import infer_signature, unpack_pattern
+from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
+from engram.compat.reverb._steps import Column, checked, chunk_length
+from engram.compat.reverb._structured import Maker, maker
+from engram.errors import EngramError
+
+if TYPE_CHECKING:
+    from engram.compat.reverb.client import Client
+
+__all__ = [
+    "Condition",
+    "ConditionProto",
+    "Config",
+    "Pattern",
+    "PatternTransform",
+    "ReferenceStep",
+    "StructuredWriter",
+    "constant_priority_fn",
+    "create_config",
+    "create_reference_step",
+    "infer_signature",
+    "pattern_from_transform",
+    "td_error",
+    "unpack_pattern",
+]
+
+
+Pattern: TypeAlias = Any
+"""A nest of `PatternNode`s."""
+
+ReferenceStep: TypeAlias = Any
+"""A nest like a step, to make patterns of."""
+
+PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
+
+
+class StructuredWriter:
+    """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread."""
+
+    def __init__(self, client: "Client", configs: Sequence[Config]) -> None:
+        self._maker: Maker | None = None  # from the first append on
+        for number, config in enumerate(configs):
+            problem = invalid(config)
+            if problem is None and config.priority.WhichOneof("priority_fn") is None:
+                problem = "`priority` must say how priorities are found."
+            if problem is not None:
+                raise ValueError(f"Invalid configuration at position {number}: {problem}")
+        self._configs = copy.deepcopy(list(configs))
+        self._sources = sources(self._configs)
+        self._count: int | None = None  # leaves of a step
+        self._columns: list[Column] = []
+        self._flatten: Flatten | None = None
+        self._open = False
+        self._given: set[int] = set()  # columns that have a value in the open step
+        self._early = _sending.SENT_AT_ONCE
+        self._store = client._store  # noqa: SLF001, its other half
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # half made, or at the end of the process
+            if self._maker is not None:
+                _sending.let_go(self._maker.native, "StructuredWriter")
+
+    def _begin(self, *, whole: bool) -> Maker:
+        with translated():
+            length = chunk_length(self._columns, look_back(self._configs))
+            self._maker = maker(self._store, self._configs, whole=whole, chunk_length=length)
+        return self._maker
+
+    @property
+    def step_is_open(self) -> bool:
+        """The last append was a partial one."""
+        return self._open
+
+    def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
+        """Adds a step, or a part of one, and makes the items that are due.
+
+        Args:
+            data: A nest of arrays, numbers and text, of as many leaves as those before. None: no value at this step;
+                items that would need one are not made. Leaves that no config reads are not looked at.
+            partial_step: The step goes on with the next append, which must set other leaves.
+
+        Raises:
+            ValueError: It has more or fewer leaves, one has another dtype or shape than before, or a config reads a
+                leaf that steps do not have: nothing of it is kept. Or the priority of an item cannot be found: the
+                step is kept.
+            TypeError: A leaf is nothing that a column can hold. Nothing of it is kept.
+            RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept.
+        """
+        row, firsts = self._row(self._leaves(data))
+        if self._open:
+            for number, value in enumerate(row):
+                if value is not None and number in self._given:
+                    raise RuntimeError(set_twice(self._sources[number]))
+        for column, array in firsts:
+            column.become(array)
+        making = self._maker
+        if making is None:
+            making = self._begin(whole=not partial_step and all(value is not None for value in row))
+        steps = making.native.episode_steps
+        try:
+            making.append(row, partial=partial_step)
+        except EngramError:
+            if making.native.episode_steps != steps:
+                self._keep(row, partial=partial_step)
+            else:
+                for column, _ in firsts:
+                    column.forget()
+            with translated():
+                raise
+        except ValueError:
+            self._keep(row, partial=partial_step)
+            raise
+        self._keep(row, partial=partial_step)
+        self._send(making.native)
+
+    def _leaves(self, data: Any) -> list[Any]:  # noqa: ANN401, a nest
+        leaves: list[Any] = []
+        if self._flatten is not None and self._flatten(data, leaves):
+            for leaf in leaves:
+                if type(leaf) is not np.ndarray and not is_leaf(leaf):
+                    break
+            else:
+                return leaves
+        found = _nest.flatten_with_path(data)
+        leaves = [leaf for _, leaf in found]
+        if self._count is None:
+            check_sources(self._configs, len(leaves))
+            self._count = len(leaves)
+            labels = [f"{number} (path={path})" for number, (path, _) in enumerate(found)]
+            self._columns = [Column(found[number][0], labels[number]) for number in self._sources]
+        if len(leaves) != self._count:
+            raise ValueError(f"Flattened data has an unexpected length, got {len(leaves)} but wanted {self._count}.")
+        self._flatten = flattener(data)
+        return leaves
+
+    def _row(self, leaves: list[Any]) -> tuple[list[Any], list[tuple[Column, npt.NDArray[Any]]]]:
+        """The leaves that are read, such as are stored; and those that are the first of their columns."""
+        row, firsts = [], []
+        for number, column in zip(self._sources, self._columns, strict=True):
+            value = leaves[number]
+            kind = type(value)
+            known = kind in column.scalars or value is None
+            if kind is np.ndarray:
+                known = value.dtype == column.exact and value.shape == column.shape
+            if not known:
+                value = _nest.as_array(value)
+                if column.dtype is None:
+                    firsts.append((column, value))
+                else:
+                    checked(value, column)
+            row.append(value)
+        return row, firsts
+
+    def _keep(self, row: Sequence[Any], *, partial: bool) -> None:
+        """The step, or the part of one, is taken."""
+        self._open = partial
+        if partial:
+            self._given |= {number for number, value in enumerate(row) if value is not None}
+        else:
+            self._given.clear()
+
+    def _send(self, native: Any) -> None:  # noqa: ANN401, the engine's writer
+        """Sends what need not wait for more steps."""
+        if self._early and native.unsent_items:
+            self._early -= 1
+            _sending.send(native)
+        elif native.waits_in_vain:
+            _sending.send(native)
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Sends all items, and waits until at most so many are not in their tables.
+
+        Args:
+            block_until_num_items: How many may be left; where no more are, nothing is sent.
+            timeout_ms: Milliseconds to wait; None or less than 0: for ever.
+
+        Raises:
+            ValueError: `block_until_num_items` is negative.
+            DeadlineExceededError: They were not taken in time; they stay queued.
+            RuntimeError: The server, or a table, is gone.
+        """
+        native = None if self._maker is None else self._maker.native
+        _sending.flush(native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as Reverb has it
+        """Ends the episode: applies what waits for its end, sends all items, and waits until their tables have them.
+
+        A step that is open ends as it is.
+
+        Args:
+            clear_buffers: Items of the next episode never reach back into this one.
+            timeout_ms: Milliseconds to wait; None or less than 0: for ever.
+
+        Raises:
+            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
+                same.
+            RuntimeError: The server, or a table, is gone.
+        """
+        timeout = _seconds(timeout_ms)
+        if self._maker is None:
+            return
+        try:
+            _sending.end_episode(self._maker, bool(clear_buffers), timeout_ms, timeout)
+        finally:
+            self._open = False
+            self._given.clear()
+
+
+def _seconds(timeout_ms: float | None) -> float | None:
+    """Seconds; None: for ever. Unlike other writers', 0 is no time at all."""
+    if timeout_ms is None:
+        return None
+    milliseconds = _arguments.number("timeout_ms", timeout_ms)
+    return milliseconds / 1_000 if milliseconds >= 0 else None
+
+
+class _Leaf:
+    """Stands for a leaf of a step while a pattern is written: `leaf[-1]` is a step of it, `leaf[-3:]` are several."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __getitem__(self, key: Any) -> PatternNode:  # noqa: ANN401, checked here
+        if isinstance(key, int):
+            return PatternNode(flat_source_index=self._index, stop=key)
+        if not isinstance(key, slice):
+            # A ValueError, as Reverb's.
+            raise ValueError(f"Key must be int or slice but got {key} (type {type(key)}).")  # noqa: TRY004
+        return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
+
+
+def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401, nests
+    """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them."""
+    return _nest.unflatten_as(step_structure, [_Leaf(index) for index in range(len(_nest.flatten(step_structure)))])
+
+
+def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
+    """The pattern that a function makes of a reference step."""
+    return transform(create_reference_step(step_structure))
+
+
+def create_config(
+    pattern: Pattern,
+    table: str,
+    conditions: Sequence[ConditionProto] = (),
+    priority: Priority | None = None,
+) -> Config:
+    """What a structured writer needs to make items of a pattern.
+
+    Args:
+        pattern: A nest of slices of a reference step.
+        table: Where its items go.
+        conditions: All must hold for an item to be made.
+        priority: How its priority is found; None: it is 1.
+    """
+    return Config(
+        flat=_nest.flatten(pattern),
+        pattern_structure=PatternStructure(_nest.map_structure(lambda _: None, pattern)),
+        table=table,
+        priority=constant_priority_fn(1.0) if priority is None else priority,
+        conditions=list(conditions),
+    )
+
+
+class _ConditionBuilder:
+    """What a condition looks at: compare it with an integer, or its remainder: `builder % m == r`."""
+
+    def __init__(self, condition: ConditionProto) -> None:
+        self._condition = condition
+
+    def _with(self, **fields: Any) -> ConditionProto:  # noqa: ANN401, numbers
+        made = copy.deepcopy(self._condition)
+        for name, value in fields.items():
+            setattr(made, name, value)
+        return made
+
+    def _is_modulo(self) -> bool:
+        return self._condition.HasField("mod_eq")
+
+    def __mod__(self, cmp: int) -> "_ConditionBuilder":
+        return _ConditionBuilder(self._with(mod_eq=ModuloEq(mod=cmp)))
+
+    def __eq__(self, cmp: object) -> ConditionProto:  # type: ignore[override]
+        if self._is_modulo():
+            return self._with(mod_eq=ModuloEq(mod=self._condition.mod_eq.mod, eq=cmp))
+        return self._with(eq=cmp)
+
+    def __ne__(self, cmp: object) -> ConditionProto:  # type: ignore[override]
+        made = self == cmp
+        made.inverse = True
+        return made
+
+    def __ge__(self, cmp: int) -> ConditionProto:
+        if self._is_modulo():
+            raise ValueError("a remainder can be compared with == and != only")
+        return self._with(ge=cmp)
+
+    def __gt__(self, cmp: int) -> ConditionProto:
+        return self >= cmp + 1
+
+    def __lt__(self, cmp: int) -> ConditionProto:
+        made = self >= cmp
+        made.inverse = True
+        return made
+
+    def __le__(self, cmp: int) -> ConditionProto:
+        return self < cmp + 1
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Condition:
+    """What conditions can look at."""
+
+    @staticmethod
+    def step_index() -> _ConditionBuilder:
+        """Number of the newest step in its episode, from 0."""
+        return _ConditionBuilder(ConditionProto(step_index=True))
+
+    @staticmethod
+    def steps_since_applied() -> _ConditionBuilder:
+        """Steps since the config last made an item, this one included: 1 on the first step."""
+        return _ConditionBuilder(ConditionProto(steps_since_applied=True))
+
+    @staticmethod
+    def is_end_episode() -> ConditionProto:
+        """Holds when the episode ends after this step: the config is tried once more then."""
+        return ConditionProto(is_end_episode=True, eq=1)
+
+    @staticmethod
+    def data(step_structure: Any) -> Any:  # noqa: ANN401, nests
+        """The newest value of each leaf, a nest like a step: a single integer or bool; anything else never holds."""
+        count = len(_nest.flatten(step_structure))
+        made = [_ConditionBuilder(ConditionProto(flat_source_index=index)) for index in range(count)]
+        return _nest.unflatten_as(step_structure, made)
+
+
+def constant_priority_fn(value: float) -> Priority:
+    """All items have this priority."""
+    return Priority(constant_fn=Priority.ConstantPriorityFn(value=value))
+
+
+def td_error(
+    max_priority_weight: float,
+    step_structure: Any,  # noqa: ANN401, a nest
+    get_field_from_step_fn: Callable[[Any], Any],
+) -> Priority:
+    """The priority is `w * max|x| + (1 - w) * mean|x|` over the item's column of a leaf of the step.
+
+    Args:
+        max_priority_weight: w.
+        step_structure: A nest like a step.
+        get_field_from_step_fn: Picks the leaf: a number per step, the TD error. The last column made of it counts; an
+            item without one has the priority 0.
+    """
+    indices = _nest.unflatten_as(step_structure, list(range(len(_nest.flatten(step_structure)))))
+    index = get_field_from_step_fn(indices)
+    return Priority(td_error=Priority.TDError(max_priority_weight=max_priority_weight, flat_source_index=index))

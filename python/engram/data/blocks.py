@@ -1,0 +1,189 @@
+"""Items and steps side by side, as flat columns: made from what the engine hands over, cut, and joined."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _engram
+from engram.data.elements import Element, Info, Ragged
+from engram.errors import SignatureError
+
+__all__ = ["Array", "Block", "Convert", "arrays", "cut", "element", "items", "items_of", "rows", "steps_of"]
+
+Array = npt.NDArray[Any]
+
+Convert = Callable[[list[Array], list[Array | None]], list[Any]]
+"""Columns and their row splits (None: even) into a framework's leaves."""
+
+
+class Block(NamedTuple):
+    """Items, or steps, side by side.
+
+    Attributes:
+        info: Arrays `[N]`.
+        columns: Of items `[N, T, ...]`, `[N, ...]` (squeezed) or `[sum of T, ...]` (ragged), of steps `[N, ...]`.
+        splits: Per column, i64 `[N + 1]` where it is ragged, else None.
+        lengths: Per column, i64 `[N]` where it was padded, else None.
+        squeezed: Per column, whether it has no time axis.
+        structure: How the columns nest.
+    """
+
+    info: Info
+    columns: list[Array]
+    splits: list[Array | None]
+    lengths: list[Array | None]
+    squeezed: list[bool]
+    structure: str
+
+
+def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
+    """NumPy's leaves."""
+    return [column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)]
+
+
+def items_of(native: _engram.Batch) -> Block:
+    """The items of a batch."""
+    columns, _, structure = _engram.flatten(native.data)
+    info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
+    nothing: list[Array | None] = [None] * len(columns)
+    return Block(
+        info,
+        columns,
+        nothing if native.row_splits is None else _engram.flatten(native.row_splits)[0],
+        nothing if native.lengths is None else _engram.flatten(native.lengths)[0],
+        native.squeezed,
+        structure,
+    )
+
+
+def element(convert: Convert, block: Block) -> Element:
+    """What a dataset yields of a block."""
+    data = _engram.unflatten(block.structure, convert(block.columns, block.splits))
+    if all(length is None for length in block.lengths):
+        return Element(block.info, data)
+    masks = [
+        None if length is None else np.arange(column.shape[1]) < length[:, None]
+        for column, length in zip(block.columns, block.lengths, strict=True)
+    ]
+    padded = [mask for mask in masks if mask is not None]
+    made = iter(convert(padded, [None] * len(padded)))
+    leaves = [None if mask is None else next(made) for mask in masks]
+    return Element(block.info, data, _engram.unflatten(block.structure, leaves))
+
+
+def items(block: Block) -> Iterator[Block]:
+    """Each item by itself, without the axis of the batch."""
+    splits = [None if split is None else split.tolist() for split in block.splits]
+    even: list[Array | None] = [None] * len(splits)
+    for i in range(len(block.info.key)):
+        columns = [
+            column[i, ...] if split is None else column[split[i] : split[i + 1]]
+            for column, split in zip(block.columns, splits, strict=True)
+        ]
+        yield Block(
+            Info(*(array[i, ...] for array in block.info)), columns, even, even, block.squeezed, block.structure
+        )
+
+
+def rows(block: Block) -> Iterator[Block]:
+    """Each step by itself."""
+    return (_part(block, (i, ...)) for i in range(len(block.info.key)))
+
+
+def steps_of(native: _engram.Batch) -> Block:
+    """The steps of all items, end to end; `info` is of each step's item.
+
+    Raises:
+        SignatureError: A column has no time axis, or an item's columns differ in length.
+    """
+    block = items_of(native)
+    number = len(block.info.key)
+    lengths = [
+        None if squeezed else np.full(number, column.shape[1]) if split is None else np.diff(split)
+        for column, split, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
+    ]
+    first = lengths[0]
+    if first is None or any(each is None or not np.array_equal(each, first) for each in lengths):
+        raise SignatureError(_uneven(block, lengths))
+    columns = [
+        column.reshape(-1, *column.shape[2:]) if split is None else column
+        for column, split in zip(block.columns, block.splits, strict=True)
+    ]
+    info = Info(*(np.repeat(array, first) for array in block.info))
+    return Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)  # the lengths: none
+
+
+def _uneven(block: Block, lengths: list[Array | None]) -> str:
+    """Says how long the columns of the first bad item are."""
+
+    def of_item(i: int) -> list[int | None]:
+        return [None if each is None else int(each[i]) for each in lengths]
+
+    bad = next(i for i in range(len(block.info.key)) if len(set(of_item(i))) > 1 or None in of_item(i))
+    names = _engram.names(block.structure)
+    found = ", ".join(
+        f"`{name}` {'no time axis' if n is None else n}" for name, n in zip(names, of_item(bad), strict=True)
+    )
+    return f"`steps` needs items whose columns have as many steps each; found: {found}"
+
+
+def cut(held: Block | None, steps: Block, size: int) -> tuple[list[Block], Block | None]:
+    """What is held and new steps, `size` by `size`, and the rest.
+
+    Raises:
+        SignatureError: The new steps are not like those held.
+    """
+    parts, start = [], 0
+    if held is not None:
+        _check_alike(held, steps)
+        start = size - len(held.info.key)
+        joined = _joined(held, _part(steps, slice(0, start)))
+        if len(joined.info.key) < size:
+            return [], joined
+        parts.append(joined)
+    count = len(steps.info.key)
+    end = count - (count - start) % size
+    parts += [_part(steps, slice(at, at + size)) for at in range(start, end, size)]
+    return parts, None if end == count else _part(steps, slice(end, None))
+
+
+def _part(steps: Block, at: slice | tuple[Any, ...]) -> Block:
+    return Block(
+        Info(*(array[at] for array in steps.info)),
+        [column[at] for column in steps.columns],
+        steps.splits,
+        steps.lengths,
+        steps.squeezed,
+        steps.structure,
+    )
+
+
+def _joined(held: Block, steps: Block) -> Block:
+    pairs = zip(held.columns, steps.columns, strict=True)
+    return Block(
+        Info(*map(np.concatenate, zip(held.info, steps.info, strict=True))),
+        [np.concatenate(pair) for pair in pairs],
+        held.splits,
+        held.lengths,
+        held.squeezed,
+        held.structure,
+    )
+
+
+def _check_alike(held: Block, steps: Block) -> None:
+    said = "the steps of a batch must be alike"
+    names, found = _engram.names(held.structure), _engram.names(steps.structure)
+    if names != found:
+        raise SignatureError(f"{said}; columns were {_listed(names)}, and are {_listed(found)}")
+    if held.structure != steps.structure:
+        raise SignatureError(f"{said}; their nest was {held.structure}, and is {steps.structure}")
+    for name, old, new in zip(names, held.columns, steps.columns, strict=True):
+        if (old.dtype, old.shape[1:]) != (new.dtype, new.shape[1:]):
+            was, now = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))
+            raise SignatureError(f"{said}; `{name}` was {was}, and is {now}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,78 @@
+"""What datasets yield, and what they can be told: the same words for every framework."""
+
+from typing import Any, NamedTuple, TypedDict
+
+__all__ = ["Element", "Info", "Options", "Ragged"]
+
+
+class Info(NamedTuple):
+    """What is known about the items of an element: NumPy arrays `[B]`, or `[]` where there is no batch.
+
+    Attributes:
+        key: u64, to update priorities with.
+        probability: f64, with which the item was drawn.
+        table_size: i64, items in the table at the draw.
+        priority: f64, at the draw.
+        times_sampled: i32, this time included.
+    """
+
+    key: Any
+    probability: Any
+    table_size: Any
+    priority: Any
+    times_sampled: Any
+
+
+class Ragged(NamedTuple):
+    """A column of items of different lengths.
+
+    Attributes:
+        values: `[sum of T, ...]`, the items' steps end to end.
+        row_splits: i64 `[B + 1]`: item `i` is `values[row_splits[i]:row_splits[i + 1]]`.
+    """
+
+    values: Any
+    row_splits: Any
+
+
+class Element(NamedTuple):
+    """What a dataset yields.
+
+    Attributes:
+        info: Of the items, or of each step's item.
+        data: The nest that was written. Of items its leaves are `[B, T, ...]` (`[B, ...]` for squeezed columns), of
+            steps `[B, ...]`; without a batch there is no `B`.
+        mask: With `pad`: a nest like `data` with bool `[B, T]` leaves, True where there is a step, and None where a
+            column needed no padding; None where none did.
+    """
+
+    info: Info
+    data: Any
+    mask: Any = None
+
+
+class Options(TypedDict, total=False):
+    """What every dataset can be told.
+
+    Attributes:
+        batch_size: Items, or steps, per element, exactly; only the last batch of steps may be smaller. None (the
+            default): one by one.
+        steps: Yield the items' steps, in order, instead of whole items. All columns must have a time axis of one
+            length. An item counts as used with its first step. Default False.
+        drop_remainder: Leave out a last batch of steps that would be smaller. Default False.
+        pad: Fill shorter items of a batch up with zeros; otherwise their columns are ragged. Default False.
+        prefetch: Batches kept ready. Steps and single items come in blocks of items, and so many of those are kept
+            ready. A block holds as many items as make 4 MiB, at most `batch_size`, or 64 without; it is one item where
+            the table hands each item out so many times only, as what a loop leaves in the middle of a block counts
+            as used. Default 2.
+        max_batches: Elements to end after. None (the default): never.
+        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever.
+    """
+
+    batch_size: int | None
+    steps: bool
+    drop_remainder: bool
+    pad: bool
+    prefetch: int
+    max_batches: int | None
+    timeout: float | None

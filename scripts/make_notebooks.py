@@ -1,0 +1,52 @@
+"""Makes a notebook of each example that is written in cells: `# %%` begins one, `# %% [markdown]` one of prose.
+
+    python scripts/make_notebooks.py
+
+A test checks that the notebooks are those of the programs.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+PROGRAMS = ("reverb_tutorial",)
+
+
+def notebook(program: str) -> str:
+    """The notebook of a program."""
+    cells = [_cell(at, text) for at, text in enumerate(program.split("# %%")[1:])]
+    made = {
+        "cells": cells,
+        "metadata": {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(at: int, text: str) -> dict[str, Any]:
+    head, _, body = text.partition("\n")
+    lines = body.strip("\n").split("\n")
+    shared: dict[str, Any] = {"id": f"cell-{at}", "metadata": {}}
+    if head.strip() == "[markdown]":
+        return {"cell_type": "markdown", **shared, "source": _source([line[2:] for line in lines])}
+    return {"cell_type": "code", **shared, "execution_count": None, "outputs": [], "source": _source(lines)}
+
+
+def _source(lines: list[str]) -> list[str]:
+    return [f"{line}\n" for line in lines[:-1]] + lines[-1:]
+
+
+def main() -> None:
+    """Writes all notebooks."""
+    for name in PROGRAMS:
+        program = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+        (EXAMPLES / f"{name}.ipynb").write_text(notebook(program), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Datasets where there is no TensorFlow."""
+
+import pytest
+from support import run_python
+
+WITHOUT = """
+import sys
+sys.modules["tensorflow"] = None  # as if it were not installed
+import engram.compat.reverb as reverb
+"""
+
+
+@pytest.mark.parametrize("name", ["TimestepDataset", "TrajectoryDataset", "ReplayDataset"])
+def test_classes_are_there_and_instances_need_tensorflow(name):
+    code = f"""{WITHOUT}
+assert isinstance(reverb.{name}, type)
+assert not isinstance(3, reverb.{name})
+assert not issubclass(int, reverb.{name})
+try:
+    reverb.{name}("localhost:1", "t", (), (), 1)
+except ImportError as error:
+    print(error)
+"""
+    text = "needs TensorFlow, which is not installed; `engram.data` has datasets for other frameworks"
+    assert run_python(code) == f"reverb.{name} {text}\n"
+
+
+@pytest.mark.parametrize("what", ["TFClient('localhost:1')", "PatternDataset(None, [], True, bool)"])
+def test_what_else_needs_tensorflow(what):
+    code = f"""{WITHOUT}
+try:
+    reverb.{what}
+except ImportError as error:
+    print(error)
+"""
+    text = "needs TensorFlow, which is not installed; `engram.data` has datasets for other frameworks"
+    assert run_python(code) == f"reverb.{what.partition('(')[0]} {text}\n"
+
+
+def test_naming_them_imports_no_tensorflow():
+    code = """
+import sys
+import engram.compat.reverb as reverb
+for name in ("TimestepDataset", "TrajectoryDataset", "ReplayDataset", "PatternDataset", "TFClient"):
+    getattr(reverb, name)
+import engram.compat.ftw.datasets.reverb
+print("tensorflow" in sys.modules)
+"""
+    assert run_python(code) == "False\n"

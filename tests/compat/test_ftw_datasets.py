@@ -1,0 +1,444 @@
+"""FTW's datasets, through each framework."""
+
+import inspect
+from contextlib import contextmanager
+from itertools import islice
+from types import SimpleNamespace
+
+import dm_env
+import numpy as np
+import pytest
+from compat_tables import serving
+from dm_env import specs
+from support import raises, until
+
+import engram
+from engram import adders
+from engram.compat import reverb
+from engram.compat.ftw.datasets.reverb import (
+    make_reverb_fifo_sampler_dataset as make_steps,
+)
+from engram.compat.ftw.datasets.reverb import (
+    make_reverb_rnn_sequence_fifo_sampler_dataset as make_sequences,
+)
+
+TABLE = "priority_table"
+ENVIRONMENT = SimpleNamespace(
+    observations={"pixels": specs.Array((4, 2), np.uint8), "speed": specs.Array((), np.float32)},
+    actions=specs.DiscreteArray(5),
+    rewards=specs.Array((), np.float64),
+    discounts=specs.BoundedArray((), np.float32, 0, 1),
+)
+STATE = 1_000
+EXTRAS = {"core_state": (specs.Array((STATE,), np.float32),), "logits": specs.Array((5,), np.float32)}
+FRAMEWORKS = [
+    "numpy",
+    pytest.param("tensorflow", marks=pytest.mark.frameworks),
+    pytest.param("torch", marks=pytest.mark.frameworks),
+    pytest.param("jax", marks=pytest.mark.jax),
+]
+
+
+def observation(i):
+    return {"pixels": np.full((4, 2), i, np.uint8), "speed": np.float32(i)}
+
+
+def episode(adder, n, *, first=0, extras=True):
+    """`n` transitions, numbered from `first` on."""
+    adder.add_first(dm_env.restart(observation(first)))
+    for i in range(first, first + n):
+        more = {"extras": {"core_state": (np.full(STATE, i, np.float32),), "logits": np.zeros(5, np.float32)}}
+        timestep = dm_env.transition(np.float64(i), observation(i + 1), np.float32(0.5))
+        if i == first + n - 1:
+            timestep = dm_env.termination(np.float64(i), observation(i + 1))._replace(discount=np.float32(0))
+        adder.add(np.int32(i % 5), timestep, **(more if extras else {}))
+
+
+def queue(**options):
+    return engram.Table.queue(TABLE, max_size=100, **options)
+
+
+def steps_of(store, episodes, length, **options):
+    """Fills the table with items of `length` steps, without extras."""
+    adder = adders.SequenceAdder(store, length, length, **options)
+    for first, n in episodes:
+        episode(adder, n, first=first, extras=False)
+    adder.close()
+
+
+@contextmanager
+def door(kind, store):
+    """A store, as each kind of client that the datasets take."""
+    with engram.Server(store) as server:
+        yield {
+            "store": lambda: store,
+            "engram": lambda: engram.Client(server.address),
+            "client": lambda: reverb.Client(server.address),
+            "tf_client": lambda: reverb.TFClient(server.address),
+            "list": lambda: [store],
+        }[kind]()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("kind", ["store", "engram", "client", "list"])
+def test_steps_in_order(framework, kind):
+    with engram.Store([queue()]) as store, door(kind, store) as client:
+        steps_of(store, [(0, 7)], 4)
+        found = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
+        assert isinstance(found[0].data, adders.Step)
+        assert [float(each.data.observation["speed"]) for each in found] == list(range(8))
+        assert [int(each.data.action) for each in found] == [0, 1, 2, 3, 4, 0, 1, 0]
+        assert [float(each.data.reward) for each in found] == [0, 1, 2, 3, 4, 5, 6, 0]
+        assert [float(each.data.discount) for each in found] == [0.5] * 6 + [0, 0]
+        assert [bool(each.data.start_of_episode) for each in found] == [True] + [False] * 7
+        assert found[0].data.extras == ()
+        assert np.asarray(found[0].data.observation["pixels"]).shape == (4, 2)
+        assert len({int(each.info.key) for each in found}) == 2
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_a_client_of_tensors(make):
+    with engram.Store([queue()]) as store, door("tf_client", store) as client:
+        steps_of(store, [(0, 7)], 4)
+        assert next(iter(make(client, ENVIRONMENT))).info.key.shape == ()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_batches_of_sequences_of_steps(framework):
+    with engram.Store([queue()]) as store:
+        steps_of(store, [(10 * i, 5) for i in range(6)], 6)
+        made = make_steps(store, ENVIRONMENT, 4, sequence_length=3, framework=framework)
+        batch = next(iter(made))
+        assert np.asarray(batch.info.key).shape == (4, 3)
+        assert np.asarray(batch.data.observation["pixels"]).shape == (4, 3, 4, 2)
+        wanted = [[0, 1, 2], [3, 4, 5], [10, 11, 12], [13, 14, 15]]
+        np.testing.assert_array_equal(np.asarray(batch.data.observation["speed"]), wanted)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_sequences_with_their_first_state(framework):
+    with engram.Store([queue()]) as store:
+        adder = adders.NonOverlappingRNNSequenceAdder(store, 4, pad_end_of_episode=False)
+        for i in range(4):
+            episode(adder, 3, first=10 * i)
+        adder.close()
+        made = make_sequences(store, ENVIRONMENT, 2, 1, sequence_length=4, extra_spec=EXTRAS, framework=framework)
+        iterator = iter(made)
+        for firsts in ([0, 10], [20, 30]):
+            batch = next(iterator)
+            assert np.asarray(batch.info.key).shape == (2,)
+            np.testing.assert_array_equal(np.asarray(batch.data.observation["speed"])[:, 0], firsts)
+            (state,) = batch.data.extras["core_state"]
+            assert np.asarray(state).shape == (2, 1, STATE)
+            np.testing.assert_array_equal(np.asarray(state)[:, 0, 0], firsts)
+            assert np.asarray(batch.data.extras["logits"]).shape == (2, 4, 5)
+
+
+def test_only_the_first_state_is_stored():
+    sizes = {}
+    for length in (4, 8):
+        with engram.Store([queue()]) as store:
+            adder = adders.NonOverlappingRNNSequenceAdder(store, length, pad_end_of_episode=False)
+            episode(adder, length - 1)
+            adder.close()
+            sizes[length] = store.info()[TABLE].bytes
+            (state,) = store.sample(TABLE, 1).data.extras["core_state"]
+            assert state.shape == (1, 1, STATE)
+    state_bytes = STATE * 4
+    assert state_bytes < sizes[4] < 2 * state_bytes
+    assert sizes[8] - sizes[4] < state_bytes / 4  # four steps more, and no state with them
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("with_extras", [False, True])
+def test_transitions(framework, with_extras):
+    with engram.Store([queue()]) as store:
+        adder = adders.NStepTransitionAdder(store, 1, 1.0)
+        episode(adder, 3, extras=with_extras)
+        adder.close()
+        extra_spec = EXTRAS if with_extras else None
+        made = make_steps(store, ENVIRONMENT, extra_spec=extra_spec, transition_adder=True, framework=framework)
+        found = list(islice(made, 3))
+        for i, each in enumerate(found):
+            assert type(each.data) is tuple
+            assert len(each.data) == 5 + with_extras
+            assert each.data[0]["speed"] == i
+            assert each.data[1] == i % 5
+            assert each.data[4]["speed"] == i + 1
+        if with_extras:
+            assert np.asarray(found[0].data[5]["core_state"][0]).shape == (STATE,)
+
+
+@pytest.mark.parametrize("with_extras", [False, True])
+def test_data_of_older_adders(with_extras):
+    with engram.Store([queue()]) as store:
+        row = (observation(3), np.int32(1), np.float64(2), np.float32(0.5))
+        extras = ({"core_state": (np.zeros(STATE, np.float32),), "logits": np.zeros(5, np.float32)},)
+        store.insert(row + extras * with_extras, {TABLE: 1.0})
+        made = make_steps(
+            store,
+            ENVIRONMENT,
+            extra_spec=EXTRAS if with_extras else None,
+            using_deprecated_adder=True,
+            framework="numpy",
+        )
+        data = next(iter(made)).data
+        assert len(data) == 4 + with_extras
+        assert (data[0]["speed"], data[1], data[2], data[3]) == (3, 1, 2, 0.5)
+
+
+def test_rewards_and_discounts_have_defaults():
+    environment = SimpleNamespace(observations=specs.Array((2,), np.float32), actions=specs.DiscreteArray(3))
+    with engram.Store([queue()]) as store:
+        one = np.float32(1)
+        row = adders.Step(np.zeros(2, np.float32), np.int32(1), one, one, np.True_)
+        store.insert(row, {TABLE: 1.0})
+        data = next(iter(make_steps(store, environment, framework="numpy"))).data
+        assert (data.reward.dtype, data.discount.dtype) == (np.float32, np.float32)
+
+
+SIGNATURE = {"x": engram.ArraySpec((6, 3), "float32"), "y": engram.ArraySpec((6,), "int64")}
+
+
+def items(store, n, length=6, table=TABLE):
+    for i in range(n):
+        data = {"x": np.full((length, 3), i, np.float32), "y": np.arange(length) + 10 * i}
+        store.insert(data, {table: 1.0}, time_axis=True)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_specs_from_the_signature_of_a_table(framework):
+    with engram.Store([queue(signature=SIGNATURE)]) as store:
+        items(store, 4)
+        batch = next(iter(make_steps(store, batch_size=2, sequence_length=2, framework=framework)))
+        np.testing.assert_array_equal(np.asarray(batch.data["y"]), [[0, 1], [2, 3]])
+    with engram.Store([queue(signature=SIGNATURE)]) as store:
+        items(store, 4)
+        batch = next(iter(make_sequences(store, batch_size=2, framework=framework)))
+        assert np.asarray(batch.data["x"]).shape == (2, 6, 3)
+
+
+@pytest.mark.frameworks
+def test_specs_from_the_signature_of_a_compat_table(tf):
+    signature = {"x": tf.TensorSpec([3], tf.float32)}
+    with serving(reverb.Table.queue(TABLE, 9, signature=signature)) as (_, client):
+        client.insert({"x": np.float32([1, 2, 3])}, {TABLE: 1.0})
+        made = make_steps(client)
+        assert made.element_spec.data == {"x": tf.TensorSpec([3], tf.float32)}
+        assert next(iter(made)).data["x"].numpy().tolist() == [1, 2, 3]
+
+
+def test_no_signature():
+    with engram.Store([queue(), engram.Table("other")]) as store:
+        with raises(ValueError, f"table `{TABLE}` has no signature; give an `environment_spec`"):
+            make_steps(store, framework="numpy")
+        with raises(ValueError, "there is no table `nix`; known tables: `other`, `priority_table`"):
+            make_steps(store, table="nix", framework="numpy")
+        with raises(ValueError, "`extra_spec` goes with an `environment_spec`; without one, the signature says it all"):
+            make_steps(store, extra_spec=(), framework="numpy")
+    with engram.Store([queue(signature=engram.ArraySpec((), "int64"))]) as store:
+        text = f"table `{TABLE}` has columns without a time axis; give an `environment_spec`"
+        with raises(ValueError, text):
+            make_steps(store, framework="numpy")
+
+
+@pytest.mark.parametrize("length", [4, 7])
+def test_a_length_that_does_not_divide_the_signature_s(length):
+    text = f"items of table `{TABLE}` have 6 steps, which `sequence_length` {length} does not divide"
+    with engram.Store([queue(signature=SIGNATURE)]) as store, raises(ValueError, text):
+        make_steps(store, sequence_length=length, framework="numpy")
+
+
+PLAIN = SimpleNamespace(observations=specs.Array((3,), np.float32), actions=specs.Array((), np.int64))
+
+
+def plain_items(store, lengths):
+    for i, length in enumerate(lengths):
+        rows = [
+            np.full((length, 3), i, np.float32),
+            np.arange(length),
+            *[np.zeros(length, np.float32)] * 2,
+            np.zeros(length, np.bool_),
+        ]
+        store.insert(adders.Step(*rows), {TABLE: 1.0}, time_axis=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (make_steps, f"items of table `{TABLE}` have 6 steps, which `sequence_length` 4 does not divide"),
+        (make_sequences, f"an item of table `{TABLE}` has 6 steps, `sequence_length` is 4"),
+    ],
+)
+@pytest.mark.parametrize("lengths", [[6], [4, 6, 4]])
+def test_a_length_that_items_do_not_have(make, text, lengths):
+    with engram.Store([queue()]) as store:
+        plain_items(store, lengths)
+        iterator = iter(make(store, PLAIN, sequence_length=4, framework="numpy"))
+        if lengths[0] == 4:
+            assert next(iterator).data.observation.shape == (4, 3)
+        with raises(ValueError, text):
+            next(iterator)
+        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)  # it is still there
+
+
+@pytest.mark.frameworks
+def test_a_length_that_items_do_not_have_in_tensorflow(tf):
+    with engram.Store([queue()]) as store:
+        plain_items(store, [6])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="have 6 steps, which `sequence_length` 4 does not"):
+            next(iter(make_steps(store, PLAIN, sequence_length=4)))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_sizes_of_zero_are_any_size(framework):
+    environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
+    with engram.Store([queue()]) as store:
+        for n in (2, 3, 2, 2):
+            row = adders.Step(np.full((n, 5), n, np.float32), 1, np.float32(0), np.float32(0), np.True_)
+            store.insert(row, {TABLE: 1.0})
+        made = make_steps(store, environment, 2, convert_zero_size_to_none=True, framework=framework)
+        if framework == "tensorflow":
+            assert made.element_spec.data.observation.shape.as_list() == [2, None, 5]
+        one, two = islice(made, 2)
+        assert [np.asarray(each).shape for each in one.data.observation] == [(2, 5), (3, 5)]
+        assert [np.asarray(each).shape for each in two.data.observation] == [(2, 5), (2, 5)]
+        assert np.asarray(one.data.action).tolist() == [1, 1]
+
+
+def test_sizes_of_zero_are_zero_otherwise():
+    environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
+    with engram.Store([queue()]) as store:
+        row = adders.Step(np.zeros((2, 5), np.float32), 1, np.float32(0), np.float32(0), np.True_)
+        store.insert(row, {TABLE: 1.0})
+        with pytest.raises(ValueError, match=r"Specification has \(dtype, shape\): \(float, \[0,5\]\)"):
+            next(iter(make_steps(store, environment, framework="numpy")))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("num_parallel_calls", [1, 4])
+def test_several_clients_take_turns(framework, num_parallel_calls):
+    with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
+        plain_items(one, [2] * 6)
+        plain_items(two, [3] * 6)
+        made = make_sequences([one, two], PLAIN, num_parallel_calls=num_parallel_calls, framework=framework)
+        found = [np.asarray(each.data.observation) for each in islice(made, 12)]
+        assert [each.shape[0] for each in found] == [2, 3] * 6
+        assert [each[0, 0] for each in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_one_that_has_nothing_is_passed_over(framework):
+    with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
+        plain_items(two, [3] * 6)
+        made = make_sequences([one, two], PLAIN, deterministic=False, framework=framework)
+        found = [np.asarray(each.data.observation) for each in islice(made, 6)]
+        assert [each[0, 0] for each in found] == [0, 1, 2, 3, 4, 5]
+
+
+def test_batches_are_of_the_order_of_draws():
+    with engram.Store([queue()]) as store:
+        plain_items(store, [2] * 9)
+        made = make_sequences(store, PLAIN, 2, framework="numpy")
+        batches = list(islice(made, 4))
+        assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 50), (None, 10, 55)]
+)
+def test_items_fetched_ahead(batch_size, prefetch_size, ahead):
+    with engram.Store([queue()]) as store:
+        plain_items(store, [1] * 100)
+        iterator = iter(make_steps(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
+        next(iterator)
+        block = ahead // 2 if batch_size else ahead
+        drawn = ahead if batch_size else 100
+        until(lambda: store.info()[TABLE].samples == min(100, drawn))
+        iterator.close()
+        until(lambda: store.info()[TABLE].size == 100 - block)  # the block in hand counts as used
+
+
+@pytest.mark.frameworks
+def test_batches_made_ahead_by_tensorflow(tf):
+    with engram.Store([queue()]) as store:
+        plain_items(store, [1] * 100)
+        iterator = iter(make_steps(store, PLAIN, 2, 5))
+        next(iterator)
+        until(lambda: store.info()[TABLE].samples >= 12)
+        assert isinstance(make_steps(store, PLAIN, 2, 5), tf.data.Dataset)
+
+
+@pytest.mark.frameworks
+def test_the_default_is_tensorflow(tf):
+    with engram.Store([queue(signature=SIGNATURE)]) as store:
+        made = make_sequences(store, batch_size=3)
+        assert isinstance(made, tf.data.Dataset)
+        assert made.element_spec.data["x"] == tf.TensorSpec([3, 6, 3], tf.float32)
+
+
+@pytest.mark.frameworks
+def test_arrays_of_torch_and_jax():
+    import jax  # noqa: PLC0415, the extra
+    import torch  # noqa: PLC0415, the extra
+
+    with engram.Store([engram.Table(TABLE, signature=SIGNATURE)]) as store:
+        items(store, 1)
+        assert isinstance(next(iter(make_steps(store, framework="torch"))).data["x"], torch.Tensor)
+        assert isinstance(next(iter(make_steps(store, framework="jax"))).data["x"], jax.Array)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be 1 or more; got 0"),
+        ({"prefetch_size": -1}, "`prefetch_size` must be 0 or more; got -1"),
+        ({"sequence_length": 0}, "`sequence_length` must be 1 or more; got 0"),
+        ({"num_parallel_calls": 0}, "`num_parallel_calls` must be 1 or more; got 0"),
+        ({"framework": "mxnet"}, "`framework` must be one of 'tensorflow', 'numpy', 'torch', 'jax'; got 'mxnet'"),
+        ({"extra_spec": {"a": 3}}, "specs must have `shape` and `dtype`; got 3"),
+    ],
+)
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_arguments_refused(make, options, text):
+    with engram.Store([queue()]) as store, raises(ValueError, text):
+        make(store, PLAIN, **{"framework": "numpy", **options})
+
+
+def test_environments_refused():
+    text = "`environment_spec` must have `observations`, a nest of specs; got 3"
+    with engram.Store([queue()]) as store, raises(ValueError, text):
+        make_steps(store, 3, framework="numpy")
+
+
+@pytest.mark.parametrize("client", ["localhost:1", 3])
+def test_clients_refused(client):
+    with pytest.raises(TypeError, match="`client` must be a TFClient or a Client of"):
+        make_steps(client, PLAIN, framework="numpy")
+
+
+def test_no_clients():
+    with raises(ValueError, "`client` must be a client, or a list of at least one"):
+        make_steps([], PLAIN, framework="numpy")
+
+
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_arguments_are_those_of_ftw(make):
+    published = {
+        "client": inspect.Parameter.empty,
+        "environment_spec": None,
+        "batch_size": None,
+        "prefetch_size": None,
+        "sequence_length": None,
+        "extra_spec": None,
+        "transition_adder": False,
+        "table": "priority_table",
+        "convert_zero_size_to_none": False,
+        "num_parallel_calls": 1,
+        "using_deprecated_adder": False,
+        "deterministic": True,
+    }
+    found = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
+    assert found.pop("framework") == "tensorflow"
+    assert list(found.items()) == list(published.items())

@@ -1,0 +1,140 @@
+"""Rate limiters: their numbers, and what is refused."""
+
+import logging
+
+import numpy as np
+import pytest
+from compat_tables import table
+from support import raises
+
+from engram.compat.reverb import rate_limiters
+
+LARGEST = np.finfo(np.float64).max
+
+
+def numbers(limiter):
+    """As a table tells of it."""
+    info = table(rate_limiter=limiter).info.rate_limiter_info
+    return info.samples_per_insert, info.min_size_to_sample, info.min_diff, info.max_diff
+
+
+@pytest.mark.parametrize(
+    ("limiter", "expected"),
+    [
+        (rate_limiters.MinSize(3), (1.0, 3, -LARGEST, LARGEST)),
+        (rate_limiters.SampleToInsertRatio(2.0, 3, 4.0), (2.0, 3, 2.0, 10.0)),
+        (rate_limiters.SampleToInsertRatio(2, 3, 4), (2.0, 3, 2.0, 10.0)),
+        (rate_limiters.SampleToInsertRatio(2.0, 3, (1.0, 9.0)), (2.0, 3, 1.0, 9.0)),
+        (rate_limiters.SampleToInsertRatio(2.0, 3, [1.0, 9.0]), (2.0, 3, 1.0, 9.0)),
+        (rate_limiters.SampleToInsertRatio(2.0, 3, np.float64(4.0)), (2.0, 3, 2.0, 10.0)),
+        (rate_limiters.SampleToInsertRatio(1.0, 1, float("inf")), (1.0, 1, -LARGEST, LARGEST)),
+        (rate_limiters.Queue(5), (1.0, 1, 0.0, 5.0)),
+        (rate_limiters.Stack(5), (1.0, 1, 0.0, 5.0)),
+        (rate_limiters.RateLimiter(1.5, 2, -1.0, 7.0), (1.5, 2, -1.0, 7.0)),
+    ],
+)
+def test_the_four_numbers(limiter, expected):
+    assert numbers(limiter) == expected
+
+
+def test_text():
+    assert repr(rate_limiters.MinSize(1)) == (
+        "RateLimiter(samples_per_insert=1, min_diff_=-1.79769e+308, max_diff=1.79769e+308, min_size_to_sample=1)"
+    )
+    assert repr(rate_limiters.SampleToInsertRatio(1.0, 1, 1.5)) == (
+        "RateLimiter(samples_per_insert=1, min_diff_=-0.5, max_diff=2.5, min_size_to_sample=1)"
+    )
+
+
+def test_float32_is_a_number_too():
+    assert numbers(rate_limiters.SampleToInsertRatio(2.0, 3, np.float32(4.0))) == (2.0, 3, 2.0, 10.0)
+
+
+TOO_SMALL = (
+    "error_buffer (0.5) leaves a range of 1: it must be >= 2 * max(1.0, samples_per_insert) = 8, "
+    "as less could block samples and inserts"
+)
+TOO_LATE = (
+    "error_buffer begins at 2, above samples_per_insert * min_size_to_sample = 1: "
+    "sampling could not start once min_size_to_sample items are inserted"
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0, 1, 1.0), "samples_per_insert (0) must be > 0"),
+        ((-1.0, 0, 1.0), "samples_per_insert (-1.0) must be > 0"),  # before what is wrong with the size
+        ((4.0, 10, 0.5), TOO_SMALL),
+        ((4.0, 0, 0.5), TOO_SMALL),  # before what is wrong with the size
+        ((1.0, 1, (2.0, 9.0)), TOO_LATE),
+        ((1.0, 0, 8.0), "min_size_to_sample (0) must be a positive integer"),
+    ],
+)
+def test_ratio_refused(arguments, text):
+    with raises(ValueError, text):
+        rate_limiters.SampleToInsertRatio(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((1.0, 1.5, 8.0), "`min_size_to_sample` must be an integer; got 1.5 (float)"),
+        (("a", 1, 8.0), "`samples_per_insert` must be a number; got 'a' (str)"),
+        ((1.0, 1, None), "`error_buffer` must be a number or a pair (min_diff, max_diff); got None"),
+        ((1.0, 1, (1, 2, 3)), "`error_buffer` must be a number or a pair (min_diff, max_diff); got (1, 2, 3) (tuple)"),
+        ((1.0, 1, ("a", 9.0)), "`error_buffer[0]` must be a number; got 'a' (str)"),
+    ],
+)
+def test_ratio_of_other_types(arguments, text):
+    with raises(TypeError, text):
+        rate_limiters.SampleToInsertRatio(*arguments)
+
+
+def test_a_range_that_may_wait_for_ever_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="engram.compat.reverb.rate_limiters"):
+        rate_limiters.SampleToInsertRatio(1.0, 10, (-9.0, 2.0))
+    text = (
+        "The range of error_buffer ends at 2, below samples_per_insert * min_size_to_sample = 10: whoever inserts and "
+        "samples in one thread may wait for ever."
+    )
+    assert caplog.messages == [text]
+
+
+def test_the_base_class_is_checked():
+    with raises(ValueError, "samples_per_insert (0.0) must be > 0"):
+        rate_limiters.RateLimiter(0.0, 1, 0, 5)
+    with raises(ValueError, "min_size_to_sample (0) must be a positive integer"):
+        rate_limiters.RateLimiter(1.0, 0, 0, 5)
+    with raises(TypeError, "`min_size_to_sample` must be an integer; got 1.5 (float)"):
+        rate_limiters.RateLimiter(1.0, 1.5, 0, 5)
+    with raises(ValueError, "`min_diff` 5 is above `max_diff` 1"):
+        rate_limiters.RateLimiter(1.0, 1, 5, 1)
+    with pytest.raises(TypeError, match="missing 4 required positional arguments"):
+        rate_limiters.RateLimiter()
+
+
+def test_sizes_are_checked():
+    with raises(ValueError, "min_size_to_sample (0) must be a positive integer"):
+        rate_limiters.MinSize(0)
+    for kind in (rate_limiters.Queue, rate_limiters.Stack):
+        with raises(ValueError, "size (0) must be a positive integer"):
+            kind(0)
+        with raises(TypeError, "`size` must be an integer; got 1.5 (float)"):
+            kind(1.5)
+
+
+def test_a_limiter_belongs_to_one_table():
+    shared = rate_limiters.MinSize(1)
+    first = table("first", rate_limiter=shared)
+    text = "the rate limiter of table 'second' belongs to table 'first' already; give each table a limiter of its own"
+    with raises(ValueError, text):
+        table("second", rate_limiter=shared)
+    assert first.can_insert(1)  # and is as it was
+
+
+def test_a_table_that_was_refused_does_not_keep_the_limiter():
+    limiter = rate_limiters.MinSize(1)
+    with raises(ValueError, "Unsupported signature spec: 3"):
+        table(rate_limiter=limiter, signature=3)
+    assert table(rate_limiter=limiter).name == "t"

@@ -1,0 +1,100 @@
+"""What can be imported, and what an import brings along."""
+
+import importlib
+
+import pytest
+from support import raises, run_python
+
+from engram.compat import reverb
+
+TOP = {
+    "Client",
+    "DeadlineExceededError",
+    "ReplaySample",
+    "ReverbError",
+    "SampleInfo",
+    "Server",
+    "Table",
+    "checkpointers",
+    "errors",
+    "item_selectors",
+    "rate_limiters",
+    "replay_sample",
+    "reverb_types",
+    "selectors",
+}
+MODULES = {
+    "client": ["Client", "Writer"],
+    "errors": ["DeadlineExceededError", "ReverbError"],
+    "item_selectors": ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Uniform"],
+    "platform.checkpointers_lib": ["CheckpointerBase", "DefaultCheckpointer", "TempDirCheckpointer"],
+    "platform.default.checkpointers": ["DefaultCheckpointer", "TempDirCheckpointer", "default_checkpointer"],
+    "rate_limiters": ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"],
+    "replay_sample": ["ReplaySample", "SampleInfo"],
+    "reverb_types": ["TableInfo"],
+    "server": ["Server", "Table", "TableExtensionBase"],
+}
+LATER = {
+    "pattern_dataset": ["PatternDataset", "pattern_dataset_with_info"],
+    "replay_dataset": ["ReplayDataset"],
+    "structured_writer": ["Condition", "Config", "StructuredWriter", "create_config", "td_error"],
+    "tf_client": ["TFClient"],
+    "timestep_dataset": ["TimestepDataset"],
+    "trajectory_dataset": ["TrajectoryDataset"],
+    "trajectory_writer": ["TrajectoryColumn", "TrajectoryWriter"],
+    "writer": ["Writer"],
+}
+NEEDS_TF = {"pattern_dataset", "replay_dataset", "tf_client", "timestep_dataset", "trajectory_dataset"}
+
+
+@pytest.mark.parametrize("name", sorted(TOP))
+def test_names_at_the_top(name):
+    assert hasattr(reverb, name)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_modules(module):
+    found = importlib.import_module(f"engram.compat.reverb.{module}")
+    for name in MODULES[module]:
+        assert hasattr(found, name), name
+
+
+@pytest.mark.parametrize(
+    "module", [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LATER)]
+)
+def test_modules_that_are_imported_later(module):
+    found = importlib.import_module(f"engram.compat.reverb.{module}")
+    for name in LATER[module]:
+        assert hasattr(found, name), name
+        if name in reverb.__all__:
+            assert getattr(reverb, name) is getattr(found, name)
+    assert getattr(reverb, module) is found
+
+
+def test_names_for_one_thing():
+    assert reverb.selectors is reverb.item_selectors
+    assert reverb.checkpointers is importlib.import_module("engram.compat.reverb.platform.default.checkpointers")
+    assert reverb.structured is importlib.import_module("engram.compat.reverb.structured_writer")
+    assert issubclass(reverb.DeadlineExceededError, reverb.ReverbError)
+    assert set(reverb.__all__) <= set(dir(reverb))
+
+
+def test_names_that_are_not_there():
+    with raises(AttributeError, "module 'engram.compat.reverb' has no attribute 'nonsense'"):
+        reverb.nonsense  # noqa: B018, the access is the point
+    with raises(AttributeError, "module 'engram.compat.reverb.client' has no attribute 'nonsense'"):
+        reverb.client.nonsense  # noqa: B018, the access is the point
+
+
+def test_no_framework_is_imported():
+    code = """
+import sys
+import engram.compat.reverb as reverb
+server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
+client = reverb.Client(f"localhost:{server.port}")
+client.insert({"x": 1.0}, {"q": 1.0})
+client.server_info()
+next(client.sample("q"))
+print(sorted({"tensorflow", "torch", "jax", "tree", "google.protobuf"} & set(sys.modules)))
+"""
+    assert run_python(code) == "[]\n"

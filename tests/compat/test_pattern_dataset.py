@@ -1,0 +1,178 @@
+"""Datasets that apply patterns to steps without a server."""
+
+import numpy as np
+import pytest
+from compat_tables import serving
+from support import raises
+
+from engram.compat import reverb
+
+pytestmark = pytest.mark.frameworks
+
+STEP = {"a": None, "b": None, "end": None}
+
+
+def config(make, conditions=()):
+    pattern = reverb.structured.pattern_from_transform(STEP, make)
+    return reverb.structured.create_config(pattern, "t", conditions)
+
+
+def steps(tf, n=8, ends=(3, 5)):
+    a = np.arange(n, dtype=np.int32)
+    b = np.stack([a, a + 100], 1).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices({"a": a, "b": b, "end": np.isin(a, ends)})
+
+
+def is_end(step):
+    return step["end"]
+
+
+def two_and_one(step):
+    return {"two": step["a"][-2:], "one": step["b"][-1]}
+
+
+def test_items_within_episodes(tf):
+    made = reverb.PatternDataset(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
+    assert isinstance(made, tf.data.Dataset)
+    assert isinstance(made, reverb.PatternDataset)
+    assert made.element_spec == {"two": tf.TensorSpec([2], tf.int32), "one": tf.TensorSpec([2], tf.float32)}
+    found = list(made)
+    assert [each["two"].numpy().tolist() for each in found] == [[0, 1], [1, 2], [2, 3], [4, 5], [6, 7]]
+    assert [each["one"].numpy().tolist() for each in found] == [[i, i + 100] for i in (1, 2, 3, 5, 7)]
+
+
+def test_items_across_episodes(tf):
+    made = reverb.PatternDataset(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=False, is_end_of_episode=is_end
+    )
+    assert [each["two"][0].numpy() for each in made] == list(range(7))
+
+
+def test_every_iteration_begins_anew(tf):
+    made = reverb.PatternDataset(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
+    assert len(list(made)) == len(list(made)) == 5
+
+
+def test_lengths_that_differ(tf):
+    condition = reverb.structured.Condition
+    configs = [
+        config(lambda step: [step["a"][-3:], step["end"][-1:]]),
+        config(lambda step: [step["a"][-1:], step["end"][-1:]], [condition.is_end_episode()]),
+    ]
+    made = reverb.PatternDataset(steps(tf), configs, respect_episode_boundaries=True, is_end_of_episode=is_end)
+    assert made.element_spec == (tf.TensorSpec([None], tf.int32), tf.TensorSpec([1], tf.bool))
+    assert [each[0].numpy().tolist() for each in made] == [[0, 1, 2], [1, 2, 3], [3], [5]]
+
+
+def conditions(which):
+    condition = reverb.structured.Condition
+    return {
+        "step": [condition.step_index() % 2 == 0],
+        "since": [condition.steps_since_applied() >= 3],
+        "end": [condition.is_end_episode()],
+        "data": [condition.data(STEP)["a"] % 3 == 1],
+        "both": [condition.step_index() >= 1, condition.data(STEP)["end"] == 0],
+    }[which]
+
+
+@pytest.mark.parametrize("which", ["step", "since", "end", "data", "both"])
+@pytest.mark.parametrize("clear", [True, False])
+def test_the_same_as_a_structured_writer(tf, which, clear):
+    def pattern(step):
+        return {"x": step["a"][-3:-1], "y": step["b"][-2], "z": step["end"][-1:]}
+
+    source = steps(tf, 40, ends=(2, 9, 10, 27, 39))
+    configs = [config(pattern, conditions(which))]
+    made = list(reverb.PatternDataset(source, configs, respect_episode_boundaries=clear, is_end_of_episode=is_end))
+    with serving(reverb.Table.queue("t", 100)) as (_, client):
+        writer = client.structured_writer(configs)
+        for step in source.as_numpy_iterator():
+            writer.append(step)
+            if step["end"]:
+                writer.end_episode(clear_buffers=clear)
+        writer.flush()
+        count = client.server_info()["t"].current_size
+        assert len(made) == count > 0
+        for each, sample in zip(made, client.sample("t", count, emit_timesteps=False), strict=True):
+            for mine, written in zip(tf.nest.flatten(each), sample.data, strict=True):
+                np.testing.assert_array_equal(mine, written)
+
+
+def test_steps_of_a_stream_and_of_any_shape(tf):
+    def stream():
+        for i in range(4):
+            yield {"a": i, "b": ["x" * i] * i, "end": False}
+
+    spec = {"a": tf.TensorSpec([], tf.int64), "b": tf.TensorSpec([None], tf.string), "end": tf.TensorSpec([], tf.bool)}
+    source = tf.data.Dataset.from_generator(stream, output_signature=spec)
+    made = reverb.PatternDataset(
+        source,
+        [config(lambda step: (step["b"][-1], step["a"][-2:]))],
+        respect_episode_boundaries=True,
+        is_end_of_episode=is_end,
+    )
+    assert made.element_spec == (tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int64))
+    assert [each[0].numpy().tolist() for each in made] == [[b"x"], [b"xx"] * 2, [b"xxx"] * 3]
+
+
+def test_in_a_graph(tf):
+    source = steps(tf)
+
+    @tf.function
+    def total():
+        made = reverb.PatternDataset(
+            source, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+        )
+        return made.reduce(0, lambda state, item: state + item["two"][1])
+
+    assert total() == 1 + 2 + 3 + 5 + 7
+
+
+def test_with_info(tf):
+    made = reverb.pattern_dataset.pattern_dataset_with_info(
+        steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
+    sample = next(iter(made))
+    assert isinstance(sample, reverb.ReplaySample)
+    assert [float(field) for field in sample.info] == [0.0] * 5
+    assert sample.data["two"].numpy().tolist() == [0, 1]
+
+
+def test_configs_stay_as_they_are(tf):
+    one = config(two_and_one)
+    before = len(one.conditions)
+    list(reverb.PatternDataset(steps(tf), [one], respect_episode_boundaries=True, is_end_of_episode=is_end))
+    assert len(one.conditions) == before
+
+
+def test_an_end_that_is_no_bool(tf):
+    text = (
+        "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return type is "
+        "TensorSpec(shape=(), dtype=tf.int32, name=None)."
+    )
+    with raises(ValueError, text):
+        reverb.PatternDataset(
+            steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=lambda step: step["a"]
+        )
+
+
+def test_configs_refused(tf):
+    with raises(ValueError, "At least one config must be provided."):
+        reverb.PatternDataset(steps(tf), [], respect_episode_boundaries=True, is_end_of_episode=is_end)
+    with pytest.raises(ValueError, match="Invalid configuration at position 1: "):
+        bad = config(lambda step: {"two": step["a"][1:], "one": step["b"][-1]})
+        reverb.PatternDataset(
+            steps(tf), [config(two_and_one), bad], respect_episode_boundaries=True, is_end_of_episode=is_end
+        )
+    with pytest.raises(ValueError, match="the step has 1 leaves"):
+        only = steps(tf).map(lambda step: {"a": step["a"]})
+        reverb.PatternDataset(only, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
+
+
+def test_an_input_that_is_no_dataset(tf):  # noqa: ARG001, it must be installed
+    with raises(TypeError, "`input_dataset` must be a tf.data.Dataset; got 3 (int)"):
+        reverb.PatternDataset(3, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)

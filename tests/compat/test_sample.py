@@ -1,0 +1,169 @@
+"""`client.sample`: what comes out, and nothing lost."""
+
+import numpy as np
+import pytest
+from compat_tables import FITTING, four_tables, serving, steps
+from support import Caller, raises, until
+
+from engram.compat import reverb
+
+
+@pytest.fixture
+def client():
+    with four_tables() as client:
+        yield client
+
+
+def test_nothing_happens_before_the_first_is_asked_for(client):
+    for arguments in (("x",), ("t", 0), ("t", "a"), (3,)):
+        client.sample(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("t", 0), ValueError, "num_samples (0) must be -1 or >= 1"),
+        (("t", -2), ValueError, "num_samples (-2) must be -1 or >= 1"),
+        (("t", 1.5), TypeError, "`num_samples` must be an integer; got 1.5 (float)"),
+        ((3,), TypeError, "`table` must be text; got 3 (int)"),
+        (
+            ("x",),
+            RuntimeError,
+            "Priority table x was not found; known tables: `prioritized`, `queue`, `signed`, `t`",
+        ),
+        (
+            ("x", 3),
+            RuntimeError,
+            "Priority table x was not found; known tables: `prioritized`, `queue`, `signed`, `t`",
+        ),
+    ],
+)
+def test_samples_refused(client, arguments, error, text):
+    with raises(error, text):
+        next(client.sample(*arguments))
+
+
+def test_minus_one_yields_nothing(client):
+    client.insert([1], {"t": 1.0})
+    assert list(client.sample("t", -1)) == []
+
+
+def test_the_older_third_argument(client):
+    client.insert([1], {"t": 1.0})
+    assert len(list(client.sample("t", 2, 3_000))) == 2
+    assert len(list(client.sample("t", 2, validation_timeout_ms=3_000))) == 2
+
+
+def test_steps_and_columns(client):
+    client._store.insert((np.arange(6).reshape(3, 2), np.arange(3.0)), {"t": 1.0}, time_axis=True)
+    (item,) = client.sample("t")
+    assert [[column.tolist() for column in step.data] for step in item] == [[[0, 1], 0.0], [[2, 3], 1.0], [[4, 5], 2.0]]
+    assert len({step.info for step in item}) == 1
+    assert all(isinstance(column, np.ndarray) for step in item for column in step.data)  # scalars too
+    (whole,) = client.sample("t", emit_timesteps=False)
+    assert [column.shape for column in whole.data] == [(3, 2), (3,)]
+    assert isinstance(whole, reverb.ReplaySample)
+
+
+def test_what_was_inserted_has_a_time_axis(client):
+    client.insert(FITTING, {"t": 1.0})
+    (whole,) = client.sample("t", emit_timesteps=False)
+    assert [column.shape for column in whole.data] == [(1, 2), (1,)]
+
+
+def test_nested_as_the_signature(client):
+    client.insert(FITTING, {"signed": 1.0, "t": 1.0})
+    ((step,),) = client.sample("signed", unpack_as_table_signature=True)
+    assert {key: value.tolist() for key, value in step.data.items()} == {"a": [0.0, 0.0], "b": 1}
+    (whole,) = client.sample("signed", emit_timesteps=False, unpack_as_table_signature=True)
+    assert whole.data["a"].shape == (1, 2)
+    ((step,),) = client.sample("t", unpack_as_table_signature=True)  # it has none
+    assert isinstance(step.data, list)
+    text = 'Could not find table "x". The following tables exist: prioritized, queue, signed, t.'
+    with raises(ValueError, text):
+        next(client.sample("x", unpack_as_table_signature=True))
+
+
+def test_items_that_are_no_steps(client):
+    with client._store.writer() as writer:
+        for n in range(3):
+            writer.append((n, n))
+        uneven, flat = (
+            (writer.history[0][-3:], writer.history[1][-2:]),
+            (writer.history[0][-3:], writer.history[1][-1]),
+        )
+        writer.create_item("queue", 1.0, trajectory=uneven)
+        writer.create_item("queue", 1.0, trajectory=flat)
+    for lengths in ("3, 2", "3, no time axis"):
+        text = (
+            f"Can't split non timestep trajectory: its columns have these lengths: {lengths}; use emit_timesteps=False"
+        )
+        with raises(ValueError, text):
+            next(client.sample("queue"))
+
+
+def test_columns_without_a_time_axis(client):
+    client._store.insert((np.arange(3), 1), {"t": 1.0})
+    (whole,) = client.sample("t", emit_timesteps=False)
+    assert [column.tolist() for column in whole.data] == [[0, 1, 2], 1]
+
+
+def test_items_of_engrams_own_writers(client):
+    client._store.insert({"b": (np.ones(2),), "a": np.arange(2)}, {"t": 1.0}, time_axis=True)
+    (item,) = client.sample("t")
+    assert [[column.tolist() for column in step.data] for step in item] == [[0, 1.0], [1, 1.0]]
+
+
+def test_info_is_of_plain_numbers(client):
+    client.insert([1], {"prioritized": 3.0})
+    client.insert([1], {"prioritized": 1.0})
+    infos = [item[0].info for item in client.sample("prioritized", 20)]
+    assert [type(field) for field in infos[0]] == [int, float, int, float, int]
+    assert {(info.priority, info.probability, info.table_size) for info in infos} == {(3.0, 0.75, 2), (1.0, 0.25, 2)}
+    assert min(info.times_sampled for info in infos if info.priority == 3.0) == 1
+
+
+def test_arrays_are_the_callers(client):
+    client.insert([np.zeros(2)], {"t": 1.0})
+    for ((step,),) in ([item] for item in client.sample("t", 2)):
+        assert step.data[0].tolist() == [0.0, 0.0]
+        step.data[0][:] = 1.0
+
+
+def test_what_is_not_taken_is_not_lost(client):
+    for n in range(6):
+        client.insert([n], {"queue": 1.0})
+    samples = client.sample("queue", 5)
+    assert next(samples)[0].data == [0]
+    samples.close()
+    assert client.server_info()["queue"].rate_limiter_info.sample_stats.completed == 1
+    assert steps(client, "queue", 5) == [[n] for n in range(1, 6)]
+    assert client.server_info()["queue"].current_size == 0
+
+
+def test_what_is_on_its_way_out_has_left():
+    mine = reverb.Table.queue("q", 5)
+    with serving(mine) as (_, client):
+        for n in range(2):
+            client.insert([n], {"q": 1.0})
+        samples = client.sample("q", 2)
+        assert next(samples)[0].data == [0]
+        until(lambda: mine.info.current_size == 0)  # the other has been fetched
+        samples.close()
+        assert client.server_info()["q"].current_size == 1
+
+
+def test_no_more_is_fetched_than_was_asked_for(client):
+    for n in range(3):
+        client.insert([n], {"queue": 1.0})
+    assert steps(client, "queue", 2) == [[0], [1]]
+    assert client.server_info()["queue"].rate_limiter_info.sample_stats.completed == 2
+
+
+def test_sampling_waits_for_the_rate_limiter():
+    with serving(reverb.Table.queue("q", 5)) as (server, client):
+        samples = Caller(lambda: steps(client, "q", 2))
+        other = server.localhost_client()
+        other.insert([0], {"q": 1.0})
+        other.insert([1], {"q": 1.0})
+        assert samples.result() == [[0], [1]]

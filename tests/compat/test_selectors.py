@@ -1,0 +1,45 @@
+"""Selectors: their text, and what they are in the engine."""
+
+import pytest
+from support import raises
+
+import engram
+from engram import selectors as native
+from engram.compat.reverb import item_selectors, selectors
+
+MADE = [
+    (selectors.Fifo, "FifoSelector", native.Fifo()),
+    (selectors.Lifo, "LifoSelector", native.Lifo()),
+    (selectors.Uniform, "UniformSelector", native.Uniform()),
+    (selectors.MinHeap, "HeapSelector(sign=1)", native.MinHeap()),
+    (selectors.MaxHeap, "HeapSelector(sign=-1)", native.MaxHeap()),
+]
+
+
+def test_both_names_are_one_module():
+    assert selectors is item_selectors
+
+
+@pytest.mark.parametrize(("make", "text", "selector"), MADE)
+def test_text_and_meaning(make, text, selector):
+    assert repr(make()) == text
+    assert make()._native == selector
+
+
+def test_prioritized_takes_its_exponent_by_position_and_by_name():
+    assert repr(selectors.Prioritized(0.8)) == "PrioritizedSelector(priority_exponent=0.8)"
+    assert repr(selectors.Prioritized(priority_exponent=1)) == "PrioritizedSelector(priority_exponent=1)"
+    assert selectors.Prioritized(0.8)._native == native.Prioritized(0.8)
+
+
+def test_prioritized_needs_an_exponent():
+    with pytest.raises(TypeError, match="priority_exponent"):
+        selectors.Prioritized()
+    with raises(TypeError, "`priority_exponent` must be a number; got 'a' (str)"):
+        selectors.Prioritized("a")
+    with raises(engram.errors.InvalidArgumentError, "`exponent` must be a number; got nan"):
+        selectors.Prioritized(float("nan"))
+
+
+def test_heaps_are_one_class():
+    assert type(selectors.MinHeap()) is type(selectors.MaxHeap()) is item_selectors.HeapSelector

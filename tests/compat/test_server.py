@@ -1,0 +1,218 @@
+"""Servers: ports, addresses, stopping, waiting."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from compat_tables import serving, steps, table
+from support import Caller, raises, run_python, until
+
+from engram.compat import reverb
+
+
+@pytest.mark.parametrize(
+    ("tables", "text"),
+    [
+        ([], "At least one table must be provided"),
+        (None, "At least one table must be provided"),
+        ([table("a"), table("b"), table("b")], "Multiple items in tables have the same name: b"),
+    ],
+)
+def test_tables_refused(tables, text):
+    with raises(ValueError, text):
+        reverb.Server(tables)
+
+
+def test_tables_of_other_types():
+    with raises(TypeError, "`tables` must be a sequence of tables; got table 't' itself"):
+        reverb.Server(table())
+    with raises(TypeError, "`each of tables` must be a reverb.Table; got 3 (int)"):
+        reverb.Server([3])
+
+
+def test_a_free_port_is_told_either_way():
+    for port in (None, 0):
+        with serving(table(), port=port) as (server, client):
+            assert server.port > 0
+            client.insert([1], {"t": 1.0})
+            assert server.localhost_client().server_info()["t"].current_size == 1
+
+
+def test_the_port_that_was_asked_for():
+    with serving(table()) as (server, _):
+        port = server.port
+    with serving(table(), port=port) as (server, _):
+        assert server.port == port
+
+
+def test_a_used_port_is_refused(tmp_path):
+    mine = table()
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(tmp_path)
+    with serving(table()) as (server, _):
+        with pytest.raises(ValueError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}: Address already in use"):
+            reverb.Server([mine], port=server.port, host="127.0.0.1")
+        with pytest.raises(ValueError, match="Address already in use"):
+            reverb.Server([mine], port=server.port, checkpointer=checkpointer)
+    with serving(mine, checkpointer=checkpointer):  # they are nobody's
+        pass
+
+
+@pytest.mark.parametrize(
+    ("port", "error", "text"),
+    [
+        ("a", TypeError, "`port` must be an integer; got 'a' (str)"),
+        (-1, ValueError, "`port` must be at least 0; got -1"),
+        (70_000, ValueError, "`port` must be at most 65535; got 70000"),
+    ],
+)
+def test_ports_refused(port, error, text):
+    with raises(error, text):
+        reverb.Server([table()], port=port)
+
+
+def test_by_default_all_addresses_are_listened_to():
+    server = reverb.Server([table()])
+    try:
+        for host in ("127.0.0.1", "localhost", *(["[::1]"] if socket.has_ipv6 else [])):
+            reverb.Client(f"{host}:{server.port}").insert([1], {"t": 1.0})
+        assert server.localhost_client().server_info()["t"].current_size >= 2
+    finally:
+        server.stop()
+
+
+def test_clients_of_either_name():
+    with serving(table()) as (server, _):
+        for client in (server.localhost_client(), server.in_process_client()):
+            assert client.server_address == f"localhost:{server.port}"
+            client.insert([1], {"t": 1.0})
+
+
+def test_stop_frees_the_port_and_may_be_called_again():
+    with serving(table()) as (server, _):
+        server.stop()
+        server.stop()
+        server.wait()
+        with socket.socket() as tried:
+            tried.bind(("127.0.0.1", server.port))
+
+
+def test_wait_ends_when_another_thread_stops():
+    with serving(table()) as (server, _):
+        waiting = Caller(server.wait)
+        assert waiting.is_alive()
+        server.stop()
+        assert waiting.result() is None
+
+
+def test_a_server_that_nobody_holds_stops():
+    server = reverb.Server([table()], host="localhost")
+    client = reverb.Client(f"localhost:{server.port}")
+    del server
+    with pytest.raises(RuntimeError, match="cannot be reached"):
+        client.checkpoint()
+
+
+INTERRUPTED = """
+import signal, sys
+from engram.compat import reverb
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job that a shell started in the background
+server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
+print(server.port, flush=True)
+try:
+    server.wait()
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) == signal.SIG_IGN, flush=True)
+    server.stop()
+    server.wait()
+"""
+
+
+def test_ctrl_c_ends_wait():
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            port = int(process.stdout.readline())
+            assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
+            until(lambda: waits(process.pid))
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20)[0] == "interrupted True\n"
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+def waits(process):
+    """True once a process takes SIGINT (2) itself."""
+    with open(f"/proc/{process}/status") as status:  # noqa: PTH123
+        caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status.read())[1]
+    return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_client_goes_on_with_the_next_server_at_its_address(count):
+    with serving(table(max_times_sampled=1)) as (server, client):
+        port = server.port
+        for n in range(count - 1):
+            client.insert([n], {"t": 1.0})
+        blocked = Caller(lambda: steps(client, n=count))
+        until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
+    with serving(table(), port=port):
+        client.insert([7], {"t": 1.0})
+        assert blocked.result() == [*([n] for n in range(count - 1)), [7]]
+
+
+def test_an_insert_that_waits_goes_on_too():
+    with serving(reverb.Table.queue("q", 1)) as (server, client):
+        port = server.port
+        client.insert([0], {"q": 1.0})
+        blocked = Caller(lambda: client.insert([1], {"q": 1.0}))
+        until(lambda: server._storage.store.info()["q"].waiting_inserts > 0)
+    with serving(reverb.Table.queue("q", 1), port=port):
+        assert steps(client, "q") == [[1]]
+        blocked.result()
+
+
+def test_the_end_of_a_program_needs_no_stop(tmp_path):
+    code = f"""
+import os, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from engram.compat import reverb
+server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
+reverb.Client(f"localhost:{{server.port}}").insert([1], {{"q": 1.0}})
+print(len(os.listdir(tempfile.tempdir)))
+"""
+    assert run_python(code) == "1\n"
+    assert list(tmp_path.iterdir()) == []  # nobody asked for a checkpoint
+
+
+def test_a_forked_child_leaves_all_to_its_parent(tmp_path):
+    code = f"""
+import os, sys, tempfile
+tempfile.tempdir = {str(tmp_path)!r}
+from engram.compat import reverb
+server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+client = reverb.Client(f"localhost:{{server.port}}")
+client.insert([1], {{"q": 1.0}})
+print(os.path.exists(client.checkpoint()))
+"""
+    assert run_python(code) == "True\n"
+
+
+def test_other_threads_serve_meanwhile():
+    with serving(reverb.Table.queue("q", 1)) as (server, client):
+        writer = threading.Thread(target=lambda: [client.insert([n], {"q": 1.0}) for n in range(20)])
+        writer.start()
+        found = [int(data[0]) for data in steps(server.localhost_client(), "q", 20)]
+        writer.join()
+        assert found == list(range(20))
+
+
+def test_text():
+    with serving(reverb.Table.queue("q", 3)) as (server, _):
+        assert repr(server) == f"Server(port={server.port}, tables=[{reverb.Table.queue('q', 3)!r}])"

@@ -1,0 +1,264 @@
+"""Specs, notes, nests, arrays and messages: what the rest is built of."""
+
+import collections
+import pickle
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from compat_tables import table
+from support import raises
+
+from engram.compat.reverb import SampleInfo, _nest, _note, _signatures
+from engram.compat.reverb.reverb_types import Heap, KeyDistributionOptions, RateLimiterInfo
+from engram.compat.reverb.tensor_spec import (
+    BoundedTensorSpec,
+    TensorSpec,
+    as_spec,
+    dtype_name,
+    is_compatible,
+    is_spec,
+)
+
+
+class Point(NamedTuple):
+    y: object
+    x: object
+
+
+NEST = {"b": [1, (2, None)], "a": Point(y=3, x={"k": 4}), "c": []}
+
+
+def test_flattened_by_sorted_key():
+    assert _nest.flatten(NEST) == [3, 4, 1, 2, None]
+    assert _nest.flatten(7) == [7]
+    assert _nest.flatten(None) == [None]
+    assert _nest.flatten_with_path(NEST) == [
+        (("a", "y"), 3),
+        (("a", "x", "k"), 4),
+        (("b", 0), 1),
+        (("b", 1, 0), 2),
+        (("b", 1, 1), None),
+    ]
+
+
+def test_rebuilt_as_it_was():
+    assert _nest.unflatten_as(NEST, _nest.flatten(NEST)) == NEST
+    ordered = _nest.unflatten_as(collections.OrderedDict(b=0, a=0), [1, 2])
+    assert list(ordered.items()) == [("b", 2), ("a", 1)]
+    counted = _nest.unflatten_as(collections.defaultdict(list, a=0), [1])
+    assert (counted.default_factory, counted["a"]) == (list, 1)
+    with raises(ValueError, "a nest with 5 leaves cannot be made of 1"):
+        _nest.unflatten_as(NEST, [1])
+
+
+def test_mapped():
+    assert _nest.map_structure(lambda a, b: a + b, {"x": (1, 2)}, [10, 20]) == {"x": (11, 22)}
+    with raises(ValueError, "the nests differ: they have 1, 2 leaves"):
+        _nest.map_structure(lambda a, b: a + b, [1], [1, 2])
+
+
+def test_attrs_classes_are_nests():
+    attrs = pytest.importorskip("attrs")
+
+    @attrs.define
+    class Pair:
+        b: object
+        a: object
+
+    assert _nest.flatten(Pair(1, (2, 3))) == [1, 2, 3]
+    assert _nest.unflatten_as(Pair(1, (2, 3)), [4, 5, 6]) == Pair(4, (5, 6))
+    assert _nest.flatten_with_path(Pair(1, 2)) == [(("b",), 1), (("a",), 2)]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "found"),
+    [
+        (1, np.int64, 1),
+        (2**63, np.uint64, 2**63),
+        (1.5, np.float64, 1.5),
+        (True, np.bool_, True),
+        (np.float16(2), np.float16, 2.0),
+        (1j, np.complex128, 1j),
+        ("é", object, "é".encode()),
+        (b"a\0", object, b"a\0"),
+        (np.array(["a", "bb"]), object, [b"a", b"bb"]),
+        (np.array(["a", b"b"], object), object, [b"a", b"b"]),
+        (np.array([1, 256], ">i2"), np.dtype("<i2"), [1, 256]),
+        (np.array([1.5], ">f8"), np.dtype("<f8"), [1.5]),
+        (np.zeros((0, 2), np.uint8), np.uint8, []),
+        (np.asfortranarray([[1, 2], [3, 4]]), np.int64, [[1, 2], [3, 4]]),
+    ],
+)
+def test_leaves_as_arrays(value, dtype, found):
+    array = _nest.as_array(value)
+    assert array.dtype == dtype
+    assert array.dtype.isnative
+    assert array.tolist() == found
+
+
+def test_bfloat16_stays():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    assert _nest.as_array(np.ones(2, ml_dtypes.bfloat16)).dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "cannot convert None to a tensor; a value must be an array, a number or text"),
+        (2**64, "cannot convert 18446744073709551616 (int) to a tensor: it holds an object of type int"),
+        (
+            np.array([None, 1]),
+            "cannot convert array([None, 1], dtype=object) (ndarray) to a tensor: it holds an object of type NoneType",
+        ),
+        (
+            np.longdouble(1),
+            "cannot convert np.longdouble('1.0') (longdouble) to a tensor: the dtype float128 is not supported",
+        ),
+    ],
+)
+def test_leaves_that_are_no_arrays(value, text):
+    with raises(TypeError, text):
+        _nest.as_array(value)
+
+
+def test_specs_are_values():
+    spec = TensorSpec([2, None], "float32", "x")
+    assert spec == TensorSpec((2, None), np.float32, "x")
+    assert len({spec, TensorSpec((2, None), np.float32, "x")}) == 1
+    assert spec not in (TensorSpec([2], "float32", "x"), TensorSpec([2, None], "int8", "x"), "x")
+    assert repr(spec) == "TensorSpec(shape=(2, None), dtype=float, name='x')"
+    assert pickle.loads(pickle.dumps(spec)) == spec  # noqa: S301, our own
+    bounded = BoundedTensorSpec([2], np.int8, 0, 3)
+    assert bounded != TensorSpec([2], np.int8)
+    assert bounded != BoundedTensorSpec([2], np.int8, 0, 4)
+    assert pickle.loads(pickle.dumps(bounded)) == bounded  # noqa: S301, our own
+    assert repr(bounded) == (
+        "BoundedTensorSpec(shape=(2,), dtype=int8, name=None, minimum=array(0, dtype=int8), "
+        "maximum=array(3, dtype=int8))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TensorSpec("ab"), "`shape` must be a sequence of sizes, or None for any rank; got 'ab'"),
+        (lambda: TensorSpec(1.5), "`shape` must be a sequence of sizes, or None for any rank; got 1.5"),
+        (lambda: TensorSpec([-1]), "each axis of `shape` must be a size, or None for any; got -1"),
+        (lambda: TensorSpec([1.5]), "each axis of `shape` must be a size, or None for any; got 1.5"),
+        (lambda: TensorSpec([], "datetime64[s]"), "the dtype datetime64[s] is not supported"),
+        (lambda: TensorSpec([], "V8"), "the dtype |V8 is not supported"),
+        (lambda: TensorSpec([], [("a", "i1")]), "the dtype [('a', 'i1')] is not supported"),
+        (lambda: BoundedTensorSpec([], "string", "a", "b"), "text has no bounds; use a TensorSpec"),
+    ],
+)
+def test_specs_refused(make, text):
+    with raises(TypeError, text):
+        make()
+
+
+def test_what_is_a_spec():
+    assert is_spec(TensorSpec([]))
+    assert not is_spec(np.zeros(3))
+    assert not is_spec(np.float32)
+    assert as_spec(TensorSpec([])) == TensorSpec([])
+
+
+def test_names_and_shapes():
+    assert [dtype_name(each) for each in ("f2", "f4", "f8", "i8", "?", "O", "U3", "c8")] == [
+        "half",
+        "float",
+        "double",
+        "int64",
+        "bool",
+        "string",
+        "string",
+        "complex64",
+    ]
+    assert is_compatible((None, 2), (5, 2))
+    assert is_compatible(None, (1, 2, 3))
+    assert not is_compatible((2,), (2, 1))
+    assert not is_compatible((2,), (3,))
+    named = _signatures.named({"b": TensorSpec([None], "f4"), "a": (TensorSpec([], "i8", "n"),)})
+    assert _signatures.listed((name, spec.dtype, spec.shape) for name, spec in named) == (
+        "0: Tensor<name: 'a/0/n', dtype: int64, shape: []>, 1: Tensor<name: 'b', dtype: float, shape: [?]>"
+    )
+    assert _signatures.shape_text(None) == "<unknown>"
+
+
+def test_notes_of_others_say_nothing():
+    for note in (None, "", "mine", "[1]", "{}", '{"reverb": 3}'):
+        assert _note.decode(note) == (None, None, None)
+
+
+def test_notes():
+    assert _note.decode(_note.encode(-3, (TensorSpec([2], "f4", "x"),), "/here")) == (
+        -3,
+        (TensorSpec([2], "f4", "x"),),
+        "/here",
+    )
+    assert _note.encode(1, {}) == '{"reverb": {"max_times_sampled": 1, "signature": null}}'
+
+
+def test_messages_tell_what_is_set():
+    options = KeyDistributionOptions(heap=Heap(min_heap=True), is_deterministic=True)
+    assert str(options) == "heap {\n  min_heap: true\n}\nis_deterministic: true\n"
+    assert options.WhichOneof("distribution") == "heap"
+    assert (options.HasField("heap"), options.HasField("fifo"), options.HasField("distribution")) == (True, False, True)
+    options.fifo = True
+    assert (options.WhichOneof("distribution"), options.HasField("heap"), options.heap.min_heap) == (
+        "fifo",
+        False,
+        False,
+    )
+    assert KeyDistributionOptions().WhichOneof("distribution") is None
+    assert RateLimiterInfo() == RateLimiterInfo(min_diff=0.0)
+    assert RateLimiterInfo() != RateLimiterInfo(min_diff=1)
+    assert str(RateLimiterInfo(min_diff=1, max_diff=2.5)) == "min_diff: 1\nmax_diff: 2.5\n"
+    info = table().info
+    assert pickle.loads(pickle.dumps(info)) == info  # noqa: S301, our own
+
+
+def test_messages_refuse_what_they_do_not_have():
+    options = KeyDistributionOptions()
+    fields = "fifo, uniform, prioritized, heap, lifo, is_deterministic"
+    with raises(AttributeError, f"KeyDistributionOptions has no field `size`; it has {fields}"):
+        options.size  # noqa: B018, the access is the point
+    with raises(AttributeError, f"KeyDistributionOptions has no field `size`; it has {fields}"):
+        options.size = 3
+    with raises(ValueError, f"KeyDistributionOptions has no field `size`; it has {fields}"):
+        KeyDistributionOptions(size=3)
+    with raises(ValueError, f"KeyDistributionOptions has no field `size`; it has {fields}"):
+        options.HasField("size")
+    with raises(ValueError, "Field KeyDistributionOptions.is_deterministic does not have presence."):
+        options.HasField("is_deterministic")
+    with raises(ValueError, "KeyDistributionOptions has no group `kind`; it has distribution"):
+        options.WhichOneof("kind")
+    with raises(TypeError, "KeyDistributionOptions.fifo must be of type bool; got 3"):
+        options.fifo = 3
+
+
+def test_sample_info():
+    assert SampleInfo.zeros() == (0, 0.0, 0, 0.0, 0)
+    assert SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
+
+
+@pytest.mark.frameworks
+def test_tensorflows_types():
+    import tensorflow as tf  # noqa: PLC0415
+    from tensorflow.python.framework import tensor_spec  # noqa: PLC0415
+
+    assert SampleInfo.tf_dtypes() == (tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
+    assert [shape.rank for shape in SampleInfo.tf_shapes()] == [0] * 5
+    signature = {
+        "a": tf.TensorSpec([2, None], tf.float32, "n"),
+        "b": (tf.TensorSpec([], tf.string), tf.TensorSpec(None, tf.bfloat16)),
+        "c": [tensor_spec.BoundedTensorSpec([2], tf.int32, 0, [3, 4], "c")],
+    }
+    assert table(signature=signature).info.signature == signature
+    assert as_spec(signature["b"][1]).shape is None
+    text = _nest.as_array(tf.constant(["a", "é"]))
+    assert (text.dtype, text.tolist()) == (object, [b"a", "é".encode()])
+    assert _nest.as_array(tf.constant("a")).tolist() == b"a"
+    assert _nest.as_array(tf.constant(1.5)).dtype == np.float32
+    assert _nest.as_array(tf.ones([2], tf.bfloat16)).dtype.name == "bfloat16"

@@ -1,0 +1,388 @@
+"""Reverb's structured writer: which items it makes, as Reverb 0.14 was seen to, and what it refuses."""
+
+import numpy as np
+import pytest
+from compat_tables import serving, table
+from support import raises, until
+
+from engram.compat import reverb
+from engram.compat.reverb import _patterns
+from engram.compat.reverb import structured_writer as sw
+
+STEP = {"a": None, "b": None}
+REF = sw.create_reference_step(STEP)
+LAST = [REF["a"][-1]]
+C = sw.Condition
+
+
+def config(pattern, *conditions, table="t", priority=None):
+    return sw.create_config(pattern, table, conditions, priority)
+
+
+def add(a, b=None, *, partial=False):
+    """An append; by default `b` is ten times `a`."""
+    return ("append", {"a": a, "b": a * 10 if b is None else b}, partial)
+
+
+def part(partial=True, **leaves):  # noqa: FBT002, reads well
+    return ("append", {"a": leaves.get("a"), "b": leaves.get("b")}, partial)
+
+
+def end(clear=True):  # noqa: FBT002, reads well
+    return ("end", clear)
+
+
+def steps(*numbers):
+    return [add(number) for number in numbers]
+
+
+BUFFER_OF_TWO = sw.ConditionProto(buffer_length=True, ge=2)
+BY_A = sw.td_error(0.25, STEP, lambda step: step["a"])
+
+# Name: configs, program, and the columns of the items that it makes, in order, of tables `t` and `u`.
+PROGRAMS = {
+    "every step": ([config(LAST)], steps(0, 1), [[0], [1]], []),
+    "slices": (
+        [config({"y": REF["b"][-1], "x": REF["a"][-2:]})],
+        steps(0, 1, 2),
+        [[[0, 1], 10], [[1, 2], 20]],
+        [],
+    ),
+    "strides": (
+        [config([REF["a"][-5::2], REF["b"][-4:-1:2]])],
+        steps(*range(7)),
+        [[[0, 2, 4], [10, 30]], [[1, 3, 5], [20, 40]], [[2, 4, 6], [30, 50]]],
+        [],
+    ),
+    "several": (
+        [
+            config([REF["a"][-3:-1], REF["b"][-1]]),
+            config(LAST, C.step_index() >= 2, C.step_index() % 2 == 0, table="u"),
+        ],
+        [*steps(*range(4)), end(), *steps(10, 11, 12)],
+        [[[0, 1], 20], [[1, 2], 30], [[10, 11], 120]],
+        [[2], [12]],
+    ),
+    "steps since, over episodes": (
+        [config(LAST, C.steps_since_applied() >= 2)],
+        [*steps(0, 1, 2), end(), *steps(10, 11, 12, 13)],
+        [[1], [10], [12]],
+        [],
+    ),
+    "steps since, with steps missing": (
+        [config([REF["a"][-2:]], C.steps_since_applied() >= 2)],
+        [*steps(*range(4)), end(), *steps(*range(10, 15))],
+        [[[0, 1]], [[2, 3]], [[10, 11]], [[12, 13]]],
+        [],
+    ),
+    "steps since, equal": ([config(LAST, C.steps_since_applied() == 3)], steps(*range(7)), [[2], [5]], []),
+    "end of episode": (
+        [config(LAST, C.is_end_episode())],
+        [*steps(0, 1), end(), add(2), end(clear=False), end()],
+        [[1], [2]],
+        [],
+    ),
+    "end of an episode once": ([config(LAST)], [add(0), end()], [[0]], []),
+    "end of episode of several": (
+        [config(LAST, C.step_index() == 1), config(LAST, C.is_end_episode(), table="u")],
+        [*steps(0, 1), end(), end(), add(2), end()],
+        [[1]],
+        [[1], [2]],
+    ),
+    "episodes kept": (
+        [config([REF["a"][-2:]], C.step_index() % 2 == 0)],
+        [*steps(*range(4)), end(clear=False), *steps(*range(10, 15))],
+        [[[1, 2]], [[3, 10]], [[11, 12]], [[13, 14]]],
+        [],
+    ),
+    "comparisons": (
+        [
+            config(LAST, C.step_index() > 1, C.step_index() < 4, C.step_index() != 2),
+            config(LAST, C.step_index() <= 3, C.step_index() % 2 != 1, table="u"),
+        ],
+        steps(*range(6)),
+        [[3]],
+        [[0], [2]],
+    ),
+    "values missing": (
+        [config([REF["b"][-3:]])],
+        [*steps(0, 1), part(a=4, partial=False), *steps(2, 3, 4, 5)],
+        [[[20, 30, 40]], [[30, 40, 50]]],
+        [],
+    ),
+    "data": (
+        [config(LAST, C.data(STEP)["b"] >= 10), config(LAST, C.data(STEP)["b"] < 10, table="u")],
+        [add(0), add(1), part(a=2, partial=False), add(3)],
+        [[1], [3]],
+        [[0]],
+    ),
+    "data of other kinds": (
+        [config([REF["b"][-1]], C.data(STEP)["a"] < 10)],
+        [("append", {"a": 1.5, "b": 1}, False), ("append", {"a": 2.5, "b": 2}, False)],
+        [],
+        [],
+    ),
+    "one element is a number": (
+        [config([REF["b"][-1]], C.data(STEP)["a"] >= 200)],
+        [("append", {"a": np.array([[value]], np.uint8), "b": value}, False) for value in (250, 2)],
+        [[250]],
+        [],
+    ),
+    "bools": (
+        [config([REF["b"][-1]], C.data(STEP)["a"] == 1)],
+        [("append", {"a": value, "b": int(value)}, False) for value in (True, False)],
+        [[1]],
+        [],
+    ),
+    "remainders round down": (
+        [config(LAST, C.data(STEP)["b"] % 3 == 1)],
+        [add(0, -2), add(1, 4), add(2, 2)],
+        [[0], [1]],
+        [],
+    ),
+    "partial steps": (
+        [config([REF["a"][-1], REF["b"][-2]])],
+        [add(0), part(a=1), part(b=5, partial=False), add(2)],
+        [[1, 0], [2, 5]],
+        [],
+    ),
+    "partial from the first step on": (
+        [config(LAST), config([REF["b"][-1]], table="u")],
+        [part(a=1), part(b=5, partial=False), part(), part(a=7, b=8, partial=False)],
+        [[1], [7]],
+        [[5], [8]],
+    ),
+    "a condition comes true within a step": (
+        [config(LAST, C.data(STEP)["b"] == 5)],
+        [part(a=1), part(b=5, partial=False), part(b=5), part(a=9, partial=False)],
+        [[1], [9]],
+        [],
+    ),
+    "an end of episode within a step": ([config([REF["b"][-1]])], [part(a=1, b=2), end(), add(2)], [[2], [20]], []),
+    "buffer length": (
+        [config(LAST, BUFFER_OF_TWO), config([REF["a"][-4:]], table="u")],
+        [*steps(*range(5)), end(), *steps(6, 7)],
+        [[1], [2], [3], [4], [7]],
+        [[[0, 1, 2, 3]], [[1, 2, 3, 4]]],
+    ),
+    "buffer length goes up to the furthest look-back": (
+        [config(LAST, sw.ConditionProto(buffer_length=True, eq=1)), config([REF["a"][-3:]], table="u")],
+        steps(*range(4)),
+        [[0]],
+        [[[0, 1, 2]], [[1, 2, 3]]],
+    ),
+}
+
+
+@pytest.fixture
+def client():
+    with serving(*[table(name, max_times_sampled=1) for name in "tu"], reverb.Table.queue("queue", 1)) as (_, client):
+        yield client
+
+
+def samples(client, name):
+    size = client.server_info()[name].current_size
+    return list(client.sample(name, size, emit_timesteps=False)) if size else []
+
+
+def items(client, name="t"):
+    return [[column.tolist() for column in sample.data] for sample in samples(client, name)]
+
+
+def run(writer, program):
+    for kind, *arguments in program:
+        if kind == "end":
+            writer.end_episode(*arguments)
+        else:
+            writer.append(arguments[0], partial_step=arguments[1])
+
+
+@pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("begin", ["whole", "part"])
+def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
+    """What the engine makes, Python makes alike: that takes over where the first step comes in parts."""
+    writer = client.structured_writer(configs)
+    if begin == "part":
+        writer._begin(whole=False)
+    run(writer, program)
+    writer.flush()
+    assert (items(client), items(client, "u")) == (t, u)
+
+
+@pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
+def test_patterns_without_a_server(configs, program, t, u):
+    patterns = _patterns.PatternSet(configs)
+    made = {"t": [], "u": []}
+    for kind, *arguments in program:
+        if kind == "end":
+            found = patterns.end_episode(clear=arguments[0])
+        else:
+            leaves = [arguments[0]["a"], arguments[0]["b"]]
+            found = patterns.append(leaves, partial=arguments[1])
+        for item in found:
+            columns = [_patterns.stacked(column).tolist() for column in item.columns]
+            made[configs[item.config].table].append(columns)
+    assert made == {"t": t, "u": u}
+
+
+# Priorities
+
+
+@pytest.mark.parametrize(
+    ("pattern", "priority", "dtype", "found"),
+    [
+        (LAST, None, np.int64, [1.0, 1.0, 1.0, 1.0]),
+        (LAST, sw.constant_priority_fn(-2), np.int64, [-2.0, -2.0, -2.0, -2.0]),
+        ([REF["a"][-3:]], BY_A, np.int32, [22.75, 15.75]),
+        ([REF["a"][-3:]], BY_A, np.float64, [22.75, 15.75]),
+        ([REF["a"][-1], REF["b"][-1]], BY_A, np.float32, [28.0, 21.0, 14.0, 7.0]),
+        ([REF["a"][-1:], REF["a"][-3:]], BY_A, np.int64, [22.75, 15.75]),
+        ([REF["b"][-1]], BY_A, np.int64, [0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_priorities(client, pattern, priority, dtype, found):
+    """The last column of the leaf counts; an item without one has priority 0."""
+    writer = client.structured_writer([config(pattern, priority=priority)])
+    for number in range(-4, 0):
+        writer.append({"a": dtype(number * 7), "b": 0})
+    writer.flush()
+    assert [sample.info.priority for sample in samples(client, "t")] == found
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.ones(2), "TD Error expects a scalar tensor; its cells have the shape (2,)"),
+        (np.int8(1), "TD Error expects a double/float/int tensor and it is int8"),
+    ],
+)
+def test_priorities_refused(client, value, text):
+    """The step is kept, and the items of other configs are made."""
+    writer = client.structured_writer([config([REF["a"][-1:]], priority=BY_A), config([REF["b"][-2:]], table="u")])
+    for number in range(2):
+        with raises(ValueError, text):
+            writer.append({"a": value, "b": number})
+    writer.flush()
+    assert (items(client), items(client, "u")) == ([], [[[0, 1]]])
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("begin", ["whole", "part"])
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        ({"a": 1}, ValueError, "Flattened data has an unexpected length, got 1 but wanted 2."),
+        (
+            {"a": 1, "b": 2.5},
+            ValueError,
+            "Tensor of wrong dtype provided for column 1 (path=('b',)). Got double but expected int64.",
+        ),
+        (
+            {"a": 1, "b": np.zeros(3, int)},
+            ValueError,
+            "Tensor of incompatible shape provided for column 1 (path=('b',)). Got [3] which is incompatible with [].",
+        ),
+        ({"a": np.datetime64("2020-01-01"), "b": 1}, TypeError, None),
+    ],
+    ids=repr,
+)
+def test_steps_refused(client, data, error, text, begin):
+    writer = client.structured_writer([config({"x": REF["a"][-2:], "y": REF["b"][-1]})])
+    if begin == "part":
+        writer._begin(whole=False)
+    writer.append({"a": 0, "b": 0})
+    with pytest.raises(error) as raised:
+        writer.append(data)
+    assert text is None or str(raised.value) == text
+    writer.append((1, 10))  # only the leaves count
+    writer.flush()
+    assert items(client) == [[[0, 1], 10]]
+
+
+@pytest.mark.parametrize("begin", ["whole", "part"])
+def test_values_set_twice(client, begin):
+    writer = client.structured_writer([config([REF["a"][-1], REF["b"][-1]])])
+    if begin == "part":
+        writer._begin(whole=False)
+    assert not writer.step_is_open
+    writer.append({"a": 0, "b": 0})
+    writer.append({"a": None, "b": 1}, partial_step=True)
+    assert writer.step_is_open
+    with raises(RuntimeError, "A value for column 1 was provided by multiple append calls in the same step."):
+        writer.append({"a": 1, "b": 2})
+    assert writer.step_is_open
+    writer.append({"a": 1, "b": None})
+    assert not writer.step_is_open
+    writer.flush()
+    assert items(client) == [[0, 0], [1, 1]]
+
+
+def test_leaves_that_nobody_reads(client):
+    """They are not looked at; one that steps lack is."""
+    writer = client.structured_writer([config(LAST)])
+    for number, other in enumerate((0, "text", object())):
+        writer.append({"a": number, "b": other})
+    writer.flush()
+    assert items(client) == [[0], [1], [2]]
+    writer = client.structured_writer([config(sw.create_reference_step([0] * 6)[5][-1])])
+    with raises(ValueError, "a config reads leaf 5 of a step; steps have the leaves 0 to 1"):
+        writer.append({"a": 1, "b": 2})
+
+
+def test_unknown_tables(client):
+    writer = client.structured_writer([config(LAST, table="nope")])
+    for value in (1, 1.5):  # a refused step does not decide of a dtype
+        with raises(RuntimeError, "Priority table nope was not found; known tables: `queue`, `t`, `u`"):
+            writer.append({"a": value, "b": 2})
+    writer.flush()
+
+
+def test_a_failed_first_step_decides_nothing(client):
+    writer = client.structured_writer([config(LAST)])
+    with pytest.raises(TypeError):
+        writer.append({"a": object(), "b": 2})
+    writer.append({"a": 1, "b": 2})
+    writer.flush()
+    assert items(client) == [[1]]
+
+
+# Sending
+
+
+def test_items_are_sent_in_time(client):
+    """The first at once, later ones when as many steps have come as the patterns look back."""
+    writer = client.structured_writer([config([REF["a"][-3:]])])
+    for number in range(4):
+        writer.append({"a": number, "b": 0})
+        until(lambda number=number: client.server_info()["t"].current_size == max(0, number - 1))
+    for number in range(4, 40):
+        writer.append({"a": number, "b": 0})
+    until(lambda: client.server_info()["t"].current_size >= 36)
+
+
+def test_timeouts(client):
+    writer = client.structured_writer([config(LAST, table="queue")])
+    writer.flush()
+    writer.end_episode()
+    for number in range(3):
+        writer.append({"a": number, "b": 0})
+    for timeout in (0, 30):
+        with pytest.raises(reverb.DeadlineExceededError, match=r"^Flush call did not complete within provided timeout"):
+            writer.flush(timeout_ms=timeout)
+    writer.flush(2, timeout_ms=30)
+    with pytest.raises(reverb.DeadlineExceededError, match=r"^End episode call did not complete within"):
+        writer.end_episode(timeout_ms=30)
+    with raises(ValueError, "block_until_num_items must be >= 0, got -1"):
+        writer.flush(-1)
+    found = [next(client.sample("queue", emit_timesteps=False)).data[0].tolist() for _ in range(3)]
+    assert found == [0, 1, 2]
+
+
+def test_dropped_writers_send_what_they_have(client):
+    writer = client.structured_writer([config([REF["a"][-30:-1]]), config(LAST, table="u")])
+    for number in range(15):
+        writer.append({"a": number, "b": 0})
+    del writer
+    until(lambda: client.server_info()["u"].current_size == 15)

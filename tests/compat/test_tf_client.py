@@ -1,0 +1,207 @@
+"""The client of tensors."""
+
+import numpy as np
+import pytest
+from compat_tables import serving, steps, table
+from reverb_items import put
+from support import raises, until
+
+from engram.compat import reverb
+
+pytestmark = pytest.mark.frameworks
+
+
+@pytest.fixture(params=["eager", "graph"])
+def run(request, tf):
+    """Runs a call either way."""
+
+    def run_it(call):
+        return call() if request.param == "eager" else tf.function(call)()
+
+    return run_it
+
+
+def client_of(client):
+    return reverb.TFClient(client.server_address)
+
+
+def test_sample_is_the_first_step(tf, run):
+    with serving(table()) as (_, client):
+        put(client, "t", [3, 3])
+        sample = run(lambda: client_of(client).sample("t", {"time": tf.float32, "cell": tf.uint8}))
+        assert isinstance(sample, reverb.ReplaySample)
+        assert sample.data["time"] == 0.0
+        np.testing.assert_array_equal(sample.data["cell"], [0, 0])
+        assert sample.info.key.dtype == tf.uint64
+        assert sample.info.key.shape == ()
+        assert (sample.info.probability, sample.info.table_size, sample.info.priority) == (1.0, 2, 1.0)
+        assert sample.info.times_sampled == 1
+
+
+def test_sample_takes_one_item(tf, run):
+    with serving(reverb.Table.queue("t", 9)) as (_, client):
+        put(client, "t", [1, 1, 1])
+        for i in range(3):
+            assert run(lambda: client_of(client).sample("t", [tf.uint8, tf.float32])).data[1] == i
+        assert client.server_info()["t"].current_size == 0
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "text"),
+    [
+        (["uint8"], "Specification has 1 tensors, but data coming from the table shows 2 tensors"),
+        (["uint8", "int32"], "Received incompatible tensor at flattened index 1 from table"),
+    ],
+)
+def test_sample_of_other_columns_takes_none(tf, run, dtypes, text):
+    with serving(reverb.Table.queue("t", 9)) as (_, client):
+        put(client, "t", [1])
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            run(lambda: client_of(client).sample("t", [tf.as_dtype(each) for each in dtypes]))
+        assert text in str(error.value)
+        until(lambda: client.server_info()["t"].current_size == 1)
+
+
+def test_sample_of_what_is_no_step(tf, run):
+    with serving(table()) as (_, client):
+        with client.trajectory_writer(3) as writer:
+            for t in range(3):
+                writer.append([t, t])
+            writer.create_item("t", 1.0, [writer.history[0][-3:], writer.history[1][-1]])
+        with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be decomposed into timesteps"):
+            run(lambda: client_of(client).sample("t", [tf.int64, tf.int64]))
+
+
+def test_sample_of_a_signature_of_trajectories(tf, run):
+    signature = [tf.TensorSpec([None], tf.int64)]
+    with serving(table(signature=signature)) as (_, client):
+        client.insert([7], {"t": 1.0})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Requested incompatible tensor at flattened index 0"):
+            run(lambda: client_of(client).sample("t", [tf.int64]))
+
+
+def test_insert(tf, run):
+    with serving(table(), table("u")) as (_, client):
+
+        def insert():
+            tensors = [tf.constant([1.0, 2.0]), tf.constant("text")]
+            client_of(client).insert(tensors, tf.constant(["t", "u"]), tf.constant([1.5, 2.5], tf.float64))
+
+        run(insert)
+        for name, priority in (("t", 1.5), ("u", 2.5)):
+            (sample,) = next(client.sample(name))
+            assert sample.data[0].tolist() == [1.0, 2.0]
+            assert sample.data[1].item() == b"text"
+            assert sample.info.priority == priority
+
+
+def test_insert_twice_into_one_table(tf, run):
+    with serving(table()) as (_, client):
+
+        def insert():
+            client_of(client).insert([tf.constant(5)], tf.constant(["t", "t"]), tf.constant([1.0, 2.0], tf.float64))
+
+        run(insert)
+        assert client.server_info()["t"].current_size == 2
+
+
+def test_insert_in_a_loop_of_a_graph(tf):
+    with serving(table()) as (_, client):
+        writer = client_of(client)
+
+        @tf.function
+        def fill():
+            for i in tf.range(5):
+                writer.insert([i], tf.constant(["t"]), tf.constant([1.0], tf.float64))
+
+        fill()
+        assert [step[0].item() for step in steps(client, n=2)] == [0, 0]
+        assert client.server_info()["t"].current_size == 5
+
+
+@pytest.mark.parametrize(
+    ("tables", "priorities", "text"),
+    [
+        (["t"], ("float32", [1.0]), "priorities must be a float64 tensor of rank 1; got float32 of shape (1,)"),
+        ("t", ("float64", [1.0]), "tables must be a string tensor of rank 1; got string of shape ()"),
+        ([1], ("float64", [1.0]), "tables must be a string tensor of rank 1; got int32 of shape (1,)"),
+        (["t"], ("float64", 1.0), "priorities must be a float64 tensor of rank 1; got float64 of shape ()"),
+        (["t"], ("float64", [1.0, 2.0]), "priorities and tables must have the same shape; got (2,) and (1,)"),
+    ],
+)
+def test_insert_refused(tf, tables, priorities, text):
+    with serving(table()) as (_, client), raises(ValueError, text):
+        dtype, values = priorities
+        client_of(client).insert([tf.constant(1)], tf.constant(tables), tf.constant(values, dtype))
+
+
+@pytest.mark.parametrize(
+    ("name", "priority", "columns", "text"),
+    [
+        ("nix", 1.0, 1, "Unable to find signatures for table 'nix'"),
+        ("t", float("nan"), 1, "NaN"),
+        ("t", 1.0, 0, "data must have at least one tensor"),
+    ],
+)
+def test_insert_refused_by_the_server(tf, run, name, priority, columns, text):  # noqa: PLR0917
+    with serving(table()) as (_, client):
+
+        def insert():
+            tensors = [tf.constant(1)] * columns
+            client_of(client).insert(tensors, tf.constant([name]), tf.constant([priority], tf.float64))
+
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            run(insert)
+        assert text.lower() in str(error.value).replace("\\'", "'").lower()
+        assert client.server_info()["t"].current_size == 0
+
+
+def test_update_priorities(tf, run):
+    with serving(table(sampler=reverb.selectors.MaxHeap())) as (_, client):
+        put(client, "t", [1, 1, 1])
+        (best,) = next(client.sample("t"))
+        assert best.info.priority == 3.0
+
+        def update():
+            keys = tf.constant([best.info.key, 12345], tf.uint64)
+            client_of(client).update_priorities("t", keys, tf.constant([0.5, 9.0], tf.float64))
+
+        run(update)
+        (now,) = next(client.sample("t"))
+        assert now.info.priority == 2.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "priorities", "text"),
+    [
+        ([1], [1.0, 2.0], "Tensors `keys` and `priorities` do not match in shape ([1] vs. [2])"),
+        (1, 1.0, "Tensors `keys` and `priorities` must be of rank 1."),
+        ([1], [float("nan")], "NaN"),
+    ],
+)
+def test_update_refused(tf, run, keys, priorities, text):
+    with serving(table(sampler=reverb.selectors.Prioritized(1.0))) as (_, client):
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            run(lambda: (client_of(client).update_priorities("t", keys, priorities), None)[1])
+        assert text in str(error.value)
+
+
+def test_no_such_table(tf, run):
+    with serving(table()) as (_, client):
+        text = "Priority table nix was not found; known tables: `t`"
+        with pytest.raises(tf.errors.NotFoundError, match=text):
+            run(lambda: client_of(client).sample("nix", [tf.int64]))
+        with pytest.raises(tf.errors.NotFoundError, match=text):
+            run(lambda: (client_of(client).update_priorities("nix", [1], [1.0]), None)[1])
+
+
+def test_keys_of_another_dtype(tf):
+    with serving(table()) as (_, client), pytest.raises(ValueError, match="uint64"):
+        client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
+
+
+def test_it_tells_where_it_goes(tf):  # noqa: ARG001, it must be installed
+    with serving(table()) as (_, client):
+        made = reverb.TFClient(client.server_address, shared_name="one", name="two")
+        assert made.server_address == client.server_address
+        assert repr(made) == f"TFClient, server_address={client.server_address}"

@@ -1,0 +1,530 @@
+"""Datasets of whole trajectories."""
+
+import gc
+import inspect
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from compat_tables import serving, table
+from reverb_items import put, specs
+from support import Caller, raises, until
+
+import engram
+from engram.compat import reverb
+
+pytestmark = pytest.mark.frameworks
+
+LENGTHS = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def queue(size=100):
+    return reverb.Table.queue("t", size)
+
+
+def dataset(tf, client, length=None, **options):
+    dtypes, shapes = specs(tf, length)
+    options = {"max_in_flight_samples_per_worker": 10, **options}
+    return reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, **options)
+
+
+def plain(tf, made):
+    """Without the prefetching that TensorFlow adds by itself."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    return made.with_options(options)
+
+
+def told(error):
+    return str(error.value).replace("\\'", "'")
+
+
+def firsts(found):
+    """Which items they are."""
+    return [int(each.data["time"][0]) for each in found]
+
+
+def held(client):
+    return client.server_info()["t"].current_size
+
+
+def test_it_is_a_dataset_of_tensorflow(tf):
+    with serving(table()) as (_, client):
+        made = dataset(tf, client, 3)
+    assert isinstance(made, tf.data.Dataset)
+    assert isinstance(made, reverb.TrajectoryDataset)
+    assert not isinstance(made, reverb.TimestepDataset)
+    assert not isinstance(made.batch(2), reverb.TrajectoryDataset)
+    assert issubclass(type(made), reverb.TrajectoryDataset)
+    assert repr(made).startswith("<TrajectoryDataset element_spec=ReplaySample(info=SampleInfo(key=TensorSpec(shape=()")
+    assert made.element_spec.data == {
+        "cell": tf.TensorSpec([3, 2], tf.uint8),
+        "time": tf.TensorSpec([3], tf.float32),
+    }
+    assert [spec.dtype for spec in made.element_spec.info] == [tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32]
+
+
+def test_a_class_of_ones_own(tf):
+    class Mine(reverb.TrajectoryDataset):
+        def __init__(self, address):
+            super().__init__(address, "t", *specs(tf, None), 1)
+
+        def first(self):
+            return next(iter(self))
+
+    with serving(table()) as (_, client):
+        put(client, "t", [3])
+        mine = Mine(client.server_address)
+        assert isinstance(mine, reverb.TrajectoryDataset)
+        assert isinstance(mine, tf.data.Dataset)
+        assert mine.first().data["time"].shape == 3
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 7, 100])
+def test_items_of_a_queue_in_order_with_their_info(tf, ahead):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 20)
+        found = list(dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead).take(20))
+        assert firsts(found) == list(range(20))
+        for i, each in enumerate(found):
+            np.testing.assert_array_equal(each.data["cell"], np.full((3, 2), i))
+            np.testing.assert_array_equal(each.data["time"], np.float32([i, i + 0.01, i + 0.02]))
+            assert each.info.priority == 1.0 + i
+            assert each.info.probability == 1.0
+            assert each.info.times_sampled == 1
+        sizes = [int(each.info.table_size) for each in found]
+        assert sizes[0] == 20
+        assert len({int(each.info.key) for each in found}) == 20
+
+
+@pytest.mark.parametrize("length", [None, "any"])
+def test_items_of_any_lengths(tf, length):
+    with serving(queue()) as (_, client):
+        put(client, "t", LENGTHS)
+        dtypes, shapes = specs(tf, None)
+        if length == "any":
+            shapes = {name: tf.TensorShape(None) for name in shapes}
+        made = reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, 10)
+        found = list(made.take(len(LENGTHS)))
+        assert firsts(found) == list(range(len(LENGTHS)))
+        assert [each.data["time"].shape[0] for each in found] == LENGTHS
+        for i, each in enumerate(found):
+            np.testing.assert_array_equal(each.data["cell"], np.full((LENGTHS[i], 2), i))
+
+
+def test_cells_of_any_shape(tf):
+    with serving(queue()) as (_, client):
+        for i, size in enumerate([2, 2, 5, 1]):
+            client.insert([np.full((size, 3), i)], {"t": 1.0})
+        shapes = [tf.TensorShape([1, None, 3])]
+        found = list(reverb.TrajectoryDataset(client.server_address, "t", [tf.int64], shapes, 10).take(4))
+        assert [each.data[0].shape for each in found] == [(1, 2, 3), (1, 2, 3), (1, 5, 3), (1, 1, 3)]
+        assert [int(each.data[0][0, 0, 0]) for each in found] == [0, 1, 2, 3]
+
+
+def test_text_scalars_and_lists(tf):
+    with serving(queue()) as (_, client):
+        with client.trajectory_writer(1) as writer:
+            writer.append(["héllo", [np.float16(2.5)], np.complex64(1j)])
+            history = writer.history
+            writer.create_item("t", 1.0, [history[0][-1:], [history[1][0][-1]], history[2][-1]])
+        made = reverb.TrajectoryDataset(
+            client.server_address,
+            "t",
+            [tf.string, [tf.float16], np.complex64],
+            [tf.TensorShape([1]), [tf.TensorShape([])], tf.TensorShape([])],
+            4,
+        )
+        assert type(made.element_spec.data) is tuple
+        (text, (half,), number) = next(iter(made)).data
+        assert text.numpy().tolist() == ["héllo".encode()]
+        assert half == 2.5
+        assert number == 1j
+
+
+def test_a_nest_comes_back_as_it_was_asked_for(tf):
+    import collections  # noqa: PLC0415, here only
+
+    pair = collections.namedtuple("pair", "b a")  # noqa: PYI024, as users do
+    with serving(queue()) as (_, client):
+        client.insert({"x": 1, "y": 2}, {"t": 1.0})
+        made = reverb.TrajectoryDataset(
+            client.server_address, "t", pair(tf.int64, tf.int64), pair(tf.TensorShape([1]), tf.TensorShape([1])), 4
+        )
+        assert next(iter(made)).data == pair(1, 2)
+
+
+def test_transformations(tf):
+    with serving(table(sampler=reverb.selectors.Uniform())) as (_, client):
+        put(client, "t", [3] * 5)
+        made = dataset(tf, client, 3)
+        batch = next(iter(made.batch(4).prefetch(2)))
+        assert batch.data["cell"].shape == (4, 3, 2)
+        assert batch.info.key.shape == 4
+        assert next(iter(made.map(lambda sample: sample.data["time"] * 2).shuffle(8).batch(2))).shape == (2, 3)
+        both = tf.data.Dataset.zip((made, made)).take(2)
+        assert len(list(both)) == 2
+        choices = tf.data.Dataset.sample_from_datasets([made, made]).take(5)
+        assert len(list(choices)) == 5
+
+
+def test_in_a_graph(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 6)
+
+        @tf.function
+        def total():
+            made = dataset(tf, client, 3)
+            count = tf.constant(0.0)
+            for sample in made.take(6):
+                count += sample.data["time"][0]
+            return count
+
+        assert total() == 15
+
+
+def test_address_and_table_as_tensors(tf):
+    with serving(queue()) as (_, client), serving(queue()) as (_, other):
+        put(client, "t", [3])
+        put(other, "t", [3])
+        addresses = tf.constant([client.server_address, other.server_address])
+        names = tf.constant(["t", "t"])
+
+        def of(address, name):
+            return reverb.TrajectoryDataset(address, name, *specs(tf, 3), 1)
+
+        made = tf.data.Dataset.from_tensor_slices((addresses, names)).interleave(of, cycle_length=2)
+        assert firsts(made.take(2)) == [0, 0]
+        assert held(client) == held(other) == 0
+
+
+def test_it_lives_as_long_as_its_iterator(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 6)
+        iterator = iter(dataset(tf, client, 3).map(lambda sample: sample.data["time"][0]).batch(2))
+        gc.collect()
+        assert [next(iterator).numpy().tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_the_end_after_so_many(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 20)
+        assert firsts(dataset(tf, client, 3, max_samples=7)) == list(range(7))
+        assert held(client) == 13
+        info = client.server_info()["t"].rate_limiter_info
+        assert info.sample_stats.completed == 7
+
+
+def test_the_end_after_waiting(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 3)
+        assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=250)) == [0, 1, 2]
+        assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == []
+        put(client, "t", [3])
+        assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == [0]
+
+
+def test_fewer_items_than_may_be_in_flight(tf):
+    with serving(queue()) as (_, client):
+        iterator = iter(dataset(tf, client, 3, max_in_flight_samples_per_worker=1_000, num_workers_per_iterator=4))
+        for i in range(3):
+            put(client, "t", [3] * (i + 1))
+            assert [int(next(iterator).data["time"][0]) for _ in range(i + 1)] == list(range(i + 1))
+
+
+def test_new_streams_now_and_then(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 10)
+        assert firsts(dataset(tf, client, 3, max_samples_per_stream=3, max_samples=10)) == list(range(10))
+
+
+def test_order_is_kept_with_several_workers(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 40)
+        assert firsts(dataset(tf, client, 3, num_workers_per_iterator=4).take(40)) == list(range(40))
+
+
+@pytest.mark.parametrize(("ahead", "workers", "block"), [(1, -1, 1), (4, -1, 2), (4, 3, 6)])
+def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
+    def sampled():
+        return client.server_info()["t"].rate_limiter_info.sample_stats.completed
+
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 40)
+        made = dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead, num_workers_per_iterator=workers)
+        iterator = iter(plain(tf, made))
+        next(iterator)
+        until(lambda: sampled() == 2 * block)  # one block is TensorFlow's, the next is ready
+        for _ in range(block - 1):
+            next(iterator)
+        assert sampled() == 2 * block
+        next(iterator)
+        until(lambda: sampled() == 3 * block)
+        del iterator
+        until(lambda: held(client) == 40 - 2 * block)
+        assert sampled() == 2 * block
+
+
+def test_what_was_not_delivered_goes_back(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 30)
+        iterator = iter(plain(tf, dataset(tf, client, 3, max_in_flight_samples_per_worker=20)))
+        assert int(next(iterator).data["time"][0]) == 0
+        del iterator
+        # TensorFlow had a block of ten, of which it has shown one; the next block goes back to the queue's front.
+        until(lambda: held(client) == 20)
+        assert firsts(dataset(tf, client, 3, max_in_flight_samples_per_worker=1).take(20)) == list(range(10, 30))
+
+
+def test_one_by_one_nothing_is_lost(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 10)
+        made = dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
+        assert firsts(made.take(4)) == [0, 1, 2, 3]
+        until(lambda: held(client) == 6)
+        assert firsts(made.take(6)) == [4, 5, 6, 7, 8, 9]
+
+
+def test_closing_while_it_waits(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3])
+        before = threading.active_count()
+        iterator = iter(dataset(tf, client, 3).prefetch(4))
+        assert int(next(iterator).data["time"][0]) == 0
+        del iterator  # its prefetching thread waits for items; it must end all the same
+        put(client, "t", [3] * 2)
+        assert firsts(dataset(tf, client, 3).take(2)) == [0, 1]
+        until(lambda: threading.active_count() <= before + 2)
+
+
+WAITING_AT_THE_END = """
+import engram, numpy as np, tensorflow as tf
+from engram.compat import reverb
+server = engram.Server([engram.Table.queue("t", max_size=9)])
+server.store.insert((np.zeros(2),), {"t": 1.0}, time_axis=True)
+made = reverb.TrajectoryDataset(server.address, "t", (tf.float64,), (tf.TensorShape([2]),), 10)
+iterator = iter(made.prefetch(5))
+next(iterator)
+print("done")
+"""
+
+
+def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, it must be installed
+    done = subprocess.run([sys.executable, "-c", WAITING_AT_THE_END], capture_output=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (0, b"done\n")
+
+
+def test_iterators_are_independent(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3] * 8)
+        made = dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
+        one, two = iter(made), iter(made)
+        both = [int(next(each).data["time"][0]) for _ in range(3) for each in (one, two)]
+        assert len(set(both)) == 6
+
+
+def test_an_item_that_does_not_fit(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [3, 3, 2, 3])
+        found = []
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            found.extend(int(each.data["time"][0]) for each in dataset(tf, client, 3))
+        assert (
+            "Received incompatible tensor at flattened index 0 from table 't'.  Specification has (dtype, shape): "
+            "(uint8, [3,2]).  Tensor has (dtype, shape): (uint8, [2,2])."
+        ) in told(error)
+        until(lambda: held(client) == 2)  # the bad one is still there
+        assert [each.data["time"].shape[0] for each in dataset(tf, client).take(2)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "shapes", "text"),
+    [
+        (
+            ["uint8"],
+            [[3, 2]],
+            (
+                "Inconsistent number of tensors received from table 't'.  Specification has 1 tensors, but data coming "
+                "from the table shows 2 tensors.  Received: 0: (uint8, [3,2]), 1: (float, [3])."
+            ),
+        ),
+        (
+            ["uint8", "float64"],
+            [[3, 2], [3]],
+            (
+                "Received incompatible tensor at flattened index 1 from table 't'.  Specification has (dtype, shape): "
+                "(double, [3]).  Tensor has (dtype, shape): (float, [3])."
+            ),
+        ),
+        (
+            ["uint8", "float32"],
+            [[3, None, 1], None],
+            (
+                "Received incompatible tensor at flattened index 0 from table 't'.  Specification has (dtype, shape): "
+                "(uint8, [3,?,1]).  Tensor has (dtype, shape): (uint8, [3,2])."
+            ),
+        ),
+    ],
+)
+def test_another_spec_than_the_data(tf, dtypes, shapes, text):
+    with serving(table()) as (_, client):
+        put(client, "t", [3])
+        shapes = [tf.TensorShape(shape) for shape in shapes]
+        made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            next(iter(made))
+        assert text in told(error)
+
+
+SIGNED = "Table signature: 0: (uint8, [?,2]), 1: (float, [?])."
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "shapes", "text"),
+    [
+        (
+            ["uint8"],
+            [[3, 2]],
+            (
+                "Inconsistent number of tensors requested from table 't'.  Requested 1 tensors, but table signature "
+                f"shows 2 tensors.  {SIGNED}"
+            ),
+        ),
+        (
+            ["uint8", "float32"],
+            [[3, 5], [3]],
+            (
+                "Requested incompatible tensor at flattened index 0 from table 't'.  Requested (dtype, shape): "
+                f"(uint8, [3,5]).  Signature (dtype, shape): (uint8, [?,2]).  {SIGNED}"
+            ),
+        ),
+        (
+            ["uint8", "int32"],
+            [[3, 2], [3]],
+            (
+                "Requested incompatible tensor at flattened index 1 from table 't'.  Requested (dtype, shape): "
+                f"(int32, [3]).  Signature (dtype, shape): (float, [?]).  {SIGNED}"
+            ),
+        ),
+    ],
+)
+def test_another_spec_than_the_signature(tf, dtypes, shapes, text):
+    signature = {"cell": tf.TensorSpec([None, 2], tf.uint8), "time": tf.TensorSpec([None], tf.float32)}
+    with serving(table(signature=signature)) as (_, client):  # without an item: nothing is waited for
+        shapes = [tf.TensorShape(shape) for shape in shapes]
+        made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
+        with pytest.raises(tf.errors.InvalidArgumentError) as error:
+            next(iter(made))
+        assert text in told(error)
+
+
+def test_no_such_table(tf):
+    with serving(table()) as (_, client):
+        made = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
+        with pytest.raises(tf.errors.NotFoundError, match="Priority table nix was not found; known tables: `t`"):
+            next(iter(made))
+
+
+def test_a_server_that_comes_back(tf):
+    with serving(queue()) as (server, client):
+        put(client, "t", [3])
+        port = server.port
+        iterator = iter(dataset(tf, client, 3))
+        assert int(next(iterator).data["time"][0]) == 0
+        waiting = Caller(lambda: next(iterator))
+    with serving(queue(), port=port) as (_, client):
+        put(client, "t", [3])
+        assert int(waiting.result(30).data["time"][0]) == 0
+
+
+def test_a_server_that_is_not_there_may_be_given_up(tf):
+    dtypes, shapes = specs(tf, 3)
+    made = reverb.TrajectoryDataset("localhost:1", "t", dtypes, shapes, 1)
+    iterator = iter(made.prefetch(1))
+    del iterator  # returns
+
+
+def test_a_table_of_the_engine_itself(tf):
+    with engram.Server([engram.Table.queue("t", max_size=9)]) as server:
+        server.store.insert({"a": {"b": np.ones((3, 2))}, "c": [np.zeros(3)]}, {"t": 1.0}, time_axis=True)
+        dtypes = {"a": {"b": tf.float64}, "c": [tf.float64]}
+        shapes = {"a": {"b": tf.TensorShape([3, 2])}, "c": [tf.TensorShape([3])]}
+        found = next(iter(reverb.TrajectoryDataset(server.address, "t", dtypes, shapes, 1)))
+        assert found.data["a"]["b"].shape == (3, 2)
+        assert found.data["c"][0].shape == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("max_in_flight_samples_per_worker", 0, "max_in_flight_samples_per_worker (0) must be a positive integer"),
+        ("num_workers_per_iterator", 0, "num_workers_per_iterator (0) must be a positive integer or -1"),
+        ("max_samples_per_stream", -2, "max_samples_per_stream (-2) must be a positive integer or -1"),
+        ("max_samples", 0, "max_samples (0) must be a positive integer or -1"),
+        ("rate_limiter_timeout_ms", -2, "rate_limiter_timeout_ms (-2) must be an integer >= -1"),
+    ],
+)
+def test_arguments_refused(tf, option, value, text):
+    with serving(table()) as (_, client), raises(ValueError, text):
+        dataset(tf, client, **{option: value})
+
+
+@pytest.mark.parametrize("option", ["max_in_flight_samples_per_worker", "max_samples", "rate_limiter_timeout_ms"])
+def test_arguments_of_other_types(tf, option):
+    with serving(table()) as (_, client), raises(TypeError, f"`{option}` must be an integer; got 1.5 (float)"):
+        dataset(tf, client, **{option: 1.5})
+
+
+def test_nests_that_differ(tf):
+    with pytest.raises(ValueError, match="don't have the same nested structure"):
+        reverb.TrajectoryDataset("localhost:1", "t", {"a": tf.int8}, {"b": tf.TensorShape([])}, 1)
+
+
+def test_from_the_signature(tf):
+    signature = {
+        "time": tf.TensorSpec([None], tf.float32, "seconds"),
+        "cell": reverb.tensor_spec.BoundedTensorSpec([None, 2], np.uint8, 0, 9),
+    }
+    with serving(table(signature=signature)) as (_, client):
+        put(client, "t", [3])
+        made = reverb.TrajectoryDataset.from_table_signature(client.server_address, "t", 10, max_samples=1)
+        assert isinstance(made, reverb.TrajectoryDataset)
+        assert made.element_spec.data == {
+            "cell": tf.TensorSpec([None, 2], tf.uint8),
+            "time": tf.TensorSpec([None], tf.float32),
+        }
+        (found,) = list(made)
+        assert found.data["cell"].shape == (3, 2)
+
+
+def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, it must be installed
+    with serving(table("a"), table("b")) as (_, client):
+        address = client.server_address
+        text = f"Server at {address} does not contain any table named c. Found: a, b."
+        with raises(ValueError, text):
+            reverb.TrajectoryDataset.from_table_signature(address, "c", 1)
+        with raises(ValueError, f"Table a at {address} does not have a signature."):
+            reverb.TrajectoryDataset.from_table_signature(address, "a", 1)
+    with pytest.raises(reverb.DeadlineExceededError, match="did not complete within provided timeout of 1s"):
+        reverb.TrajectoryDataset.from_table_signature("localhost:1", "a", 1, get_signature_timeout_secs=1)
+
+
+def test_arguments_are_those_of_reverb(tf):
+    assert str(inspect.signature(reverb.TrajectoryDataset.real().__init__)).count("=") == 4
+    names = list(inspect.signature(reverb.TrajectoryDataset.from_table_signature).parameters)
+    assert names == [
+        "server_address",
+        "table",
+        "max_in_flight_samples_per_worker",
+        "num_workers_per_iterator",
+        "max_samples_per_stream",
+        "rate_limiter_timeout_ms",
+        "get_signature_timeout_secs",
+        "max_samples",
+    ]
+    with serving(queue()) as (_, client):
+        put(client, "t", [3])
+        made = reverb.TrajectoryDataset(client.server_address, "t", *specs(tf, 3), 10, -1, -1, 0, -1)
+        assert firsts(made) == [0]

@@ -1,0 +1,225 @@
+"""Reverb's trajectory writer: episodes, when items are sent, what is kept of each column, and closing."""
+
+import numpy as np
+import pytest
+from compat_tables import serving, table
+from support import Caller, raises, until
+
+from engram.compat import reverb
+
+
+def step(value):
+    return {"a": np.full(2, value, np.float32), "b": value}
+
+
+@pytest.fixture
+def client():
+    with serving(table(max_times_sampled=1), reverb.Table.queue("queue", 1)) as (_, client):
+        yield client
+
+
+@pytest.fixture
+def writer(client):
+    writer = client.trajectory_writer(4)
+    for value in range(3):
+        writer.append(step(value))
+    return writer
+
+
+def items(client):
+    """All items of the table: the columns of each, as lists."""
+    return [drawn(client, "t") for _ in range(client.server_info()["t"].current_size)]
+
+
+def drawn(client, name):
+    """The columns of an item, once there is one."""
+    return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
+
+
+def test_episodes(client, writer):
+    history, column = writer.history, writer.history["b"][-1]
+    writer.append({"b": 3}, partial_step=True)
+    writer.end_episode()
+    assert (writer.episode_steps, len(history["a"])) == (0, 0)
+    with pytest.raises(ValueError, match="expired"):
+        writer.create_item("t", 1.0, column)
+    writer.append(step(5))
+    writer.end_episode(clear_buffers=False)
+    writer.append(step(6))
+    assert (writer.episode_steps, len(history["a"])) == (1, 2)
+    writer.create_item("t", 1.0, history["b"][:])
+    writer.end_episode(clear_buffers=False)
+    assert items(client) == [[[5, 6]]]
+
+
+def test_the_end_of_an_episode_that_took_too_long(client):
+    """The episode has ended all the same, and its items come later."""
+    writer = client.trajectory_writer(1)
+    for value in range(2):
+        writer.append([value])
+        writer.create_item("queue", 1.0, writer.history[0][-1])
+    with pytest.raises(reverb.DeadlineExceededError) as raised:
+        writer.flush(timeout_ms=50)
+    assert str(raised.value).startswith(
+        "Flush call did not complete within provided timeout of 0:00:00.050000: 1 items"
+    )
+    with pytest.raises(reverb.DeadlineExceededError, match=r"^End episode call did not complete .* of 0:00:00.050000"):
+        writer.end_episode(timeout_ms=50)
+    assert (writer.episode_steps, len(writer.history[0])) == (0, 0)
+    assert [drawn(client, "queue") for _ in range(2)] == [[0], [1]]
+    writer.flush(timeout_ms=0)
+
+
+def test_flush_lets_so_many_wait(client):
+    writer = client.trajectory_writer(1)
+    for value in range(3):
+        writer.append([value])
+        writer.create_item("queue", 1.0, writer.history[0][-1])
+    writer.flush(2)
+    waiting = Caller(lambda: writer.flush(1))
+    assert drawn(client, "queue") == [0]
+    waiting.result()
+    with raises(ValueError, "block_until_num_items must be >= 0, got -1"):
+        writer.flush(-1)
+    with raises(TypeError, "`block_until_num_items` must be an integer; got 1.5 (float)"):
+        writer.flush(1.5)
+
+
+@pytest.mark.parametrize("refs", [1, 2, 30])
+def test_the_first_items_are_sent_at_once(client, refs):
+    writer = client.trajectory_writer(refs)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+        assert drawn(client, "t") == [value]
+
+
+def test_items_wait_for_no_more_steps_than_are_kept(client):
+    writer = client.trajectory_writer(3)
+    for value in range(30):
+        writer.append([value])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+    until(lambda: client.server_info()["t"].current_size >= 28)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_chunks_of_a_length_that_was_asked_for(client, length):
+    writer = client.trajectory_writer(5)
+    writer.configure((0,), num_keep_alive_refs=5, max_chunk_length=length)
+    for value in range(length):
+        writer.append([value])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+    until(lambda: client.server_info()["t"].current_size == length)
+
+
+def test_configured_columns(client):
+    """Each column keeps its own number of steps, those that are configured late from then on."""
+    writer = client.trajectory_writer(2)
+    writer.configure(("a",), num_keep_alive_refs=5, max_chunk_length=None)
+    for value in range(6):
+        writer.append({"a": value, "b": value})
+    kept = lambda name: [reference is not None for reference in writer.history[name]].index(True)  # noqa: E731
+    assert (kept("a"), kept("b")) == (1, 4)
+    writer.configure(("b",), num_keep_alive_refs=8, max_chunk_length=8)
+    writer.configure(["a"], num_keep_alive_refs=1, max_chunk_length=None)
+    writer.configure(("c",), num_keep_alive_refs=30, max_chunk_length=None)
+    for value in range(6, 15):
+        writer.append({"a": value, "b": value, "c": value})
+    assert (kept("a"), kept("b"), kept("c")) == (14, 7, 6)
+    writer.create_item("t", 1.0, [writer.history["c"][6:], writer.history["b"][-8:]])
+    writer.flush()
+    assert items(client) == [[[*range(6, 15)], [*range(7, 15)]]]
+
+
+def test_configurations_refused(writer):
+    with raises(ValueError, "num_keep_alive_refs (0) must be a positive integer"):
+        writer.configure(("a",), num_keep_alive_refs=0, max_chunk_length=1)
+    text = "max_chunk_length (3) must be None or a positive integer <= num_keep_alive_refs (2)"
+    with raises(ValueError, text):
+        writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=3)
+    with raises(TypeError, "`max_chunk_length` must be an integer; got 1.0 (float)"):
+        writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=1.0)
+
+
+def test_closing(client, writer):
+    """What was made is sent; nothing more is taken."""
+    column = writer.history["b"][-1]
+    writer.create_item("t", 1.0, column)
+    writer.close()
+    writer.close()
+    until(lambda: client.server_info()["t"].current_size == 1)
+    calls = (
+        lambda: writer.append(step(1)),
+        lambda: writer.create_item("t", 1.0, column),
+        writer.flush,
+        writer.end_episode,
+    )
+    for call in calls:
+        with raises(RuntimeError, "TrajectoryWriter::Close has been called."):
+            call()
+    assert column.numpy() == 2
+
+
+def test_closing_does_not_wait_for_a_table(client):
+    writer = client.trajectory_writer(1)
+    for value in range(3):
+        writer.append([value])
+        writer.create_item("queue", 1.0, writer.history[0][-1])
+    with pytest.warns(ResourceWarning) as caught:
+        Caller(writer.close).result()
+    assert [str(each.message) for each in caught] == [
+        "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
+    ]
+
+
+def test_dropped_writers_send_what_they_have(client):
+    writer = client.trajectory_writer(20)
+    for value in range(13):
+        writer.append([value])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+    del writer
+    until(lambda: client.server_info()["t"].current_size == 13)
+
+
+def test_the_block(client, writer):
+    """Leaving it flushes, but for an error of Reverb's, and does not close."""
+    with writer as same:
+        assert same is writer
+        writer.create_item("t", 1.0, writer.history["b"][-1])
+    assert items(client) == [[2]]
+    with pytest.raises(ZeroDivisionError), writer:
+        writer.create_item("t", 1.0, writer.history["b"][0])
+        1 / 0  # noqa: B018, an error
+    assert items(client) == [[0]]
+    queue = client.trajectory_writer(1)
+    with pytest.raises(reverb.ReverbError), queue:
+        for value in range(3):
+            queue.append([value])
+            queue.create_item("queue", 1.0, queue.history[0][-1])
+        raise reverb.ReverbError
+
+
+def test_a_writer_without_steps(client):
+    with client.trajectory_writer(3) as writer:
+        assert writer.episode_steps == 0
+        writer.end_episode()
+        writer.flush()
+    writer.close()
+
+
+@pytest.mark.frameworks
+def test_tensors_of_tensorflow(client, tf):
+    writer = client.trajectory_writer(2)
+    writer.append({"x": tf.constant([1.0, 2.0]), "y": tf.constant("text")})
+    writer.create_item("t", 1.0, [writer.history["x"][-1], writer.history["y"][-1]])
+    writer.flush()
+    assert items(client) == [[[1.0, 2.0], b"text"]]
+
+
+def test_large_steps_have_chunks_of_their_own(client):
+    """Their items wait for no other steps."""
+    writer = client.trajectory_writer(30)
+    for value in range(15):
+        writer.append([np.full(1 << 14, value, np.uint8)])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+        assert drawn(client, "t")[0][0] == value

@@ -1,0 +1,74 @@
+"""Reverb's tutorial, on Engram."""
+
+import importlib.util
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "examples" / "reverb_tutorial.py"
+NOTEBOOK = TUTORIAL.with_suffix(".ipynb")
+
+PRINTED = re.compile(r"shape=\(([\d, ]*)\), dtype=(\w+)\)")
+PROMISED = re.compile(r"print\(.*\) +# \(\[([\d, ]*)\], (\w+)\)")
+
+
+def shapes(pattern, text):
+    found = pattern.findall(text)
+    return [([int(axis) for axis in shape.replace(" ", "").split(",") if axis], dtype) for shape, dtype in found]
+
+
+@pytest.mark.frameworks
+@pytest.mark.slow
+def test_it_prints_what_its_comments_promise(capsys, tf):
+    tf.random.set_seed(0)
+    made = runpy.run_path(str(TUTORIAL))
+    try:
+        printed = shapes(PRINTED, capsys.readouterr().out)
+        assert printed == shapes(PROMISED, TUTORIAL.read_text())
+        assert printed == [
+            ([2, 3], "uint64"),
+            ([2, 3], "float64"),
+            ([2, 3, 10, 10], "uint8"),
+            ([2, 3, 2], "float32"),
+            ([128], "uint64"),
+            ([128], "float64"),
+            ([128, 100, 10, 10], "uint8"),
+            ([128, 99, 2], "float32"),
+        ]
+        sizes = {name: info.current_size for name, info in made["client"].server_info().items()}
+        assert sizes == {"my_table_a": 2, "my_table_b": 3}
+    finally:
+        for name in ("simple_server", "complete_episode_server", "multitable_server"):
+            made[name].stop()
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_notebook_is_that_of_the_program():
+    made = script("make_notebooks").notebook(TUTORIAL.read_text())
+    assert NOTEBOOK.read_text() == made, "run `python scripts/make_notebooks.py`"
+
+
+def test_the_notebook_runs_the_same_code():
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    prose = [cell for cell in cells if cell["cell_type"] == "markdown"]
+    program = [line for line in TUTORIAL.read_text().splitlines() if line and not line.startswith("#")]
+    assert [line for line in code.splitlines() if line and not line.startswith("#")] == program
+    assert len(prose) == TUTORIAL.read_text().count("[markdown]")
+    assert len(cells) == TUTORIAL.read_text().count("# %%")
+    compile(code, str(NOTEBOOK), "exec")
+
+
+def test_nothing_but_the_import_names_engram():
+    code = [line for line in TUTORIAL.read_text().splitlines() if "engram" in line and not line.startswith("#")]
+    assert code == ["import engram.compat.reverb as reverb"]

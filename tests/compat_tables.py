@@ -1,0 +1,57 @@
+"""Tables and servers as code for Reverb makes them."""
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from engram.compat import reverb
+from engram.compat.reverb.tensor_spec import TensorSpec
+
+
+def table(name="t", **changes):
+    """A table that lets everybody through, but for what is given."""
+    options = {
+        "sampler": reverb.selectors.Fifo(),
+        "remover": reverb.selectors.Fifo(),
+        "max_size": 100,
+        "rate_limiter": reverb.rate_limiters.MinSize(1),
+    }
+    return reverb.Table(name=name, **{**options, **changes})
+
+
+@contextmanager
+def serving(*tables, **options):
+    """A server on this machine alone, and a client of it."""
+    server = reverb.Server(list(tables), host="localhost", **options)
+    try:
+        yield server, reverb.Client(f"localhost:{server.port}")
+    finally:
+        server.stop()
+
+
+def steps(client, table="t", n=1):
+    """The data of the first step of `n` items, as one sampled after the other."""
+    return [item[0].data for item in client.sample(table, n)]
+
+
+SIGNATURE = {"a": TensorSpec([2], np.float32, "n"), "b": TensorSpec([], np.int64)}
+FITTING = {"b": 1, "a": np.zeros(2, np.float32)}
+"""A step that fits it."""
+
+
+@contextmanager
+def four_tables():
+    """A client of the tables `t`, `prioritized`, `signed` and `queue`."""
+    tables = (
+        table(),
+        table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
+        table("signed", signature=SIGNATURE),
+        table("queue", max_times_sampled=1),
+    )
+    with serving(*tables) as (_, client):
+        yield client
+
+
+def keys(client, name, n=1):
+    """The keys of `n` items, as one sampled after the other."""
+    return [item[0].info.key for item in client.sample(name, n)]

@@ -1,0 +1,204 @@
+"""A table as JAX arrays."""
+
+import time
+
+import numpy as np
+import pytest
+from data_tables import insert, queue
+from support import raises, run_python, until
+
+from engram import Server, Store
+from engram.errors import ClosedError, InvalidArgumentError, SignatureError
+
+pytestmark = pytest.mark.jax
+
+
+@pytest.fixture
+def dataset():
+    from engram.data import jax  # noqa: PLC0415, the extra
+
+    return jax.dataset
+
+
+def fill(store, number=4):
+    items = ({"x": np.float32([n, n]), "word": np.array(["a", "b"]), "a": np.int8([n, 9])} for n in range(number))
+    insert(store, *items)
+
+
+def test_arrays(dataset):
+    import jax  # noqa: PLC0415, the extra
+
+    with Store([queue()]) as store:
+        fill(store)
+        found = list(dataset(store, "t", batch_size=2, max_batches=2))
+    assert all(isinstance(element.data["x"], jax.Array) for element in found)
+    assert [element.data["x"].tolist() for element in found] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
+    assert found[0].data["word"].tolist() == [[b"a", b"b"]] * 2
+    assert found[1].data["a"].tolist() == [[2, 9], [3, 9]]
+    assert found[0].info.key.dtype == np.uint64
+
+
+@pytest.mark.parametrize("options", [{"steps": True}, {"steps": True, "batch_size": 3}, {}])
+def test_steps_and_single_items(dataset, options):
+    import jax  # noqa: PLC0415, the extra
+
+    with Store([queue()]) as store:
+        fill(store)
+        found = list(dataset(store, "t", timeout=0.1, **options))
+    assert all(isinstance(element.data["x"], jax.Array) for element in found)
+    assert np.concatenate([np.atleast_1d(element.data["x"]) for element in found]).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert np.concatenate([np.atleast_1d(element.data["word"]) for element in found]).tolist() == [b"a", b"b"] * 4
+
+
+def test_64_bits_are_cut(dataset):
+    with Store([queue()]) as store:
+        insert(store, np.array([2**40 + 1]))
+        [element] = dataset(store, "t", max_batches=1)
+    assert (element.data.dtype, element.data.tolist()) == (np.int32, [1])
+
+
+def test_ragged(dataset):
+    with Store([queue()]) as store:
+        insert(store, *({"x": np.arange(length)} for length in (2, 1, 2, 1)))
+        text = "items of a batch differ in length, and JAX has no arrays for that; `pad=True` fills them up"
+        with raises(SignatureError, text):
+            next(iter(dataset(store, "t", batch_size=2)))
+        assert store.info()["t"].size == 4, "they go back"
+        [padded] = dataset(store, "t", batch_size=2, max_batches=1, pad=True)
+    assert padded.data["x"].tolist() == [[0, 1], [0, 0]]
+    assert padded.mask["x"].tolist() == [[True, True], [True, False]]
+
+
+# --- ahead ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_what_was_put_on_the_device_counts_as_used(dataset, ahead):
+    with Store([queue()]) as store:
+        fill(store, 10)
+        reading = iter(dataset(store, "t", device_prefetch=ahead, prefetch=1))
+        assert next(reading).data["x"].tolist() == [0, 0]
+        # The one that was yielded, those ahead, and one that is prefetched; a leased item stays until it was used.
+        until(lambda: store.info()["t"].samples >= 2 + ahead)
+        time.sleep(0.1)
+        reading.close()
+        assert store.info()["t"].size == 9 - ahead
+        assert store.info()["t"].leased_out == 0
+
+
+@pytest.mark.parametrize("ahead", [1, 3, 9])
+def test_all_comes_in_order(dataset, ahead):
+    with Store([queue()]) as store:
+        fill(store)
+        found = [int(element.data["x"][0]) for element in dataset(store, "t", device_prefetch=ahead, timeout=0.2)]
+    assert found == [0, 1, 2, 3]
+
+
+def test_nobody_waits_for_what_is_ahead(dataset):
+    with Server([queue()]) as server:
+        fill(server.store, 1)
+        reading = iter(dataset(server.store, "t", device_prefetch=3))
+        assert next(reading).data["x"].tolist() == [0, 0]
+        fill(server.store, 1)
+        assert next(reading).data["x"].tolist() == [0, 0]
+        reading.close()
+
+
+def test_errors_come_after_what_was_ahead_of_them(dataset):
+    with Store([queue()]) as store:
+        fill(store, 2)
+        reading = iter(dataset(store, "t", device_prefetch=3))
+        until(lambda: store.info()["t"].samples == 0)
+        assert next(reading).data["x"].tolist() == [0, 0]
+        until(lambda: store.info()["t"].waiting_samples > 0)
+        store.drop_table("t")
+        assert next(reading).data["x"].tolist() == [1, 1]
+        with raises(ClosedError, "table `t` was dropped"):
+            next(reading)
+
+
+def test_a_reader_that_waits_may_be_left(dataset):
+    import threading  # noqa: PLC0415
+
+    with Store([queue()]) as store:
+        fill(store, 1)
+        before = threading.active_count()
+        reading = iter(dataset(store, "t", device_prefetch=3))
+        next(reading)
+        assert threading.active_count() == before + 1
+        until(lambda: store.info()["t"].waiting_samples > 0)
+        reading.close()
+        assert store.info()["t"].waiting_samples == 0
+        assert threading.active_count() == before
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+def test_a_device(dataset):
+    import jax  # noqa: PLC0415, the extra
+
+    device = jax.devices()[0]
+    with Store([queue()]) as store:
+        fill(store)
+        [element] = dataset(store, "t", batch_size=4, max_batches=1, device=device)
+    assert element.data["x"].devices() == {device}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"device_prefetch": -1}, "`device_prefetch` must be at least 0; got -1"),
+        (
+            {"device": "cpu"},
+            "`device` must be a jax.Device, such as jax.devices()[0], or a jax.sharding.Sharding; got 'cpu' (str)",
+        ),
+    ],
+)
+def test_bad_options(dataset, options, text):
+    with Store([queue()]) as store, raises(InvalidArgumentError, text):
+        dataset(store, "t", **options)
+
+
+def test_a_batch_over_several_devices():
+    """JAX is told once in a process how many devices it has."""
+    printed = run_python("""
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, numpy as np, engram
+from engram.data.jax import dataset
+mesh = jax.make_mesh((2,), ("batch",))
+sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+store = engram.Store([engram.Table("t")])
+for value in range(4):
+    store.insert(np.float32([value]), {"t": 1.0}, time_axis=True)
+for options in ({}, {"steps": True, "drop_remainder": True}, {"device_prefetch": 1}):
+    for element in dataset(store, "t", batch_size=4, max_batches=1, device=sharding, **options):
+        shapes = sorted(shard.data.shape for shard in element.data.addressable_shards)
+        print(element.data.sharding == sharding, shapes)
+for options in ({"batch_size": 4, "steps": True}, {}):
+    try:
+        dataset(store, "t", device=sharding, **options)
+    except engram.errors.InvalidArgumentError as error:
+        print(error)
+everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+for element in dataset(store, "t", max_batches=1, device=everywhere):
+    print(len(element.data.addressable_shards))
+samples = store.info()["t"].samples
+try:
+    next(iter(dataset(store, "t", batch_size=3, device=sharding)))
+except ValueError as error:
+    print("divide" in str(error), store.info()["t"].samples - samples)
+""")
+    assert printed.splitlines() == [
+        "True [(2, 1), (2, 1)]",
+        "True [(2,), (2,)]",
+        "True [(2, 1), (2, 1)]",
+        (
+            "the last batch of steps may be smaller, which a sharding over 2 devices does not allow; give "
+            "`drop_remainder=True`"
+        ),
+        "a sharding over 2 devices needs a `batch_size`",
+        "2",
+        "True 0",
+    ]

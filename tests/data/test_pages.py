@@ -1,0 +1,70 @@
+"""What docs/data.md and the docstrings show of frameworks runs."""
+
+import gc
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import engram
+
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
+SECTION = re.compile(r"^## (PyTorch|JAX|TensorFlow)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```\{\.python\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+BLOCKS = [
+    pytest.param(block, marks=pytest.mark.jax if name == "JAX" else pytest.mark.frameworks, id=f"{name}-{number}")
+    for name, section in SECTION.findall(PAGE.read_text(encoding="utf-8"))
+    for number, block in enumerate(BLOCK.findall(section))
+]
+
+
+class LearnedError(Exception):
+    """Something was learned."""
+
+
+def run(code):
+    """Until the first time that something is learned; here, as frameworks take long to load, and without workers."""
+    learned = []
+
+    def learn(data):
+        learned.append(tuple(data["x"].shape))
+        raise LearnedError
+
+    with engram.Server([engram.Table("replay")]) as server, engram.Client(server.address) as client:
+        client.insert({"x": np.zeros(3)}, {"replay": 1.0}, time_axis=True)
+        names = {"__name__": "__main__", "client": client, "store": client, "learn": learn}
+        with pytest.raises(LearnedError):
+            exec(code.replace("num_workers=2", "num_workers=0"), names)  # noqa: S102, our own
+        names.clear()
+        gc.collect()
+    assert learned == [(256, 3)]
+
+
+def test_there_are_blocks():
+    assert len(BLOCKS) == 4
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_blocks_run(block):
+    run(block)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "numpy",
+        pytest.param("jax", marks=pytest.mark.jax),
+        pytest.param("torch", marks=pytest.mark.frameworks),
+        pytest.param("tensorflow", marks=pytest.mark.frameworks),
+    ],
+)
+def test_docstring_examples_run(name):
+    doc = inspect.cleandoc(importlib.import_module(f"engram.data.{name}").dataset.__doc__)
+    example = "\n".join(line for line in doc.split("Args:")[0].splitlines() if line.startswith("    "))
+    imports = "import jax\n" if name == "jax" else ""
+    run(f"{imports}from engram.data.{name} import dataset\n{textwrap.dedent(example)}")

@@ -1,0 +1,430 @@
+"""A table as a `tf.data.Dataset`."""
+
+import gc
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from data_tables import fill, insert, queue
+from support import raises, until
+
+from engram import ArraySpec, Server, Store
+from engram.data import Element, Info
+from engram.errors import DeadlineExceededError, InvalidArgumentError, UnknownTableError
+
+pytestmark = pytest.mark.frameworks
+
+
+@pytest.fixture
+def dataset():
+    from engram.data import tensorflow  # noqa: PLC0415, the extra
+
+    return tensorflow.dataset
+
+
+@pytest.fixture
+def tf():
+    import tensorflow as tf  # noqa: PLC0415, the extra
+
+    return tf
+
+
+def xs(elements):
+    return [element.data["x"].numpy().tolist() for element in elements]
+
+
+def specs(elements):
+    """Column -> dtype and shape, and whether it is ragged."""
+    found = elements.element_spec.data
+    return {
+        name: (spec.dtype.name, spec.shape.as_list(), type(spec).__name__ == "RaggedTensorSpec")
+        for name, spec in found.items()
+    }
+
+
+# --- elements ------------------------------------------------------------------------------------
+
+
+def test_batches(open_store, dataset, tf):
+    store = open_store(queue())
+    fill(store, [2] * 4)
+    elements = dataset(store, "t", batch_size=2, max_batches=2)
+    assert isinstance(elements, tf.data.Dataset)
+    found = list(elements)
+    assert xs(found) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert (type(found[0]), type(found[0].info), found[0].mask) == (Element, Info, ())
+    assert [array.dtype.name for array in found[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
+    assert [array.shape.as_list() for array in found[0].info] == [[2]] * 5
+    assert found[0].info.priority.numpy().tolist() == [2, 2]
+    assert isinstance(found[0].data["y"], tuple), "lists are tensors to tf.data"
+    assert found[0].data["y"][0].shape == (2, 2, 1)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 3}])
+@pytest.mark.parametrize("signed", [True, False])
+def test_elements_are_what_the_spec_says(dataset, tf, options, signed):
+    signature = {"x": ArraySpec((None,), "int64"), "y": [ArraySpec((None, 1), "float32")]} if signed else None
+    with Store([queue(signature=signature)]) as store:
+        fill(store, [2] * 4)
+        elements = dataset(store, "t", timeout=0.2, **options)
+        found = list(elements)
+    for element in found:
+        for spec, value in zip(tf.nest.flatten(elements.element_spec), tf.nest.flatten(element), strict=True):
+            assert spec.is_compatible_with(value)
+
+
+PLAIN, TEXT = ("int64", False), ("string", False)
+
+
+@pytest.mark.parametrize(
+    ("options", "shapes"),
+    [
+        ({"batch_size": 2}, ([2, None], [2, None, 3], [2, None])),
+        ({}, ([None], [None, 3], [None])),
+        ({"steps": True}, ([], [3], [])),
+        ({"steps": True, "batch_size": 2}, ([None], [None, 3], [None])),
+        ({"steps": True, "batch_size": 2, "drop_remainder": True}, ([2], [2, 3], [2])),
+        ({"batch_size": 2, "pad": True}, ([2, None], [2, None, 3], [2, None])),
+    ],
+)
+def test_specs_of_the_first_element(open_store, dataset, options, shapes):
+    x, cell, word = shapes
+    store = open_store(queue())
+    item = {"x": np.arange(2), "cell": np.zeros((2, 3), np.float16), "word": np.array(["a", "b"])}
+    insert(store, item, item)
+    found = specs(dataset(store, "t", **options))
+    assert found == {"x": ("int64", x, False), "cell": ("float16", cell, False), "word": ("string", word, False)}
+    assert (store.info()["t"].samples, store.info()["t"].size) == (0, 2), "what was looked at went back"
+
+
+SIGNATURE = {
+    "x": ArraySpec((None,), "int64"),
+    "cell": ArraySpec((2, None, 3), "bfloat16"),
+    "w": ArraySpec((), "string"),
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "x", "cell", "w"),
+    [
+        ({"batch_size": 4}, ([4, None], True), [4, 2, None, 3], [4]),
+        ({"batch_size": 4, "pad": True}, ([4, None], False), [4, 2, None, 3], [4]),
+        ({}, ([None], False), [2, None, 3], []),
+        ({"steps": True, "batch_size": 4}, ([None], False), [None, None, 3], [None]),
+    ],
+)
+def test_specs_of_a_signature(dataset, options, x, cell, w):
+    with Store([queue(signature=SIGNATURE)]) as store:
+        found = specs(dataset(store, "t", **options))
+    assert found == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
+
+
+def test_specs_of_squeezed_columns(dataset):
+    with Store([queue()]) as store:
+        insert(store, {"x": 1, "y": np.zeros(3)}, {"x": 2, "y": np.ones(3)}, time_axis=False)
+        elements = dataset(store, "t", batch_size=2)
+        assert specs(elements) == {"x": ("int64", [2], False), "y": ("float64", [2, 3], False)}
+        assert specs(dataset(store, "t")) == {"x": ("int64", [], False), "y": ("float64", [3], False)}
+        assert xs(elements.take(1)) == [[1, 2]]
+
+
+def test_ragged(open_store, dataset, tf):
+    store = open_store(queue(signature={"x": ArraySpec((None,), "int64"), "y": [ArraySpec((None, 1), "float32")]}))
+    fill(store, [2, 3, 2, 2])
+    elements = dataset(store, "t", batch_size=2, max_batches=2)
+    [uneven, even] = elements
+    assert isinstance(uneven.data["x"], tf.RaggedTensor)
+    assert uneven.data["x"].to_list() == [[0, 1], [2, 3, 4]]
+    assert even.data["x"].to_list() == [[5, 6], [7, 8]], "the spec says so"
+    assert even.data["y"][0].shape.as_list() == [2, None, 1]
+    assert elements.element_spec.data["x"].is_compatible_with(even.data["x"])
+
+
+def test_ragged_where_the_first_batch_is(dataset):
+    with Store([queue()]) as store:
+        fill(store, [2, 3, 1, 1])
+        [first, second] = dataset(store, "t", batch_size=2, max_batches=2)
+    assert (first.data["x"].to_list(), second.data["x"].to_list()) == ([[0, 1], [2, 3, 4]], [[5], [6]])
+
+
+def test_padded(open_store, dataset):
+    store = open_store(queue())
+    fill(store, [2, 3, 2, 2])
+    elements = dataset(store, "t", batch_size=2, max_batches=2, pad=True)
+    uneven, even = elements
+    assert xs([uneven, even]) == [[[0, 1, 0], [2, 3, 4]], [[5, 6], [7, 8]]]
+    assert uneven.mask["x"].numpy().tolist() == [[True, True, False], [True] * 3]
+    assert even.mask["y"][0].numpy().tolist() == [[True, True]] * 2
+    assert elements.element_spec.mask["x"].shape.as_list() == [2, None]
+
+
+def test_columns_that_cannot_be_padded_have_no_mask(dataset):
+    signature = {"x": ArraySpec((None,), "int64"), "y": ArraySpec((2,), "int64")}
+    with Store([queue(signature=signature)]) as store:
+        writer = store.writer(history=3)
+        for t in range(3):
+            writer.append({"x": t, "y": t})
+        for length in (1, 3):
+            writer.create_item("t", 1.0, {"x": writer.history["x"][-length:], "y": writer.history["y"][-2:]})
+        writer.flush()
+        [element] = dataset(store, "t", batch_size=2, max_batches=1, pad=True)
+    assert element.mask["x"].numpy().tolist() == [[True, False, False], [True] * 3]
+    assert element.mask["y"] is None
+
+
+@pytest.mark.parametrize("batch_size", [None, 2, 3])
+def test_steps(open_store, dataset, batch_size):
+    store = open_store(queue())
+    fill(store, [2, 3])
+    found = xs(dataset(store, "t", steps=True, batch_size=batch_size, timeout=0.2))
+    assert found == {None: [0, 1, 2, 3, 4], 2: [[0, 1], [2, 3], [4]], 3: [[0, 1, 2], [3, 4]]}[batch_size]
+    fill(store, [2, 3])
+    found = xs(dataset(store, "t", steps=True, batch_size=3, drop_remainder=True, timeout=0.2))
+    assert found == [[0, 1, 2]]
+
+
+Pair = namedtuple("Pair", "left right")  # noqa: PYI024, not typed
+
+
+def test_nests(dataset):
+    with Store([queue()]) as store:
+        insert(store, Pair([np.arange(2), {"b": np.arange(2)}], (np.array(["a", "b"]),)))
+        [element] = dataset(store, "t", max_batches=1)
+    assert isinstance(element.data, Pair)
+    assert element.data.left[1]["b"].numpy().tolist() == [0, 1]
+    assert element.data.right[0].numpy().tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("name", ["bool", "uint16", "float16", "complex64", "bfloat16", "float8_e4m3fn"])
+def test_dtypes(dataset, name):
+    import ml_dtypes  # noqa: PLC0415, NumPy's bfloat16
+
+    dtype = getattr(ml_dtypes, name, None) or np.dtype(name)
+    with Store([queue()]) as store:
+        insert(store, np.array([0, 1]).astype(dtype))
+        [element] = dataset(store, "t", batch_size=1, max_batches=1)
+    assert element.data.dtype.name == name
+    assert element.data.numpy().astype(np.complex64).tolist() == [[0, 1]]
+
+
+# --- given specs ---------------------------------------------------------------------------------
+
+
+def test_a_given_spec(dataset, tf):
+    with Store([queue()]) as store:
+        given = {"x": tf.TensorSpec([None, 2], tf.int64), "y": [tf.RaggedTensorSpec([2, None, 1], tf.float32, 1)]}
+        elements = dataset(store, "t", batch_size=2, element_spec=given)
+        assert elements.element_spec.data["x"].shape.as_list() == [2, 2]
+        same = dataset(store, "t", batch_size=2, element_spec=elements.element_spec)
+        assert same.element_spec == elements.element_spec
+        fill(store, [2, 2])
+        [element] = same.take(1)
+    assert xs([element]) == [[[0, 1], [2, 3]]]
+    assert element.data["y"][0].to_list() == [[[0], [1]], [[2], [3]]]
+
+
+def test_splits_may_have_32_bits(dataset, tf):
+    with Store([queue()]) as store:
+        insert(store, np.arange(2), np.arange(1))
+        given = tf.RaggedTensorSpec([2, None], tf.int64, row_splits_dtype=tf.int32)
+        elements = dataset(store, "t", batch_size=2, element_spec=given, max_batches=1)
+        assert elements.element_spec.data == given
+        [element] = elements
+    assert element.data.row_splits.dtype == tf.int32
+
+
+def bad_specs():
+    import tensorflow as tf  # noqa: PLC0415, the extra
+
+    ragged = tf.RaggedTensorSpec([None, None], tf.int64)
+    only = "cannot be ragged: only batches of whole items without `pad` are"
+    return [
+        ({"x": 3}, {}, "`x` must be a tf.TensorSpec or a tf.RaggedTensorSpec; got 3"),
+        (
+            {"x": tf.TensorSpec(None, tf.int64)},
+            {},
+            "`x` must say how many axes there are; got TensorSpec(shape=<unknown>, dtype=tf.int64, name=None)",
+        ),
+        ({"x": tf.TensorSpec([3, 2], tf.int64)}, {}, "`x` has a batch of 3, and `batch_size` is 2"),
+        ({"x": ragged}, {"steps": True}, f"`x` {only}"),
+        ({"x": ragged}, {"batch_size": None}, f"`x` {only}"),
+        ({"x": ragged}, {"pad": True}, f"`x` {only}"),
+        (
+            {"x": tf.RaggedTensorSpec([2, None, None], tf.int64, ragged_rank=2)},
+            {},
+            "`x` must have a ragged_rank of 1, the time axis; got 2",
+        ),
+    ]
+
+
+def test_bad_specs(dataset):
+    with Store([queue()]) as store:
+        for given, options, text in bad_specs():
+            with raises(InvalidArgumentError, f"`element_spec`: {text}"):
+                dataset(store, "t", **{"batch_size": 2, "element_spec": given, **options})
+
+
+def misfits():
+    import tensorflow as tf  # noqa: PLC0415, the extra
+
+    pair = [2, None]
+    return [
+        ({"z": tf.TensorSpec(pair, tf.int64)}, "`element_spec` has the columns `z`; found `x`"),
+        (
+            {"x": tf.TensorSpec(pair, tf.int32)},
+            "`x` is int64 [2, None], ragged, and `element_spec` says int32 [2, None]; items of a batch differ",
+        ),
+        (
+            {"x": tf.RaggedTensorSpec(pair, tf.int32)},
+            "`x` is int64 [2, None], ragged, and `element_spec` says int32 [2, None], ragged",
+        ),
+        (
+            {"x": tf.TensorSpec(pair, tf.int64)},
+            (
+                "`x` is int64 [2, None], ragged, and `element_spec` says int64 [2, None]; items of a batch differ in "
+                "length: ask for `pad=True`, or give a signature to the table or an `element_spec` with a "
+                "tf.RaggedTensorSpec"
+            ),
+        ),
+        (
+            {"x": tf.RaggedTensorSpec([2, None, 3], tf.int64, 1)},
+            "`x` is int64 [2, None], ragged, and `element_spec` says int64 [2, None, 3], ragged",
+        ),
+    ]
+
+
+def test_items_that_do_not_fit(dataset, tf):
+    with Store([queue()]) as store:
+        insert(store, {"x": np.arange(2)}, {"x": np.arange(3)})
+        for given, text in misfits():
+            elements = dataset(store, "t", batch_size=2, element_spec=given)
+            with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+                next(iter(elements))
+            assert f"SignatureError: {text}" in str(caught.value)
+            gc.collect()
+            until(lambda: store.info()["t"].samples == 0)
+        insert(store, {"x": np.zeros((2, 2))}, {"x": np.array(["a", "b"])})
+        store.sample("t", 2)
+        single = dataset(store, "t", element_spec={"x": tf.TensorSpec([None], tf.string)})
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"`x` is float64 \[2, 2\], and `element_spec` says string"
+        ):
+            next(iter(single))
+
+
+def test_nothing_to_tell_the_spec_from(dataset):
+    with Store([queue()]) as store:
+        text = (
+            "table `t` had nothing within 0.05 s to tell the `element_spec` from; give one, or give the table a "
+            "signature"
+        )
+        with raises(DeadlineExceededError, text):
+            dataset(store, "t", timeout=0.05)
+        with raises(UnknownTableError, "no table `q`; known tables: `t`"):
+            dataset(store, "q")
+        with raises(InvalidArgumentError, "`batch_size` must be at least 1; got 0"):
+            dataset(store, "t", batch_size=0)
+
+
+# --- as other datasets ---------------------------------------------------------------------------
+
+
+def test_pipelines(dataset, tf):
+    with Store([queue()]) as store:
+        fill(store, [2] * 12)
+        elements = dataset(store, "t", max_batches=4)
+        assert xs(elements.batch(2)) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+        assert xs(elements.map(lambda e: e._replace(data={"x": e.data["x"] + 1}))) == [
+            [9, 10],
+            [11, 12],
+            [13, 14],
+            [15, 16],
+        ]
+        total = elements.reduce(np.int64(0), lambda total, element: total + tf.reduce_sum(element.data["x"]))
+        assert total.numpy() == sum(range(16, 24))
+
+
+def test_interleaving(dataset, tf):
+    with Store([queue()]) as store:
+        fill(store, [1] * 8)
+        elements = tf.data.Dataset.range(2).interleave(
+            lambda _: dataset(store, "t", batch_size=2, max_batches=2, prefetch=1),
+            num_parallel_calls=2,
+            deterministic=False,
+        )
+        assert sorted(np.concatenate(xs(elements)).ravel().tolist()) == list(range(8))
+        fill(store, [1] * 8)
+        elements = tf.data.Dataset.range(2).interleave(
+            lambda _: dataset(store, "t", max_batches=4, prefetch=1), cycle_length=2
+        )
+        assert sorted(np.concatenate(xs(elements)).tolist()) == list(range(8))
+
+
+def test_a_function_that_reads(dataset, tf):
+    with Store([queue()]) as store:
+        fill(store, [2] * 4)
+        elements = dataset(store, "t", batch_size=2, max_batches=2)
+
+        @tf.function
+        def total():
+            found = np.int64(0)
+            for element in elements:
+                found += tf.reduce_sum(element.data["x"])
+            return found
+
+        assert total().numpy() == sum(range(8))
+
+
+def test_the_order_is_the_tables(dataset):
+    with Store([queue()]) as store:
+        fill(store, [1] * 64)
+        elements = dataset(store, "t", batch_size=2, max_batches=32).prefetch(4)
+        assert np.concatenate(xs(elements)).ravel().tolist() == list(range(64))
+
+
+# --- what is used, and what goes back ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 1}, {"steps": True}])
+def test_what_was_not_yielded_goes_back(open_store, dataset, options):
+    store = open_store(queue())
+    fill(store, [2] * 6)
+    for element in dataset(store, "t", prefetch=4, **options):
+        assert element.data["x"].numpy().ravel()[0] == 0
+        until(lambda: store.info()["t"].samples >= 5)
+        break
+    gc.collect()
+    until(lambda: store.info()["t"].samples == 1)
+    assert store.sample("t", 5).data["x"].tolist() == [[n, n + 1] for n in range(2, 12, 2)]
+
+
+def test_a_reader_that_waits_may_be_dropped(dataset):
+    with Server([queue()]) as server:
+        store = server.store
+        fill(store, [2])
+        iterator = iter(dataset(store, "t").prefetch(3))
+        next(iterator)
+        until(lambda: store.info()["t"].waiting_samples > 0)
+        del iterator
+        until(lambda: store.info()["t"].waiting_samples == 0)
+
+
+def test_waiting_for_longer_than_a_glance(dataset):
+    import threading  # noqa: PLC0415
+
+    with Store([queue()]) as store:
+        fill(store, [2])
+        iterator = iter(dataset(store, "t", timeout=10))
+        next(iterator)
+        threading.Timer(0.3, lambda: fill(store, [1], first=7)).start()
+        assert next(iterator).data["x"].numpy().tolist() == [7]
+
+
+def test_a_store_that_closes(dataset, tf):
+    with Store([queue()]) as store:
+        fill(store, [2])
+        iterator = iter(dataset(store, "t"))
+        next(iterator)
+        store.close()
+        with pytest.raises(tf.errors.UnknownError, match="ClosedError: the store is closed"):
+            next(iterator)

@@ -1,0 +1,256 @@
+"""A table as PyTorch tensors."""
+
+import numpy as np
+import pytest
+from data_tables import insert, queue
+from support import raises, run_python
+
+from engram import Store, Table
+from engram.data import Ragged
+from engram.errors import InvalidArgumentError, SignatureError
+
+pytestmark = pytest.mark.frameworks
+
+
+@pytest.fixture
+def dataset():
+    from engram.data import torch  # noqa: PLC0415, the extra
+
+    return torch.dataset
+
+
+INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+OTHERS = ["float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("name", ["bool", *INTEGERS, *OTHERS])
+def test_every_dtype(dataset, name):
+    import ml_dtypes  # noqa: PLC0415, NumPy's bfloat16
+    import torch  # noqa: PLC0415, the extra
+
+    dtype = getattr(ml_dtypes, name, None) or np.dtype(name)
+    with Store([queue()]) as store:
+        insert(store, np.array([[0, 1], [1, 0]]).astype(dtype))
+        [element] = dataset(store, "t", batch_size=1, max_batches=1)
+    assert element.data.dtype == getattr(torch, name)
+    assert element.data.to(torch.complex64).real.tolist() == [[[0, 1], [1, 0]]]
+
+
+def test_what_stays_numpy(dataset):
+    with Store([queue()]) as store:
+        insert(store, {"word": np.array(["a", "b"])}, {"word": np.array(["c"])}, {"word": np.array(["d"])})
+        single, batch = (next(iter(dataset(store, "t", batch_size=batch_size, max_batches=1))) for batch_size in (1, 2))
+        insert(store, {"word": np.array(["a", "b"])}, {"word": np.array(["c"])})
+        [ragged] = dataset(store, "t", batch_size=2, max_batches=1)
+    assert single.data["word"].tolist() == [[b"a", b"b"]]
+    assert batch.data["word"].tolist() == [[b"c"], [b"d"]]
+    assert isinstance(ragged.data["word"], Ragged)
+    assert (ragged.data["word"].values.tolist(), ragged.data["word"].row_splits.tolist()) == (
+        [b"a", b"b", b"c"],
+        [0, 2, 3],
+    )
+    assert single.info.key.dtype == np.uint64
+
+
+def test_no_copy_is_made(dataset):
+    with Store([queue()]) as store:
+        insert(store, np.zeros((2, 3)))
+        [element] = dataset(store, "t", batch_size=1, max_batches=1)
+        element.data.add_(1)
+        assert element.data.sum() == 6
+
+
+def test_ragged_and_padded(dataset):
+    with Store([queue()]) as store:
+        items = [{"x": np.arange(n), "y": np.arange(n), "z": np.ones((n, 2))} for n in (2, 1)]
+        insert(store, *items, *items)
+        [ragged] = dataset(store, "t", batch_size=2, max_batches=1)
+        [padded] = dataset(store, "t", batch_size=2, max_batches=1, pad=True)
+    assert [part.tolist() for part in ragged.data["x"].unbind()] == [[0, 1], [0]]
+    assert [part.tolist() for part in (ragged.data["x"] + ragged.data["y"]).unbind()] == [[0, 2], [0]]
+    assert padded.data["x"].tolist() == [[0, 1], [0, 0]]
+    assert padded.mask["x"].tolist() == [[True, True], [True, False]]
+    assert ragged.data["z"].offsets() is ragged.data["x"].offsets()
+
+
+def test_columns_of_other_lengths_do_not_share_offsets(dataset):
+    with Store([queue()]) as store:
+        writer = store.writer(history=3)
+        for t in range(3):
+            writer.append({"a": t, "b": t, "c": t})
+        for one, two in ((1, 2), (2, 3)):
+            history = writer.history
+            writer.create_item("t", 1.0, {"a": history["a"][-one:], "b": history["b"][-two:], "c": history["c"][-1]})
+        writer.flush()
+        [element] = dataset(store, "t", batch_size=2, max_batches=1)
+    lengths = {name: element.data[name].offsets().tolist() for name in "ab"}
+    assert lengths == {"a": [0, 1, 3], "b": [0, 2, 5]}
+    assert element.data["c"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("options", [{"steps": True}, {"steps": True, "batch_size": 3}, {}])
+@pytest.mark.parametrize("table", [queue(), Table("t")])
+def test_steps_and_single_items(dataset, options, table):
+    import torch  # noqa: PLC0415, the extra
+
+    with Store([table]) as store:
+        insert(store, {"x": np.float32([1, 2])}, {"x": np.float32([1, 2])})
+        found = list(dataset(store, "t", timeout=0.1, max_batches=2, **options))
+    assert all(isinstance(element.data["x"], torch.Tensor) for element in found)
+    assert torch.cat([torch.atleast_1d(element.data["x"]) for element in found]).tolist()[:2] == [1, 2]
+
+
+def test_a_device(dataset):
+    import torch  # noqa: PLC0415, the extra
+
+    with Store([queue()]) as store:
+        insert(store, np.zeros((2, 3)))
+        [element] = dataset(store, "t", batch_size=1, max_batches=1, device="meta")
+    assert element.data.device == torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("gpu", "got 'gpu': Expected one of cpu"),
+        ("cuda:99", "got 'cuda:99': "),
+        (3.5, "got 3.5: empty(): argument 'device' must be torch.device, not float"),
+    ],
+)
+def test_bad_devices(dataset, device, said):
+    with Store([queue()]) as store, pytest.raises(InvalidArgumentError) as caught:
+        dataset(store, "t", device=device)
+    assert str(caught.value).startswith(f"`device` must be one that PyTorch can use here; {said}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# --- loaders without workers ---------------------------------------------------------------------
+
+
+def loader(elements, **options):
+    import torch  # noqa: PLC0415, the extra
+
+    return torch.utils.data.DataLoader(elements, **options)
+
+
+def test_what_a_loader_makes_of_elements(dataset):
+    import torch  # noqa: PLC0415, the extra
+
+    from engram.data.torch import as_it_is  # noqa: PLC0415, likewise
+
+    with Store([Table("t")]) as store:
+        insert(store, ({"x": np.float32([1, 2])}, np.array(["a", "b"])))
+        for options in ({"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 2}):
+            elements = dataset(store, "t", max_batches=3, **options)
+            assert len(list(loader(elements, batch_size=None))) == 3
+            [element, *_] = loader(elements, batch_size=None, collate_fn=as_it_is)
+            assert isinstance(element.data, tuple)
+            assert isinstance(element.data[0]["x"], torch.Tensor)
+            assert element.info.key.dtype == np.uint64
+
+
+def test_a_loader_that_makes_batches_itself(dataset):
+    import torch  # noqa: PLC0415, the extra
+
+    with Store([queue()]) as store:
+        insert(store, *({"x": [np.float32([n, n])]} for n in range(4)))
+        [first, second] = loader(dataset(store, "t", max_batches=4), batch_size=2)
+    assert first.data["x"][0].tolist() == [[0, 0], [1, 1]]
+    assert second.data["x"][0].dtype == torch.float32
+    assert (first.mask, first.info.key.shape, first.info.key.dtype) == (None, (2,), np.uint64)
+
+
+def test_batches_of_batches(dataset):
+    with Store([Table("t")]) as store:
+        insert(store, np.zeros(2))
+        text = "a DataLoader with `batch_size=1` would make batches of batches; give it `batch_size=None`"
+        with raises(InvalidArgumentError, text):
+            next(iter(loader(dataset(store, "t", batch_size=256))))
+
+
+def test_loaders_cannot_make_batches_of_items_that_differ(dataset):
+    with Store([queue()]) as store:
+        insert(store, np.zeros(2), np.zeros(3))
+        text = (
+            "a DataLoader cannot make a batch of items that differ in length; give `batch_size` and `pad` to the "
+            "dataset, and `batch_size=None` to the DataLoader"
+        )
+        with raises(SignatureError, text):
+            next(iter(loader(dataset(store, "t", max_batches=2), batch_size=2)))
+
+
+# --- workers, each test in a process of its own: forks do not go together with other libraries' threads ----------
+
+
+HEAD = """
+import gc
+import numpy as np, torch, engram
+from engram import Table, selectors
+from engram.data.torch import as_it_is, dataset
+from torch.utils.data import DataLoader
+
+def values(loader):
+    return sorted(torch.cat([element.data.ravel() for element in loader]).tolist())
+
+def last_words(call):
+    try:
+        call()
+    except engram.errors.EngramError as error:
+        print(type(error).__name__, str(error).splitlines()[-1])
+    gc.collect()  # later workers would inherit what is left of these, and PyTorch stumbles over that
+
+if __name__ == "__main__":
+    table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
+    with engram.Server([table]) as server, engram.Client(server.address) as client:
+        def fill(number):
+            for value in range(number):
+                client.insert(np.array([value]), {"t": 1.0}, time_axis=True)
+"""
+
+FORKED = """
+        for workers in (1, 2):
+            fill(6)
+            print(values(DataLoader(dataset(client, "t", batch_size=2, max_batches=3), None, num_workers=workers)))
+        # More workers than batches.
+        fill(2)
+        print(values(DataLoader(dataset(client, "t", batch_size=2, max_batches=1), None, num_workers=2)))
+        last_words(lambda: list(DataLoader(dataset(server.store, "t"), None, num_workers=2)))
+        last_words(lambda: list(DataLoader(dataset(client, "t", device="meta"), None, num_workers=1)))
+        fill(2)
+        last_words(lambda: list(DataLoader(dataset(client, "t", batch_size=2, max_batches=1), num_workers=1)))
+        # Workers that stay read again; last, for the same reason.
+        client.reset("t")
+        fill(8)
+        reading = dataset(client, "t", batch_size=2, max_batches=2)
+        loader = DataLoader(reading, None, num_workers=2, persistent_workers=True, collate_fn=as_it_is)
+        first = list(loader)
+        print(len(first), len(list(loader)), first[0].info.key.dtype, server.store.info()["t"].size)
+"""
+
+
+def test_forked_workers():
+    refusal = "InvalidArgumentError engram.errors.InvalidArgumentError: "
+    words = [
+        (
+            f"{refusal}a DataLoader with 2 workers reads in processes of its own, and a Store does not leave its own; "
+            "give an engram.Client, or `num_workers=0`"
+        ),
+        (
+            f"{refusal}`device` is meta, which a DataLoader's workers cannot share; leave it out, and move what the "
+            "DataLoader yields, with its `pin_memory=True`"
+        ),
+        f"{refusal}a DataLoader with `batch_size=1` would make batches of batches; give it `batch_size=None`",
+    ]
+    six = "[0, 1, 2, 3, 4, 5]"
+    assert run_python(HEAD + FORKED, 110).splitlines() == [six, six, "[0, 1]", *words, "2 2 uint64 0"]
+
+
+SPAWNED = """
+        fill(6)
+        reading = dataset(client, "t", batch_size=2, max_batches=3)
+        print(values(DataLoader(reading, None, num_workers=2, multiprocessing_context="spawn")))
+"""
+
+
+def test_spawned_workers():
+    assert run_python(HEAD + SPAWNED, 110) == "[0, 1, 2, 3, 4, 5]\n"

@@ -1,0 +1,251 @@
+"""Checkpoints of dm-reverb. tests/interop/write_checkpoint.py has had dm-reverb 0.14 write the one beside this file."""
+
+import functools
+import json
+import re
+import shutil
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reverb_checkpoints import check
+from support import raises
+
+import engram
+from engram import Client, Server, Store, Table, selectors
+from engram.cli.app import app
+from engram.errors import InvalidArgumentError, StorageError
+
+REAL = Path(__file__).parent / "dm-reverb-0.14"
+
+FILES = ["tables.tfrecord", "items.tfrecord", "chunks.tfrecord"]
+
+
+@pytest.fixture
+def expected():
+    return json.loads((REAL / "expected.json").read_text())
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return Path(shutil.copytree(REAL, tmp_path / "copy"))
+
+
+def test_everything_comes_along(expected):
+    with Store([]) as store:
+        imported = engram.import_reverb(REAL, store)
+        assert imported.tables == {name: len(table["items"]) for name, table in expected.items()}
+        assert imported.notes == ()
+        check(store, expected)
+
+
+def test_times_sampled_and_order(expected):
+    with Store([]) as store:
+        engram.import_reverb(REAL, store)
+        batch = store.sample("queue", len(expected["queue"]["items"]))
+        assert batch.info.key.tolist() == [item["key"] & (2**63 - 1) for item in expected["queue"]["items"]]
+        for table in ("uniform", "few"):
+            told = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected[table]["items"]}
+            batch = store.sample(table, 1)
+            assert batch.info.times_sampled[0] == told[int(batch.info.key[0])] + 1
+
+
+def test_tables_are_what_they_were():
+    with Store([]) as store:
+        engram.import_reverb(REAL, store)
+        infos = store.info()
+        few, empty = infos["few"], infos["empty"]
+        assert (few.sampler, few.remover, few.max_size) == (selectors.Prioritized(0.8), selectors.MinHeap(), 50)
+        assert few.rate_limiter == ("RateLimiter", 2.0, 3, -14.0, 26.0)
+        assert few.max_times_sampled == 5
+        assert (empty.sampler, empty.remover, empty.max_times_sampled) == (selectors.MaxHeap(), selectors.Lifo(), None)
+        note = json.loads(infos["uniform"].note)["reverb"]
+        assert note["signature"]["dict"]["obs"] == {"spec": {"name": "o", "dtype": "float32", "shape": [None, 2]}}
+        note = json.loads(empty.note)["reverb"]
+        assert note["max_times_sampled"] == -3
+        first, (second,) = note["signature"]["list"][0]["spec"], note["signature"]["list"][1]["tuple"]
+        assert (first["dtype"], first["shape"]) == ("float32", [])
+        assert first["minimum"] == {"shape": [], "data": "AADAvw=="}
+        assert second["spec"]["maximum"] == {"shape": [2], "data": "AwQ="}
+
+
+def test_the_newest_complete_one_of_many(tmp_path):
+    for name in ("2026-01-02", "2026-01-01", "2026-01-03"):
+        shutil.copytree(REAL, tmp_path / name)
+    (tmp_path / "2026-01-03" / "DONE").unlink()
+    (tmp_path / "something else").write_text("")
+    with Store([]) as store:
+        assert engram.import_reverb(tmp_path, store).path == tmp_path / "2026-01-02"
+
+
+def test_it_lasts_where_the_store_does(tmp_path, expected):
+    with Store.open(tmp_path) as store:
+        engram.import_reverb(REAL, store)
+    with Store.open(tmp_path) as store:
+        check(store, expected)
+
+
+def test_the_command(tmp_path, expected, capsys):
+    app(["import-reverb", str(REAL), "--into", str(tmp_path / "store")], standalone_mode=False)
+    said = capsys.readouterr().out.splitlines()
+    items = {table: len(told["items"]) for table, told in expected.items()}
+    assert said == [
+        f"{REAL}: {sum(items.values())} items of {len(items)} tables",
+        *(f"  {table}: {count} items" for table, count in sorted(items.items())),
+    ]
+    with Store.open(tmp_path / "store") as store:
+        check(store, expected)
+
+
+# --- what is not right ---------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken():
+    with Store([Table("queue")]) as store:
+        store.insert({"x": 1}, {"queue": 1.0})
+        with raises(InvalidArgumentError, "table `queue` exists already; each name is taken once"):
+            engram.import_reverb(REAL, store)
+        assert store.tables == ["queue"]
+        assert store.info()["queue"].size == 1
+
+
+def test_a_client_cannot():
+    with Server([]) as server, Client(server.address) as client:
+        text = "`store` must be an engram.Store in this process; got "
+        with pytest.raises(InvalidArgumentError) as error:
+            engram.import_reverb(REAL, client)
+        assert str(error.value).startswith(text)
+
+
+def test_nothing_there(tmp_path):
+    with Store([]) as store:
+        text = f"{tmp_path} has no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        with raises(StorageError, text):
+            engram.import_reverb(tmp_path, store)
+        with pytest.raises(StorageError, match="cannot be read: No such file"):
+            engram.import_reverb(tmp_path / "nowhere", store)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_missing(copy, name):
+    (copy / name).unlink()
+    with Store([]) as store:
+        with pytest.raises(StorageError, match=f"{name} cannot be read: No such file"):
+            engram.import_reverb(copy, store)
+        assert store.tables == []
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("compressed", [True, False])
+def test_damage_is_told_and_nothing_added(copy, name, compressed):
+    path = copy / name
+    whole = path.read_bytes()
+    if not compressed:
+        whole = zlib.decompress(whole)  # as checkpoints were once
+    path.write_bytes(whole)
+    with Store([]) as store:
+        engram.import_reverb(copy, store)
+    chance = np.random.default_rng(7)
+    told = []
+    for _ in range(150):
+        bad = bytearray(whole)
+        if chance.random() < 0.5:
+            del bad[int(chance.integers(len(bad))) :]
+        else:
+            bad[int(chance.integers(len(bad)))] ^= 1 << int(chance.integers(8))
+        path.write_bytes(bad)
+        with Store([]) as store:
+            # Between two records of a file that is not compressed, it may end.
+            with suppress(StorageError):
+                engram.import_reverb(copy, store)
+                continue
+            assert store.tables == []
+        with pytest.raises(StorageError) as error, Store([]) as store:
+            engram.import_reverb(copy, store)
+        told.append(str(error.value))
+    assert len(told) > (140 if compressed else 100)
+    assert all(name in text or "items.tfrecord" in text for text in told)
+
+
+def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):
+    (copy / "chunks.tfrecord").write_bytes(b"")
+    command = ["import-reverb", str(copy), "--into", str(tmp_path / "store")]
+    with pytest.raises(SystemExit):
+        app(command)
+    assert "Could not find sequence chunk" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+    with Store.open(tmp_path / "store", [Table("mine")]):
+        pass
+    with pytest.raises(SystemExit):
+        app(command)
+    with Store.open(tmp_path / "store") as store:
+        assert store.tables == ["mine"]
+
+
+def test_items_that_are_missing(copy):
+    (copy / "items.tfrecord").write_bytes(b"")
+    with Store([]) as store:
+        text = "table `few` of the checkpoint has 0 items, but counts 11 inserts and 0 deletes: items are missing"
+        with pytest.raises(StorageError) as error:
+            engram.import_reverb(copy, store)
+        assert re.sub(r"counts.*deletes", "counts 11 inserts and 0 deletes", str(error.value)) == text
+        assert store.tables == []
+
+
+def test_a_record_that_comes_twice(copy):
+    for name, text in (
+        ("tables.tfrecord", "is a table that came before"),
+        ("chunks.tfrecord", "which came before"),
+        ("items.tfrecord", "without the highest bit is that of an earlier one"),
+    ):
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(zlib.decompress(whole) * 2)
+        with Store([]) as store, pytest.raises(StorageError, match=f"record \\d+ of {name} .*{text}"):
+            engram.import_reverb(copy, store)
+        (copy / name).write_bytes(whole)
+
+
+def records(data):
+    """The bodies of a file's records."""
+    while data:
+        (length,) = struct.unpack_from("<Q", data)
+        yield data[12 : 12 + length]
+        data = data[16 + length :]
+
+
+def written(bodies):
+    """A file of such records."""
+    table = [
+        functools.reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), n) for n in range(256)
+    ]
+
+    def masked(data):
+        crc = 0xFFFFFFFF
+        for byte in data:
+            crc = crc >> 8 ^ table[(crc ^ byte) & 255]
+        crc ^= 0xFFFFFFFF
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    heads = [struct.pack("<Q", len(body)) for body in bodies]
+    return b"".join(head + masked(head) + body + masked(body) for head, body in zip(heads, bodies, strict=True))
+
+
+def test_records_that_promise_too_much(copy):
+    name = "chunks.tfrecord"
+    bodies = list(records(zlib.decompress((copy / name).read_bytes())))
+    (copy / name).write_bytes(written(bodies))
+    with Store([]) as store:
+        engram.import_reverb(copy, store)
+    nothing = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors, and of very many
+    with Store([]) as store:
+        (copy / name).write_bytes(written([nothing]))
+        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be taken"):
+            engram.import_reverb(copy, store)
+        very = b"\x0a\x00" * 1_000_000
+        length = bytes([*(0x80 | len(very) >> 7 * at & 127 for at in range(2)), len(very) >> 14])
+        (copy / name).write_bytes(written([b"\x08\x07\x2a" + length + very]))
+        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be: what a message of"):
+            engram.import_reverb(copy, store)

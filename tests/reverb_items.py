@@ -1,0 +1,26 @@
+"""Items for tests of datasets: of any lengths, told apart by their values."""
+
+import numpy as np
+
+
+def put(client, table, lengths, *, shape=(2,)):
+    """Inserts an item per length; the steps of item `i` are `i + t / 100`, and full of `i`."""
+    for i, length in enumerate(lengths):
+        times = np.float32([i + t / 100 for t in range(length)])
+        cells = np.full((length, *shape), i, np.uint8)
+        with client.trajectory_writer(length) as writer:
+            for t in range(length):
+                writer.append({"cell": cells[t], "time": times[t]})
+            history = writer.history
+            columns = {name: history[name][-length:] for name in history}
+            writer.create_item(table, 1.0 + i, columns)
+            writer.flush()
+
+
+def specs(tf, length, *, shape=(2,)):
+    """Dtypes and shapes of such items: of whole ones, or of their steps where `length` is ()."""
+    time = () if length == () else (length,)
+    return (
+        {"cell": tf.uint8, "time": tf.float32},
+        {"cell": tf.TensorShape([*time, *shape]), "time": tf.TensorShape(time)},
+    )
