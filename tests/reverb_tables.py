@@ -84,6 +84,7 @@ TABLES = [
     queue("large"),
     queue("errors", signature=STEP),
     table("repeated"),
+    table("graph"),
 ]
 
 
@@ -91,3 +92,21 @@ def note(description):
     """What Engram's compatible part keeps with such a table."""
     keys = ("max_times_sampled", "signature")
     return json.dumps({"reverb": {key: description[key] for key in keys}})
+
+
+def made(reverb, description, signature):
+    """The table of a description, by dm-reverb or what stands for it; its signature is as that has it."""
+
+    def selector(name, *arguments):
+        return getattr(reverb.selectors, name)(*arguments)
+
+    limiter, *arguments = description["limiter"]
+    return reverb.Table(
+        name=description["name"],
+        sampler=selector(*description["sampler"]),
+        remover=selector(*description["remover"]),
+        max_size=description["max_size"],
+        rate_limiter=getattr(reverb.rate_limiters, limiter)(*arguments),
+        max_times_sampled=description["max_times_sampled"],
+        signature=signature,
+    )

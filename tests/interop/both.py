@@ -385,6 +385,19 @@ def errors(address):
 
 
 @program
+def in_a_graph(address):
+    """TFClient: operations of TensorFlow's."""
+    client = reverb.TFClient(address)
+    step = [tf.constant([1.5, 2.5]), tf.constant(7)]
+    client.insert(step, tf.constant(["graph"]), tf.constant([3.0], tf.float64))
+    first = client.sample("graph", [tf.float32, tf.int32])
+    key = tf.reshape(first.info.key, [1])
+    client.update_priorities("graph", key, tf.constant([4.0], tf.float64))
+    again = client.sample("graph", [tf.float32, tf.int32])
+    return [(sample.info.priority.numpy(), plain(sample.data)) for sample in (first, again)]
+
+
+@program
 def threads(address):
     """Writers and readers of one table at once."""
     client = reverb.Client(address)

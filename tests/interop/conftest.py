@@ -1,6 +1,7 @@
 """The real dm-reverb, in an environment of its own: `make test-interop` makes it and says where it is."""
 
 import base64
+import functools
 import os
 import pickle
 import queue
@@ -9,9 +10,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from reverb_tables import TABLES, note
+from reverb_tables import TABLES, made, note
 
 import engram
+from engram.compat import reverb
+from engram.compat.reverb import _note
 
 HERE = Path(__file__).parent
 
@@ -84,7 +87,7 @@ class Programs:
         self._process = None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def programs(python):
     """Runs programs."""
     process = Programs(python)
@@ -92,7 +95,7 @@ def programs(python):
     process.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def theirs(python):
     """The address of dm-reverb's server."""
     server = start(python, "reference.py")
@@ -124,9 +127,25 @@ def table(description):
     )
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory):
-    """The address of Engram's server."""
-    tables = [table(description) for description in TABLES]
-    with engram.Server(tables, path=tmp_path_factory.mktemp("store")) as server:
-        yield f"localhost:{server.port}"
+@pytest.fixture(scope="session")
+def expected(programs, theirs):
+    """What programs see of dm-reverb's server, each run once."""
+    return functools.cache(lambda name: programs.run(name, theirs))
+
+
+def compatible(description):
+    """The same table, made as code for dm-reverb makes it."""
+    return made(reverb, description, _note.decode(note(description)).signature)
+
+
+@pytest.fixture(scope="session", params=["engram", "compatible"])
+def ours(request, tmp_path_factory):
+    """The address of a server of Engram's: started in its own words, or in dm-reverb's."""
+    if request.param == "engram":
+        tables = [table(description) for description in TABLES]
+        with engram.Server(tables, path=tmp_path_factory.mktemp("store")) as server:
+            yield f"localhost:{server.port}"
+        return
+    server = reverb.Server([compatible(description) for description in TABLES], host="localhost")
+    yield f"localhost:{server.port}"
+    server.stop()

@@ -8,7 +8,7 @@ import numpy as np
 import portpicker
 import reverb
 import tensorflow as tf
-from reverb_tables import TABLES
+from reverb_tables import TABLES, made
 
 
 def signature_of(nest):
@@ -35,24 +35,10 @@ def signature_of(nest):
     return BoundedTensorSpec(content["shape"], dtype, low, high, content["name"])
 
 
-def selector(name, *arguments):
-    """A selector by its name."""
-    return getattr(reverb.selectors, name)(*arguments)
-
-
 def table(description):
     """The table of a description."""
-    kind, *arguments = description["limiter"]
     signature = description["signature"]
-    return reverb.Table(
-        name=description["name"],
-        sampler=selector(*description["sampler"]),
-        remover=selector(*description["remover"]),
-        max_size=description["max_size"],
-        rate_limiter=getattr(reverb.rate_limiters, kind)(*arguments),
-        max_times_sampled=description["max_times_sampled"],
-        signature=None if signature is None else signature_of(signature),
-    )
+    return made(reverb, description, None if signature is None else signature_of(signature))
 
 
 def main():
