@@ -88,7 +88,7 @@ impl Outbox {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        outcome.and(self.settle())
+        outcome
     }
 
     /// Takes note of what the tables have meanwhile.

@@ -175,6 +175,7 @@ where
     reason = "the method itself is tied to one lifetime"
 )]
 pub(crate) fn check_signals(raised: &mut Option<PyErr>) -> bool {
-    *raised = Python::attach(|py| py.check_signals()).err();
+    // None where the interpreter ends: nobody hears of signals then.
+    *raised = Python::try_attach(|py| py.check_signals()).and_then(Result::err);
     raised.is_some()
 }

@@ -201,6 +201,8 @@ impl Sender {
             );
             return Err(errors::to_py(py, &Error::Backpressure(text)));
         }
+        // What became of earlier items is said before anything is written, not after.
+        self.settle(py)?;
         let in_flight = self.in_flight();
         if in_flight <= self.max_in_flight.min(self.sent.allowed()) {
             return Ok(());
@@ -219,6 +221,15 @@ impl Sender {
             self.why_waiting(py)
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    /// Takes note of what the tables have meanwhile, and of what they have refused.
+    fn settle(&mut self, py: Python<'_>) -> PyResult<()> {
+        match &mut self.way {
+            Way::Here(_, outbox) if outbox.in_flight() == 0 => Ok(()),
+            Way::Here(_, outbox) => enter(py, || outbox.settle()),
+            Way::There(_, outbox) => outbox.settle().map_err(|error| errors::to_py(py, &error)),
+        }
     }
 
     /// Waits a little while many bytes are on their way to a server, as long as some arrive.

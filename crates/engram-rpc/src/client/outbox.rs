@@ -110,7 +110,7 @@ impl RemoteOutbox {
     /// Sends items to their tables, in order.
     ///
     /// # Errors
-    /// What a table says of them, these or earlier ones; items for other tables are sent all the same.
+    /// What a table says of them; items for other tables are sent all the same.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
         let mut outcome = Ok(());
         let mut items = items.peekable();
@@ -131,7 +131,7 @@ impl RemoteOutbox {
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        outcome.and(self.settle())
+        outcome
     }
 
     /// Takes note of what was refused meanwhile.
