@@ -1,6 +1,7 @@
 """A table as a `tf.data.Dataset`."""
 
 import gc
+import time
 from collections import namedtuple
 
 import numpy as np
@@ -459,6 +460,7 @@ def test_a_reader_that_waits_may_be_dropped(dataset):
         iterator = iter(dataset(store, "t").prefetch(3))
         next(iterator)
         until(lambda: store.info()["t"].waiting_samples > 0)
+        time.sleep(0.3)  # by now TensorFlow asks, too
         del iterator
         until(lambda: store.info()["t"].waiting_samples == 0)
 
