@@ -1,0 +1,65 @@
+"""What became of earlier items is told before a call does anything."""
+
+import time
+from contextlib import suppress
+
+import pytest
+
+from engram import Table
+from engram.errors import EngramError, UnknownTableError
+
+
+def with_items_that_wait(open_store):
+    """A writer with items on their way to a full queue, which goes."""
+    store = open_store(Table.queue("full", max_size=1), Table("t", max_size=100))
+    store.insert({"x": 0}, {"full": 1.0})
+    writer = store.writer(history=4, chunk_length=1)
+    for step in range(3):
+        writer.append({"x": step})
+        writer.create_item("full", num_steps=1)
+    writer.append({"x": 3})
+    store.drop_table("full")
+    return store, writer
+
+
+def test_an_append_that_tells_of_them_keeps_nothing(open_store):
+    store, writer = with_items_that_wait(open_store)
+    step = refused = 0
+    end = time.monotonic() + 10
+    while not refused or step < 5:
+        assert time.monotonic() < end
+        before = writer.episode_steps
+        try:
+            writer.append({"x": 4 + step})
+        except EngramError:
+            assert writer.episode_steps == before
+            refused += 1
+        else:
+            step += 1
+            time.sleep(0.001)
+    assert writer.history["x"][-2:].numpy().tolist() == [2 + step, 3 + step]
+    for _ in range(10):  # it may tell of more
+        with suppress(EngramError):
+            writer.create_item("t", num_steps=4)
+            break
+    while writer.pending_items:
+        with suppress(EngramError):
+            writer.flush()
+    assert store.sample("t", 1, timeout=10).data["x"].tolist() == [[step, step + 1, step + 2, step + 3]]
+
+
+def test_an_item_that_tells_of_them_is_not_made(open_store):
+    store, writer = with_items_that_wait(open_store)
+    made = 0
+    for _ in range(50):
+        try:
+            writer.create_item("t", num_steps=1)
+        except EngramError:
+            continue
+        made += 1
+    while writer.pending_items:
+        with suppress(EngramError):
+            writer.flush()
+    assert store.info()["t"].size == made
+    with pytest.raises(UnknownTableError):
+        writer.create_item("full", num_steps=1)
