@@ -2,6 +2,7 @@
 
 import threading
 import time
+from itertools import islice
 
 import numpy as np
 import optree
@@ -14,6 +15,7 @@ from support import raises, until
 from engram import Dataset, Store, Table, selectors
 from engram.data import Element, Info, Ragged, reading
 from engram.data.numpy import dataset
+from engram.data.reading import Reading
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
 
 
@@ -363,6 +365,39 @@ def test_a_batch_of_many_blocks_is_joined_once(monkeypatch):
         [element, rest] = dataset(store, "t", steps=True, batch_size=80, timeout=0.1)
     assert xs([element, rest]) == [list(range(80)), list(range(80, 100))]
     assert set(joined) == {40, 10}
+
+
+# --- how long a reader waits ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True, "batch_size": 4}])
+@pytest.mark.parametrize("table", [queue(), Table("t")])
+def test_what_is_there_comes_however_short_the_timeout_is(open_store, table, options, timeout):
+    store = open_store(table)
+    fill(store, [2] * 4)
+    for _ in range(3 if table.max_times_sampled is None else 1):
+        assert len(list(islice(dataset(store, "t", timeout=timeout, **options), 1))) == 1
+
+
+def test_what_is_there_is_had_or_never_waited_for(open_store):
+    store = open_store(queue())
+    fill(store, [2] * 2)
+    assert len(list(islice(Dataset(store, "t", timeout=0), 1))) == 1
+    held = iter(Dataset(store, "t"))
+    next(held)
+    began = time.monotonic()
+    assert list(Dataset(store, "t", timeout=0)) == [], "the last item is on lease"
+    assert list(Dataset(store, "t", 3, timeout=0)) == []
+    assert time.monotonic() - began < 5
+
+
+def test_who_glances_waits_no_longer_than_others():
+    with Store([queue()]) as store:
+        began = time.monotonic()
+        found = list(Reading(store, "t", batch_size=1, timeout=0.6).read(lambda block: block, glance=0.5))
+    assert set(found) == {None}
+    assert 0.6 <= time.monotonic() - began < 0.9
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ class Options(TypedDict, total=False):
             batch takes, or 64 without; it is one item where the table hands each item out so many times only, as what
             a loop leaves in the middle of a block counts as used. Default 2.
         max_batches: Elements to end after. None (the default): never.
-        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever.
+        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever. What is
+            there when an iterator begins is waited for up to 0.05 s, however short this is.
     """
 
     batch_size: int | None
