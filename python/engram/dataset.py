@@ -15,7 +15,7 @@ from engram.store import AnyStore
 
 __all__ = ["Dataset"]
 
-LOOK = 0.05  # seconds that a thread which has just begun may take to find what is there
+LOOK = 0.5  # seconds that a thread which has just begun may take to find what is there
 
 T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
@@ -108,7 +108,7 @@ class Dataset(Generic[T]):
             prefetch: Batches (or single items) kept ready.
             max_batches: Ends after so many; None: never.
             max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
-            timeout: Ends when the reader waited that many seconds in vain; None: never. An iterator waits up to 0.05 s
+            timeout: Ends when the reader waited that many seconds in vain; None: never. An iterator waits up to 0.5 s
                 for its first batch where there is something to have when it begins.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
@@ -191,9 +191,10 @@ class Dataset(Generic[T]):
         info = self._store.info().get(self._table)
         least = self._at_least or self._batch_size or 1
         least = least if self._max_items is None else min(least, self._max_items)
-        return (
-            info is not None and info.size > info.leased_out and self._store._native.can_sample(self._table, least)  # noqa: SLF001, the store's other half
-        )
+        if info is None or not self._store._native.can_sample(self._table, least):  # noqa: SLF001, its other half
+            return False
+        free = info.size - info.leased_out
+        return free > 0 and (info.max_times_sampled is None or free * info.max_times_sampled >= least)
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""

@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
             a loop leaves in the middle of a block counts as used. Default 2.
         max_batches: Elements to end after. None (the default): never.
         timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever. What is
-            there when an iterator begins is waited for up to 0.05 s, however short this is.
+            there when an iterator begins is waited for up to 0.5 s, however short this is.
     """
 
     batch_size: int | None
