@@ -15,6 +15,8 @@ from engram.store import AnyStore
 
 __all__ = ["Dataset"]
 
+LOOK = 0.5  # seconds that a thread which has just begun may take to find what is there
+
 T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
 
@@ -106,7 +108,8 @@ class Dataset(Generic[T]):
             prefetch: Batches (or single items) kept ready.
             max_batches: Ends after so many; None: never.
             max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
-            timeout: Ends when the reader waited that many seconds in vain; None: never.
+            timeout: Ends when the reader waited that many seconds in vain; None: never. An iterator waits up to 0.5 s
+                for its first batch where there is something to have when it begins.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
         Raises:
@@ -139,9 +142,9 @@ class Dataset(Generic[T]):
         With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
         """
         times_closed = self._times_closed
-        patience = (
-            self._timeout if glance is None else min(glance, math.inf if self._timeout is None else self._timeout)
-        )
+        patience = self._timeout if glance is None else _part(self._timeout, glance)
+        # Who waits less is late only for what is not there.
+        look = LOOK if self._timeout is not None and self._timeout < LOOK and self._has_some() else 0.0
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table,
             self._batch_size,
@@ -161,7 +164,11 @@ class Dataset(Generic[T]):
             while times_closed == self._times_closed:
                 native = stream.next()
                 if native is None:
-                    late = self._timeout is not None and time.monotonic() - asked >= self._timeout
+                    waited = time.monotonic() - asked
+                    late = self._timeout is not None and waited >= self._timeout
+                    if late and waited < look and delivered == 0:
+                        time.sleep(0.001)
+                        continue
                     if glance is None or late or delivered == self._max_batches or items == self._max_items:
                         return
                     yield None
@@ -179,6 +186,16 @@ class Dataset(Generic[T]):
                 stream.close(delivered)
             self._open.remove(reader)
 
+    def _has_some(self) -> bool:
+        """Whether a first batch could be had now."""
+        info = self._store.info().get(self._table)
+        least = self._at_least or self._batch_size or 1
+        least = least if self._max_items is None else min(least, self._max_items)
+        if info is None or not self._store._native.can_sample(self._table, least):  # noqa: SLF001, its other half
+            return False
+        free = info.size - info.leased_out
+        return free > 0 and (info.max_times_sampled is None or free * info.max_times_sampled >= least)
+
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""
         self._times_closed += 1
@@ -193,6 +210,11 @@ class Dataset(Generic[T]):
     ) -> None:
         with suppress(ForkedError):  # the parent closes what it opened
             self.close()
+
+
+def _part(timeout: float | None, glance: float) -> float:
+    """A glance that the timeout is a multiple of."""
+    return glance if timeout is None else timeout / max(1, math.ceil(timeout / glance))
 
 
 def _size(batch_size: int) -> int:

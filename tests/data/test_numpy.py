@@ -1,6 +1,8 @@
 """What datasets yield, whatever the framework: items and steps, one by one and in batches."""
 
+import threading
 import time
+from itertools import islice
 
 import numpy as np
 import optree
@@ -10,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import raises, until
 
-from engram import Store, Table
-from engram.data import Element, Info, Ragged
+from engram import Dataset, Store, Table, selectors
+from engram.data import Element, Info, Ragged, reading
 from engram.data.numpy import dataset
 from engram.data.reading import Reading
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
@@ -295,24 +297,107 @@ def test_a_store_that_closes(open_store):
         next(reading)
 
 
+@pytest.fixture
+def sizes(monkeypatch):
+    """How many items the blocks have that are asked for, one after the other."""
+    found = []
+
+    def recorded(store, table, size, **options):
+        found.append(size)
+        return Dataset(store, table, size, **options)
+
+    monkeypatch.setattr(reading, "Dataset", recorded)
+    return found
+
+
 @pytest.mark.parametrize(
-    ("table", "item_bytes", "batch_size", "block"),
+    ("table", "shape", "options", "blocks"),
     [
-        (queue(), 100, 32, 1),
-        (Table("t"), 100, 32, 32),
-        (Table("t"), 100, None, 64),
-        (Table("t"), 2**20, 32, 3),  # what an item needs beside its bytes counts, too
-        (Table("t"), 5 * 2**20, 32, 1),
-        (Table("t"), 0, 32, 16),
-        (Table("t"), 0, 2, 2),
+        (queue(), (100,), {"batch_size": 32, "steps": True}, [1]),
+        (Table("t"), (1,), {"batch_size": 32, "steps": True}, [16, 32]),
+        (Table("t"), (10, 10), {"batch_size": 32, "steps": True}, [16, 4]),  # 40 steps
+        (Table("t"), (1,), {"batch_size": 2, "steps": True}, [2, 2]),
+        (Table("t"), (1,), {"steps": True}, [16, 64]),
+        (Table("t"), (1,), {}, [16, 64]),
+        (Table("t"), (2**20 - 1,), {}, [16, 4]),
+        (Table("t"), (5 * 2**20,), {}, [16, 1]),
     ],
 )
-def test_how_many_items_a_block_has(table, item_bytes, batch_size, block):
-    noise = np.random.default_rng(0)
+def test_how_many_items_a_block_has(sizes, table, shape, options, blocks):
     with Store([table]) as store:
-        for _ in range(4 if item_bytes else 0):
-            insert(store, noise.integers(0, 256, (1, item_bytes), np.uint8))
-        assert Reading(store, "t", batch_size=batch_size, steps=True)._items_per_block() == block
+        for _ in range(4):
+            insert(store, np.zeros(shape, np.uint8))  # compressed, next to nothing
+        list(dataset(store, "t", max_batches=80, timeout=0.2, **options))
+    assert sizes == blocks
+
+
+def test_blocks_of_what_is_big_as_it_is_kept_begin_small(sizes):
+    noise = np.random.default_rng(0)
+    with Store([Table("t")]) as store:
+        for _ in range(4):
+            insert(store, noise.integers(0, 256, (1, 2**20), np.uint8))
+        list(dataset(store, "t", max_batches=4))
+    assert sizes[0] == 3, "what an item needs beside its bytes counts, too"
+
+
+def test_blocks_grow_with_a_table_that_was_empty_and_with_other_items(sizes):
+    with Store([Table("t", sampler=selectors.Lifo())]) as store:
+        found = iter(dataset(store, "t", timeout=10))
+        filling = threading.Timer(0.1, lambda: insert(store, np.zeros(2**20, np.uint8)))
+        filling.start()
+        for _ in range(40):
+            next(found)
+        assert sizes == [16, 4]
+        insert(store, np.zeros(1, np.uint8))
+        for _ in range(4_000):
+            next(found)
+        assert 32 < sizes[-1] <= 64
+        assert len(sizes) < 10
+        found.close()
+
+
+def test_a_batch_of_many_blocks_is_joined_once(monkeypatch):
+    joined = []
+    concatenate = np.concatenate
+    monkeypatch.setattr(np, "concatenate", lambda arrays: joined.append(len(arrays)) or concatenate(arrays))
+    with Store([queue()]) as store:
+        fill(store, [2] * 50)
+        [element, rest] = dataset(store, "t", steps=True, batch_size=80, timeout=0.1)
+    assert xs([element, rest]) == [list(range(80)), list(range(80, 100))]
+    assert set(joined) == {40, 10}
+
+
+# --- how long a reader waits ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True, "batch_size": 4}])
+@pytest.mark.parametrize("table", [queue(), Table("t")])
+def test_what_is_there_comes_however_short_the_timeout_is(open_store, table, options, timeout):
+    store = open_store(table)
+    fill(store, [2] * 4)
+    for _ in range(3 if table.max_times_sampled is None else 1):
+        assert len(list(islice(dataset(store, "t", timeout=timeout, **options), 1))) == 1
+
+
+def test_what_is_there_is_had_or_never_waited_for(open_store):
+    store = open_store(queue())
+    fill(store, [2] * 2)
+    assert len(list(islice(Dataset(store, "t", timeout=0), 1))) == 1
+    began = time.monotonic()
+    assert list(Dataset(store, "t", 3, timeout=0)) == [], "there is one"
+    held = iter(Dataset(store, "t"))
+    next(held)
+    assert list(Dataset(store, "t", timeout=0)) == [], "the last item is on lease"
+    assert time.monotonic() - began < 0.45
+
+
+def test_who_glances_waits_no_longer_than_others():
+    with Store([queue()]) as store:
+        began = time.monotonic()
+        found = list(Reading(store, "t", batch_size=1, timeout=0.6).read(lambda block: block, glance=0.5))
+    assert set(found) == {None}
+    assert 0.6 <= time.monotonic() - began < 0.9
 
 
 # --- refusals ------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """A table as a `tf.data.Dataset`."""
 
 import gc
+import subprocess
+import sys
 import time
 from collections import namedtuple
 
@@ -484,3 +486,23 @@ def test_a_store_that_closes(dataset, tf):
         store.close()
         with pytest.raises(tf.errors.UnknownError, match="ClosedError: the store is closed"):
             next(iterator)
+
+
+AT_THE_END = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import time
+from data_tables import fill, queue
+from engram import Store
+from engram.data.tensorflow import dataset
+store = Store([queue()])
+fill(store, [1, 1, 1])
+iterator = iter(dataset(store, "t", batch_size=1).prefetch(8))
+print(next(iterator).data["x"].numpy(), flush=True)
+time.sleep(0.5)  # by now TensorFlow waits for a fourth item
+"""
+
+
+def test_a_process_ends_while_tensorflow_reads():
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "[[0]]\n"), done

@@ -10,7 +10,7 @@ from engram import _engram
 from engram.data.elements import Element, Info, Ragged
 from engram.errors import SignatureError
 
-__all__ = ["Array", "Block", "Convert", "arrays", "cut", "element", "items", "items_of", "rows", "steps_of"]
+__all__ = ["Array", "Block", "Convert", "Held", "arrays", "element", "items", "items_of", "rows", "steps_of"]
 
 Array = npt.NDArray[Any]
 
@@ -129,24 +129,46 @@ def _uneven(block: Block, lengths: list[Array | None]) -> str:
     return f"`steps` needs items whose columns have as many steps each; found: {found}"
 
 
-def cut(held: Block | None, steps: Block, size: int) -> tuple[list[Block], Block | None]:
-    """What is held and new steps, `size` by `size`, and the rest.
+class Held:
+    """Steps, or items, that do not fill a batch yet; they are joined once, when they do."""
 
-    Raises:
-        SignatureError: The new steps are not like those held.
-    """
-    parts, start = [], 0
-    if held is not None:
-        _check_alike(held, steps)
-        start = size - len(held.info.key)
-        joined = _joined(held, _part(steps, slice(0, start)))
-        if len(joined.info.key) < size:
-            return [], joined
-        parts.append(joined)
-    count = len(steps.info.key)
-    end = count - (count - start) % size
-    parts += [_part(steps, slice(at, at + size)) for at in range(start, end, size)]
-    return parts, None if end == count else _part(steps, slice(end, None))
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._parts: list[Block] = []
+        self._count = 0
+
+    def filled(self, block: Block) -> list[Block]:
+        """The batches that a block fills together with what is held; `keep` the block once they are of use.
+
+        Raises:
+            SignatureError: The block is not like what is held.
+        """
+        batches, start = [], 0
+        count = len(block.info.key)
+        if self._parts:
+            _check_alike(self._parts[0], block)
+            start = self._size - self._count
+            if count < start:
+                return []
+            batches.append(_joined([*self._parts, _part(block, slice(0, start))]))
+        return batches + [
+            _part(block, slice(at, at + self._size)) for at in range(start, count - self._size + 1, self._size)
+        ]
+
+    def keep(self, block: Block) -> None:
+        """Holds what of a block fills no batch."""
+        count = len(block.info.key)
+        rest = (self._count + count) % self._size
+        if self._count + count >= self._size:
+            self._parts = []
+            block = _part(block, slice(count - rest, None))
+        if rest:
+            self._parts.append(block)
+        self._count = rest
+
+    def rest(self) -> Block | None:
+        """What is held."""
+        return _joined(self._parts) if self._parts else None
 
 
 def _part(steps: Block, at: slice | tuple[Any, ...]) -> Block:
@@ -160,15 +182,10 @@ def _part(steps: Block, at: slice | tuple[Any, ...]) -> Block:
     )
 
 
-def _joined(held: Block, steps: Block) -> Block:
-    pairs = zip(held.columns, steps.columns, strict=True)
-    return Block(
-        Info(*map(np.concatenate, zip(held.info, steps.info, strict=True))),
-        [np.concatenate(pair) for pair in pairs],
-        held.splits,
-        held.lengths,
-        held.squeezed,
-        held.structure,
+def _joined(parts: list[Block]) -> Block:
+    return parts[0]._replace(
+        info=Info(*map(np.concatenate, zip(*(part.info for part in parts), strict=True))),
+        columns=[np.concatenate(pieces) for pieces in zip(*(part.columns for part in parts), strict=True)],
     )
 
 

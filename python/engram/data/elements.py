@@ -62,11 +62,12 @@ class Options(TypedDict, total=False):
         drop_remainder: Leave out a last batch of steps that would be smaller. Default False.
         pad: Fill shorter items of a batch up with zeros; otherwise their columns are ragged. Default False.
         prefetch: Batches kept ready. Steps and single items come in blocks of items, and so many of those are kept
-            ready. A block holds as many items as make 4 MiB, at most `batch_size`, or 64 without; it is one item where
-            the table hands each item out so many times only, as what a loop leaves in the middle of a block counts
-            as used. Default 2.
+            ready. A block holds as many items as make 4 MiB when read, by what was read so far, and no more than a
+            batch takes, or 64 without; it is one item where the table hands each item out so many times only, as what
+            a loop leaves in the middle of a block counts as used. Default 2.
         max_batches: Elements to end after. None (the default): never.
-        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever.
+        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever. What is
+            there when an iterator begins is waited for up to 0.5 s, however short this is.
     """
 
     batch_size: int | None

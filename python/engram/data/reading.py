@@ -1,5 +1,6 @@
 """Reads a table's items or steps, one by one or in batches, and has a framework's converter make elements of them."""
 
+import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +22,8 @@ __all__ = ["Reading"]
 
 BLOCK_BYTES = 4 * 2**20
 BLOCK_ITEMS = 64  # where nobody named a batch size
-UNKNOWN_ITEMS = 16  # of a table that is empty so far
+FIRST_ITEMS = 16  # before any has been seen
+FADES = 0.875  # how much earlier blocks weigh beside a new one
 
 R = TypeVar("R")
 
@@ -103,15 +105,14 @@ class Reading:
         A block of items that differ in length comes whole.
         """
         size = self.batch_size or 1
-        held: Block | None = None
+        held = blocks.Held(size)
 
         def take(native: _engram.Batch) -> R:
-            nonlocal held
             block = blocks.items_of(native)
-            ragged = any(split is not None for split in block.splits)
-            parts, rest = ([block], held) if ragged else blocks.cut(held, block, size)
-            made = make(parts)
-            held = rest
+            if any(split is not None for split in block.splits):
+                return make([block])
+            made = make(held.filled(block))
+            held.keep(block)
             return made
 
         most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
@@ -130,63 +131,110 @@ class Reading:
         )
 
     def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
-        cutter = _Cutter(self.steps, self.batch_size, make)
-        # Every item has one step or more.
-        most = None if self.max_batches is None else min(self.max_batches * (self.batch_size or 1), _checks.MAX_I64)
-        source = self._dataset(self._items_per_block(), at_least=1, max_items=most)
+        info = self.store.info().get(self.table)
+        fit = _Fit(info, self.batch_size, steps=self.steps)
+        cutter = _Cutter(self.steps, self.batch_size, make, fit)
         left = self.max_batches
         broken: EngramError | None = None
-        with closing(source._read(cutter.take, glance)) as taken:  # noqa: SLF001, every dataset's half
-            try:
-                for elements in taken:
-                    if elements is None:
-                        yield None
-                        continue
-                    for each in islice(elements, left):
+        try:
+            while left != 0 and not cutter.has_ended:
+                found = self._blocks(cutter, fit, left, glance)
+                with closing(found) as elements:
+                    for each in elements:
                         yield each
-                        left = None if left is None else left - 1
-                    if left == 0:
-                        return
-            except EngramError as error:
-                broken = error
-            # Their items have been used.
-            if cutter.held is not None and not self.drop_remainder:
-                yield make(cutter.held)
+                        if each is not None and left is not None:
+                            left -= 1
+        except EngramError as error:
+            broken = error
+        # Their items have been used.
+        if left != 0 and not self.drop_remainder and (rest := cutter.rest()) is not None:
+            yield make(rest)
         if broken is not None:
             raise broken
 
-    def _items_per_block(self) -> int:
-        info = self.store.info().get(self.table)
-        return 1 if info is None else _items_per_block(info, self.batch_size or BLOCK_ITEMS)
+    def _blocks(self, cutter: "_Cutter[R]", fit: "_Fit", left: int | None, glance: float | None) -> Generator[R | None]:
+        """Elements of blocks of one size: up to `left`, until another fits better or there are no more."""
+        size, is_sure = fit.items(), fit.is_sure
+        # Every item has one step or more.
+        most = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
+        source = self._dataset(size, at_least=1, max_items=most, max_batches=None if is_sure else 1)
+        with closing(source._read(cutter.take, glance)) as taken:  # noqa: SLF001, every dataset's half
+            for elements in taken:
+                if elements is None:
+                    yield None
+                    continue
+                for each in islice(elements, left):
+                    yield each
+                    left = None if left is None else left - 1
+                if left == 0 or not is_sure or not fit.still(size):
+                    return
+        cutter.has_ended = True
 
 
-def _items_per_block(info: TableInfo, most: int) -> int:
-    if info.max_times_sampled is not None:
-        return 1
-    fit = BLOCK_BYTES * info.size // info.bytes if info.bytes else UNKNOWN_ITEMS
-    return max(1, min(most, fit))
+class _Fit:
+    """How many items a block should have, from what those so far were like."""
+
+    def __init__(self, info: TableInfo | None, batch_size: int | None, *, steps: bool) -> None:
+        self._most = batch_size or BLOCK_ITEMS
+        self._batch_size = batch_size if steps else None
+        self._by_one = info is None or info.max_times_sampled is not None
+        # They are no smaller than what the table keeps of them, as a rule.
+        self._first = FIRST_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
+        self._items = self._steps = self._bytes = 0.0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the size is more than a guess."""
+        return self._by_one or self._items > 0
+
+    def saw(self, items: int, steps: int, nbytes: int) -> None:
+        """Counts a block."""
+        self._items = self._items * FADES + items
+        self._steps = self._steps * FADES + steps
+        self._bytes = self._bytes * FADES + nbytes
+
+    def items(self) -> int:
+        """As many as make `BLOCK_BYTES`, and no more than a batch needs."""
+        if self._by_one:
+            return 1
+        if self._items == 0:
+            return max(1, min(self._most, FIRST_ITEMS, self._first))
+        fit = min(self._most, int(BLOCK_BYTES * self._items / max(self._bytes, 1)))
+        if self._batch_size is not None:
+            fit = min(fit, math.ceil(self._batch_size * self._items / max(self._steps, 1)))
+        return max(1, fit)
+
+    def still(self, size: int) -> bool:
+        """Whether blocks of a size are about right: it costs something to begin with others."""
+        return size == (best := self.items()) or best < 2 * size < 4 * best
 
 
 class _Cutter(Generic[R]):
     """Cuts blocks into elements."""
 
-    def __init__(self, steps: bool, batch_size: int | None, make: Callable[[Block], R]) -> None:  # noqa: FBT001, an option
+    def __init__(self, steps: bool, batch_size: int | None, make: Callable[[Block], R], fit: _Fit) -> None:  # noqa: FBT001, an option
         self._steps = steps
-        self._size = batch_size
+        self._held = None if batch_size is None or not steps else blocks.Held(batch_size)
         self._make = make
-        self.held: Block | None = None  # steps that do not fill a batch yet
+        self._fit = fit
+        self.has_ended = False
 
     def take(self, native: _engram.Batch) -> Iterator[R]:
         """The elements of a block. What is the matter with one is so with all: the first is made before any counts."""
-        held = None
+        block = blocks.steps_of(native) if self._steps else blocks.items_of(native)
         if not self._steps:
-            parts = blocks.items(blocks.items_of(native))
-        elif self._size is None:
-            parts = blocks.rows(blocks.steps_of(native))
+            parts = blocks.items(block)
+        elif self._held is None:
+            parts = blocks.rows(block)
         else:
-            found, held = blocks.cut(self.held, blocks.steps_of(native), self._size)
-            parts = iter(found)
+            parts = iter(self._held.filled(block))
         first = next(parts, None)
         made = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
-        self.held = held
+        if self._held is not None:
+            self._held.keep(block)
+        self._fit.saw(len(native), len(block.info.key), sum(column.nbytes for column in block.columns))
         return made
+
+    def rest(self) -> Block | None:
+        """Steps that did not fill a batch."""
+        return None if self._held is None else self._held.rest()

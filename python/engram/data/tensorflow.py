@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from engram import _engram
+from engram.data._exit import Calls
 from engram.data.ahead import GLANCE
 from engram.data.blocks import Array, Block
 from engram.data.elements import Element, Info, Options
@@ -25,6 +26,7 @@ Spec = Any
 
 _END: Any = object()
 _MOST_TOGETHER = 64  # batches
+_calls = Calls()
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -77,6 +79,7 @@ def dataset(
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they go back. Other errors
             of the store come as the `tf.errors` nearest to them, with their text.
     """
+    _calls.await_exit()
     reading = Reading.of(store, table, options)
     store._native.can_sample(table, 1)  # noqa: SLF001, says whether there is such a table
     columns, structure = _columns(reading, element_spec)
@@ -290,15 +293,22 @@ class _Flat:
 
     def readers(self) -> Generator[int]:
         """One number, of a reader that is there for as long as this is."""
-        number = next(self._numbers)
-        # Now and then it yields None: TensorFlow sees only between elements that an iterator is not wanted any more.
-        with closing(self._read()) as reader:
-            self._readers[number] = reader
+        with _calls.call() as may:
+            if not may:
+                return
+            number = next(self._numbers)
+            # Now and then it yields None: TensorFlow sees only between elements that an iterator is not wanted.
+            reader = self._readers[number] = self._read()
+        try:
             yield number
-            del self._readers[number]
+        finally:
+            with _calls.call():
+                del self._readers[number]
+                reader.close()
 
     def next(self, number: Array) -> tuple[Any, ...]:
-        flat = next(self._readers[int(number)], _END)
+        with _calls.call() as may:
+            flat = next(self._readers.get(int(number), iter(())), _END) if may else _END
         return (flat is not _END, *(self._nothing if flat is None or flat is _END else flat))
 
     def shaped(self, _: Any, *parts: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
