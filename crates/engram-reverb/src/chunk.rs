@@ -9,12 +9,17 @@ use engram_core::{
 };
 use tonic::Status;
 
-use crate::bytes_in::{Claim, claim};
+use crate::bytes_in::{Claim, claim, work};
+use crate::pb::tensorflow::TensorProto;
 use crate::pb::{ChunkData, SequenceRange};
 use crate::status::{invalid, status};
 
 /// Columns that a chunk or an item may have.
 pub(crate) const MAX_COLUMNS: usize = 16_384;
+
+/// Rows of strings of no elements that the tensors of a chunk may have together, beside as many as it has bytes: they
+/// cost their sender nothing.
+const MAX_FREE: usize = 256;
 
 /// Kinds of chunks that are remembered; beyond, all are made anew.
 const REMEMBERED: usize = 1024;
@@ -43,10 +48,7 @@ impl Chunks {
     /// # Errors
     /// `INVALID_ARGUMENT` where it makes no sense, `RESOURCE_EXHAUSTED` where there is no memory.
     pub fn make(&mut self, message: &ChunkData) -> Result<Chunk, Status> {
-        let tensors = match &message.data {
-            Some(data) => &data.tensors,
-            None => &message.deprecated_data,
-        };
+        let tensors = tensors(message);
         if tensors.is_empty() || tensors.len() > MAX_COLUMNS {
             return Err(invalid(format!(
                 "chunk {} has {} tensors; it has 1 to {MAX_COLUMNS}",
@@ -62,6 +64,7 @@ impl Chunks {
                 message.chunk_key, other.rows
             )));
         }
+        check_free(message.chunk_key, &claims)?;
         let cells: Vec<CellSpec> = claims.iter().map(|claim| claim.cell.clone()).collect();
         let layout = self.layout(cells.len());
         if self.kinds.len() >= REMEMBERED && !self.kinds.contains_key(&cells) {
@@ -126,6 +129,32 @@ impl Chunks {
         let layout = self.layouts.entry(columns);
         Arc::clone(layout.or_insert_with(|| Arc::new(tuple(columns))))
     }
+}
+
+fn tensors(message: &ChunkData) -> &[TensorProto] {
+    match &message.data {
+        Some(data) => &data.tensors,
+        None => &message.deprecated_data,
+    }
+}
+
+/// About how much there is to do for a chunk, by what it says of itself.
+pub(crate) fn work_of(message: &ChunkData) -> usize {
+    let tensors = tensors(message).iter();
+    tensors.map(work).fold(0, usize::saturating_add)
+}
+
+/// Rows that cost nothing are few.
+fn check_free(key: u64, claims: &[Claim<'_>]) -> Result<(), Status> {
+    let free: usize = claims.iter().map(Claim::free_rows).sum();
+    let stored: usize = claims.iter().map(Claim::stored).sum();
+    if free <= MAX_FREE.saturating_add(stored) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "chunk {key} has {free} rows of strings of no elements in {stored} bytes; at most {MAX_FREE} and one for each \
+         byte are allowed"
+    )))
 }
 
 /// The layout of a plain tuple, in the words of Engram's Python part.

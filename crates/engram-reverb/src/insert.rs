@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use crate::chunk::work_of;
 use crate::pb;
 use crate::service::{Shared, stopping};
 use crate::status::status;
@@ -24,7 +25,8 @@ use pending::{Pending, again};
 /// Replies between a stream's task and the transport.
 const REPLIES: usize = 16;
 
-/// From this size on, a message takes long enough for others to want the thread.
+/// From this size on, a message takes long enough for others to want the thread: its own bytes, and what its chunks say
+/// that they unpack to.
 const LARGE: usize = 256 << 10;
 
 /// Keys in one reply.
@@ -100,7 +102,7 @@ impl Writer {
                     Err(_) => return Ok(()),
                 },
                 request = requests.message(), if reads => match request {
-                    Ok(Some(request)) if request.encoded_len() >= LARGE => {
+                    Ok(Some(request)) if work(&request) >= LARGE => {
                         tokio::task::block_in_place(|| self.take(&request))?;
                     }
                     Ok(Some(request)) => self.take(&request)?,
@@ -168,6 +170,12 @@ impl Writer {
     }
 }
 
+/// About how much there is to do for a request.
+fn work(request: &pb::InsertStreamRequest) -> usize {
+    let chunks = request.chunks.iter().map(work_of);
+    chunks.fold(request.encoded_len(), usize::saturating_add)
+}
+
 fn reply(confirmed: &mut Vec<u64>) -> pb::InsertStreamResponse {
     let rest = confirmed.split_off(confirmed.len().min(KEYS));
     pb::InsertStreamResponse {
@@ -181,6 +189,49 @@ async fn less(room: &mut Option<Room>) {
         match wait.await {
             Ok(()) => *room = None,
             Err(_) => again().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::tensorflow::tensor_shape_proto::Dim;
+    use crate::pb::tensorflow::{DataType, TensorProto, TensorShapeProto};
+
+    #[test]
+    fn a_few_bytes_that_claim_much_are_much_work() {
+        for (dtype, sizes, is_much) in [
+            (DataType::DtString, &[60_000, 0][..], true),
+            (DataType::DtString, &[60, 0], false),
+            (DataType::DtFloat, &[2, 1 << 20], true),
+            (DataType::DtFloat, &[2, 8], false),
+            (DataType::DtFloat, &[i64::MAX, i64::MAX], true),
+        ] {
+            let dim = sizes.iter().map(|size| Dim {
+                size: *size,
+                name: String::new(),
+            });
+            let tensor = TensorProto {
+                dtype: dtype.into(),
+                tensor_shape: Some(TensorShapeProto {
+                    dim: dim.collect(),
+                    unknown_rank: false,
+                }),
+                ..TensorProto::default()
+            };
+            let chunk = pb::ChunkData {
+                data: Some(pb::chunk_data::Data {
+                    tensors: vec![tensor; 5],
+                }),
+                ..pb::ChunkData::default()
+            };
+            let request = pb::InsertStreamRequest {
+                chunks: vec![chunk],
+                ..pb::InsertStreamRequest::default()
+            };
+            assert!(request.encoded_len() < LARGE);
+            assert_eq!(work(&request) >= LARGE, is_much, "{sizes:?}");
         }
     }
 }

@@ -166,11 +166,11 @@ fn claims_are_held_against_the_bytes_that_came() {
     for (sizes, text) in [
         (
             &[][..],
-            "a tensor of a chunk has 0 axes, []; it has 1 to 64 axes",
+            "a tensor of a chunk has 0 axes, []; it has 1 to 16 axes",
         ),
         (
             &[-1, 2],
-            "a tensor of a chunk has 2 axes, [-1, 2]; it has 1 to 64 axes, the first of them time, and no negative size",
+            "a tensor of a chunk has 2 axes, [-1, 2]; it has 1 to 16 axes, the first of them time, and no negative size",
         ),
         (
             &[1 << 40, 0],
@@ -205,6 +205,44 @@ fn claims_are_held_against_the_bytes_that_came() {
         found.starts_with("a tensor's bytes are no Snappy block: "),
         "{found}"
     );
+}
+
+#[test]
+fn rows_that_cost_nothing_are_few() {
+    use pb::tensorflow::DataType::DtString;
+
+    let of = |columns: usize, rows: i64| {
+        let mut tensors = vec![tensor(DtString, &[rows, 0], Vec::new()); columns];
+        tensors.push(tensor(
+            DtString,
+            &[rows],
+            vec![0; rows.unsigned_abs() as usize],
+        ));
+        chunk(1, tensors)
+    };
+    let message = of(100, 1000);
+    let (status, peak) = peak_of(|| Chunks::default().make(&message).unwrap_err());
+    assert_eq!(
+        status.message(),
+        "chunk 1 has 100000 rows of strings of no elements in 1000 bytes; at most 256 and one for each byte are allowed"
+    );
+    assert!(peak < PER_BYTE * message.encoded_len(), "{peak} bytes");
+    for (columns, rows) in [(1, 1000), (64, 4), (2, 256)] {
+        let chunk = Chunks::default().make(&of(columns, rows)).unwrap();
+        assert_eq!(chunk.schema().cells.len(), columns + 1);
+    }
+    // Over all of a message of many chunks, too: so many of each byte.
+    for chunk in [of(1000, 65_536), of(257, 1), of(1, 65_536)] {
+        let made = Chunks::default().make(&chunk);
+        let rows = made.map_or(0, |chunk| {
+            chunk
+                .extents()
+                .iter()
+                .map(|extent| extent.rows as usize)
+                .sum()
+        });
+        assert!(rows <= 3 * chunk.encoded_len() + 256, "{rows}");
+    }
 }
 
 #[test]
