@@ -22,7 +22,7 @@ use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 
 /// Bytes of a sample: its readers' protobuf has no larger messages.
-const MAX_SAMPLE: usize = (2 << 30) - (1 << 20);
+pub(crate) const MAX_SAMPLE: usize = (2 << 30) - (1 << 20);
 
 /// From so many bytes on, making a sample takes long enough for others to want the thread.
 const LARGE: usize = 1 << 20;
