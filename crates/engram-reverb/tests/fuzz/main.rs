@@ -216,7 +216,7 @@ fn rows_that_cost_nothing_are_few() {
         tensors.push(tensor(
             DtString,
             &[rows],
-            vec![0; rows.unsigned_abs() as usize],
+            vec![0; usize::try_from(rows).unwrap()],
         ));
         chunk(1, tensors)
     };
@@ -231,7 +231,7 @@ fn rows_that_cost_nothing_are_few() {
         let chunk = Chunks::default().make(&of(columns, rows)).unwrap();
         assert_eq!(chunk.schema().cells.len(), columns + 1);
     }
-    // Over all of a message of many chunks, too: so many of each byte.
+    // So many for each byte at most.
     for chunk in [of(1000, 65_536), of(257, 1), of(1, 65_536)] {
         let made = Chunks::default().make(&chunk);
         let rows = made.map_or(0, |chunk| {
@@ -288,4 +288,27 @@ fn items_that_make_no_sense_are_refused() {
         assert_eq!(code, tonic::Code::InvalidArgument);
         assert!(found.contains(text), "{found}");
     }
+}
+
+#[test]
+fn items_of_the_old_kind_grow_with_what_names_their_chunks() {
+    let mut chunks = Chunks::default();
+    let column = tensor(pb::tensorflow::DataType::DtUint8, &[1], vec![1, 0, 1]);
+    let made = chunks.make(&chunk(1, vec![column; 16_384])).unwrap();
+    let by_key = ByKey::from([(1, Arc::new(made))]);
+    let mut old = |count: usize| {
+        let message = pb::PrioritizedItem {
+            deprecated_chunk_keys: vec![1; count],
+            deprecated_sequence_range: Some(pb::SliceRange {
+                offset: 0,
+                length: i32::try_from(count).unwrap(),
+            }),
+            ..pb::PrioritizedItem::default()
+        };
+        Items::make(&mut chunks, &by_key, &options(), &message)
+    };
+    assert!(old(2).is_ok());
+    let (status, peak) = peak_of(|| old(10_000).unwrap_err());
+    assert_eq!(status.code(), tonic::Code::InvalidArgument);
+    assert!(peak < 100_000, "{peak} bytes");
 }
