@@ -1,6 +1,6 @@
 //! Streams of chunks and items: made as they come, put into their tables' queues, confirmed once in.
 //!
-//! One task per stream. It reads no further while many of its items wait for the last one's table.
+//! One task per stream. It reads no further while many of its items wait for the last one's table, or very many for all.
 
 mod kept;
 mod pending;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::chunk::work_of;
+use crate::chunk::{weight, work_of};
 use crate::pb;
 use crate::service::{Shared, stopping};
 use crate::status::status;
@@ -28,6 +28,9 @@ const REPLIES: usize = 16;
 /// From this size on, a message takes long enough for others to want the thread: its own bytes, and what its chunks say
 /// that they unpack to.
 const LARGE: usize = 256 << 10;
+
+/// Bytes of an item that waits, beside its trajectory's.
+const WAITING: usize = 512;
 
 /// Keys in one reply.
 const KEYS: usize = 65_536;
@@ -93,7 +96,8 @@ impl Writer {
         let stop = shared.stopping();
         tokio::pin!(stop);
         loop {
-            let reads = self.room.is_none() && self.pending.has_room();
+            let is_heard = self.confirmed.len() < KEYS;
+            let reads = is_heard && self.room.is_none() && self.pending.has_room();
             tokio::select! {
                 () = &mut stop => return Err(stopping()),
                 () = replies.closed() => return Ok(()),
@@ -159,15 +163,22 @@ impl Writer {
         if known.map_err(|error| status(&error))? > 0 {
             self.pending.add_update(table, key);
         } else {
-            let chunks = item.trajectory.chunks().iter();
-            let bytes = chunks.map(|chunk| chunk.footprint()).sum();
-            let ticket = table.insert(vec![item]);
+            let bytes = bytes_of(&item);
+            // One of its key may be waiting.
+            let ticket = table.insert_or_update(vec![item]);
             self.pending
                 .add(key, bytes, ticket.map_err(|error| status(&error))?);
         }
         self.room = table.room();
         Ok(())
     }
+}
+
+/// Bytes that an item keeps while it waits. Chunks that several items have count for each.
+fn bytes_of(item: &NewItem) -> usize {
+    let chunks = item.trajectory.chunks().iter();
+    let chunks: usize = chunks.map(|chunk| weight(chunk)).sum();
+    WAITING + item.trajectory.footprint() + chunks
 }
 
 /// About how much there is to do for a request.

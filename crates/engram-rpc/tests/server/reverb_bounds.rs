@@ -1,7 +1,12 @@
 //! dm-reverb's service: what goes back, what waits, and how much of it.
 
-use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table};
-use crate::support::{engine, queue, start, until};
+use engram_core::{SelectorKind, TableOptions};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table, values};
+use crate::support::{engine, narrow, options, queue, start, until};
 
 /// The keys in a response.
 fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
@@ -41,4 +46,108 @@ async fn what_a_reader_got_of_a_batch_does_not_come_again() {
     let mut other = samples(&mut client).await;
     other.say(ask("queue", 1, 0)).await;
     assert_eq!(keys(&other.hear().await), [count - left]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_blocks_does_not_hold_up_another() {
+    let small = TableOptions {
+        max_size: 10,
+        ..options("free")
+    };
+    let engine = engine(vec![narrow("full"), small]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    for key in 1..=20 {
+        let items = [
+            item(key, "full", key, 0, 1),
+            item(100 + key, "free", key, 0, 1),
+        ];
+        for (chunks, item) in [vec![chunk(key, 0, 1)], vec![]].into_iter().zip(items) {
+            writer.say(request(chunks, vec![item], &[key])).await;
+        }
+    }
+    let mut keys = Vec::new();
+    while keys.len() < 21 {
+        keys.extend(writer.hear().await.keys);
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, [1].into_iter().chain(101..=120).collect::<Vec<_>>());
+    assert_eq!(table(&engine, "full").info().waiting_inserts, 19);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_goes_in_when_others_have_expired() {
+    let fleeting = TableOptions {
+        ttl: Some(20_000_000),
+        ..narrow("fleeting")
+    };
+    let engine = engine(vec![fleeting]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let items = (0..5).map(|key| item(key, "fleeting", 9, 0, 1));
+    writer
+        .say(request(vec![chunk(9, 0, 1)], items.collect(), &[]))
+        .await;
+    let mut keys = Vec::new();
+    while keys.len() < 5 {
+        keys.extend(writer.hear().await.keys);
+    }
+    assert_eq!(keys, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_waits_gets_its_new_priority() {
+    let heap = TableOptions {
+        sampler: SelectorKind::MaxHeap,
+        max_times_sampled: 0,
+        ..narrow("heap")
+    };
+    let engine = engine(vec![heap]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let mut again = item(2, "heap", 9, 2, 1);
+    again.priority = 7.0;
+    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
+    writer.say(request(vec![chunk(9, 0, 10)], items, &[])).await;
+    let heap = table(&engine, "heap");
+    until("both wait", || heap.info().waiting_inserts == 2).await;
+    let mut reader = samples(&mut client).await;
+    for _ in 0..2 {
+        reader.say(ask("heap", 1, 10_000)).await;
+        reader.hear().await;
+    }
+    let mut keys = Vec::new();
+    while keys.len() < 3 {
+        keys.extend(writer.hear().await.keys);
+    }
+    assert_eq!(keys, [1, 2, 2]);
+    reader.say(ask("heap", 1, 10_000)).await;
+    let entry = &reader.hear().await.entries[0];
+    // Its data is that of the first.
+    assert_eq!(values(entry), [1]);
+    let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
+    assert_eq!(item.key, 2);
+    assert!((item.priority - 7.0).abs() < 1e-9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_asks_nothing_ends_when_the_server_stops() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let (_requests, receiver) = mpsc::channel(1);
+    let call = client.initialize_connection(ReceiverStream::new(receiver));
+    let mut replies = call.await.unwrap().into_inner();
+    let end = tokio::spawn(async move { replies.message().await });
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .unwrap();
+    let status = end.await.unwrap().unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "the server is stopping")
+    );
 }
