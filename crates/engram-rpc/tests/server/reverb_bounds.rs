@@ -1,6 +1,13 @@
 //! dm-reverb's service: what goes back, what waits, and how much of it.
 
-use engram_core::{SelectorKind, TableOptions};
+use std::sync::Arc;
+
+use engram_core::chunk::{ChunkBuilder, Origin};
+use engram_core::{
+    CellSpec, Compression, Compressor, DType, Layout, NewItem, Schema, SelectorKind, TableOptions,
+    Trajectory,
+};
+use smallvec::smallvec;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -46,6 +53,56 @@ async fn what_a_reader_got_of_a_batch_does_not_come_again() {
     let mut other = samples(&mut client).await;
     other.say(ask("queue", 1, 0)).await;
     assert_eq!(keys(&other.hear().await), [count - left]);
+}
+
+/// An item of a type that dm-reverb's clients do not have.
+fn foreign(key: u64) -> NewItem {
+    let cell = CellSpec {
+        dtype: DType::Float8E5m2,
+        shape: smallvec![],
+    };
+    let schema = Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["x".into()]),
+            structure: "{}".into(),
+        }),
+        cells: Box::new([cell]),
+    };
+    let mut builder = ChunkBuilder::new(Arc::new(schema), 1).unwrap();
+    builder.set_rows(0, 1);
+    let mut compressor = Compressor::new(Compression::Off);
+    let chunk = builder.seal(Origin::default(), &mut compressor).unwrap();
+    NewItem {
+        key,
+        trajectory: Trajectory::Rows {
+            chunk: Arc::new(chunk),
+            offset: 0,
+            len: 1,
+            squeeze: false,
+        },
+        priority: 1.0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_before_a_sample_that_cannot_be_is_sent() {
+    let engine = engine(vec![queue("queue")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let items = (0..3).map(|key| item(key, "queue", 9, 0, 1));
+    let message = request(vec![chunk(9, 0, 1)], items.collect(), &[]);
+    writer.say(message).await;
+    let queue = table(&engine, "queue");
+    until("three are in", || size(&queue) == 3).await;
+    queue.insert(vec![foreign(3)]).unwrap().await.unwrap();
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("queue", 4, 0)).await;
+    assert_eq!(keys(&reader.hear().await), [0, 1, 2]);
+    assert_eq!(reader.end().await.code(), Code::InvalidArgument);
+    until("the other is back", || queue.info().stats.hidden == 0).await;
+    assert_eq!(size(&queue), 1);
+    writer.requests = None;
 }
 
 #[tokio::test(flavor = "multi_thread")]
