@@ -31,6 +31,16 @@ impl Lease {
         }
     }
 
+    /// Takes the first `n` draws out, or all where there are fewer: they end on their own.
+    #[must_use]
+    pub fn split_first(&mut self, n: usize) -> Self {
+        let rest = self.handles.split_off(n.min(self.handles.len()));
+        Self {
+            table: Arc::clone(&self.table),
+            handles: std::mem::replace(&mut self.handles, rest),
+        }
+    }
+
     /// The samples were used: they are final.
     pub fn acknowledge(mut self) {
         let handles = std::mem::take(&mut self.handles);

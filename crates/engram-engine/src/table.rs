@@ -159,7 +159,16 @@ impl Table {
     /// # Errors
     /// What [`TableOptions::check_item`] finds, before any item is inserted; [`Error::Closed`].
     pub fn insert(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
-        self.insert_numbered(items, None)
+        self.insert_with(items, None, false)
+    }
+
+    /// As [`Table::insert`]; an item whose key is there when its turn comes gives that one its priority,
+    /// and waits for nothing else.
+    ///
+    /// # Errors
+    /// As [`Table::insert`].
+    pub fn insert_or_update(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
+        self.insert_with(items, None, true)
     }
 
     /// As [`Table::insert`], for items that may come again: those of a session's numbers that are
@@ -177,6 +186,15 @@ impl Table {
         items: Vec<NewItem>,
         session: Option<Session>,
     ) -> Result<InsertTicket> {
+        self.insert_with(items, session, false)
+    }
+
+    fn insert_with(
+        self: &Arc<Self>,
+        items: Vec<NewItem>,
+        session: Option<Session>,
+        updates: bool,
+    ) -> Result<InsertTicket> {
         for item in &items {
             self.options.check_item(item)?;
         }
@@ -193,6 +211,7 @@ impl Table {
             let wait = InsertWait {
                 items: items.into(),
                 numbers: session.map(Numbers::from),
+                updates,
                 waker: None,
             };
             shared.inserts.insert(id, wait);

@@ -15,11 +15,24 @@ use crate::status::invalid;
 const MAX_EMPTY: u32 = 1 << 16;
 
 /// Axes that a tensor may have.
-const MAX_AXES: usize = 64;
+const MAX_AXES: usize = 16;
 
 /// Raw bytes that a Snappy block of so many can hold: a copy of 64 bytes takes 3.
 fn most_raw(stored: usize) -> usize {
     stored.saturating_mul(22).saturating_add(64)
+}
+
+/// About how much there is to do for a tensor, by what it says of itself: rows and raw bytes.
+pub(crate) fn work(tensor: &TensorProto) -> usize {
+    let dims = tensor.tensor_shape.iter().flat_map(|shape| &shape.dim);
+    let mut sizes = dims.map(|dim| usize::try_from(dim.size).unwrap_or(0));
+    let rows = sizes.next().unwrap_or(0);
+    let each = match dtype_in(tensor.dtype) {
+        None | Some(DType::String) => 0,
+        Some(dtype) => sizes.fold(dtype.size(), usize::saturating_mul),
+    };
+    let raw = rows.saturating_mul(each).max(tensor.tensor_content.len());
+    rows.saturating_add(raw)
 }
 
 /// What a tensor says of itself, once it was found possible.
@@ -90,6 +103,17 @@ impl Claim<'_> {
             _ => self.cell.bytes(),
         };
         u64::from(self.rows).saturating_mul(each as u64)
+    }
+
+    /// Rows that take memory here, and took none on their way: those of strings have an offset each.
+    pub(crate) fn free_rows(&self) -> usize {
+        let is_free = self.cell.dtype == DType::String && self.cell.elements() == 0;
+        if is_free { self.rows as usize } else { 0 }
+    }
+
+    /// Bytes that came for it.
+    pub(crate) fn stored(&self) -> usize {
+        self.content.len()
     }
 
     fn check(&self) -> Result<(), Status> {

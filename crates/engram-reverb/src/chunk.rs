@@ -9,18 +9,26 @@ use engram_core::{
 };
 use tonic::Status;
 
-use crate::bytes_in::{Claim, claim};
+use crate::bytes_in::{Claim, claim, work};
+use crate::pb::tensorflow::TensorProto;
 use crate::pb::{ChunkData, SequenceRange};
 use crate::status::{invalid, status};
 
 /// Columns that a chunk or an item may have.
 pub(crate) const MAX_COLUMNS: usize = 16_384;
 
+/// Rows of strings of no elements that the tensors of a chunk may have together, beside as many as it has bytes: they
+/// cost their sender nothing.
+const MAX_FREE: usize = 256;
+
 /// Kinds of chunks that are remembered; beyond, all are made anew.
 const REMEMBERED: usize = 1024;
 
 /// Layouts by their number of columns, that are remembered.
 const LAYOUTS: usize = 256;
+
+/// Columns of all kinds, or of all layouts, that are remembered.
+const REMEMBERED_COLUMNS: usize = 1 << 16;
 
 /// Makes chunks, and shares what many of them have in common.
 #[derive(Debug, Default)]
@@ -43,10 +51,7 @@ impl Chunks {
     /// # Errors
     /// `INVALID_ARGUMENT` where it makes no sense, `RESOURCE_EXHAUSTED` where there is no memory.
     pub fn make(&mut self, message: &ChunkData) -> Result<Chunk, Status> {
-        let tensors = match &message.data {
-            Some(data) => &data.tensors,
-            None => &message.deprecated_data,
-        };
+        let tensors = tensors(message);
         if tensors.is_empty() || tensors.len() > MAX_COLUMNS {
             return Err(invalid(format!(
                 "chunk {} has {} tensors; it has 1 to {MAX_COLUMNS}",
@@ -62,10 +67,14 @@ impl Chunks {
                 message.chunk_key, other.rows
             )));
         }
+        check_free(message.chunk_key, &claims)?;
         let cells: Vec<CellSpec> = claims.iter().map(|claim| claim.cell.clone()).collect();
         let layout = self.layout(cells.len());
-        if self.kinds.len() >= REMEMBERED && !self.kinds.contains_key(&cells) {
-            self.kinds.clear();
+        if !self.kinds.contains_key(&cells) {
+            let columns: usize = self.kinds.keys().map(Vec::len).sum();
+            if self.kinds.len() >= REMEMBERED || columns + cells.len() > REMEMBERED_COLUMNS {
+                self.kinds.clear();
+            }
         }
         let kind = self.kinds.entry(cells).or_insert_with_key(|cells| Kind {
             schema: Arc::new(Schema {
@@ -120,12 +129,48 @@ impl Chunks {
 
     /// A plain tuple of so many columns.
     pub(crate) fn layout(&mut self, columns: usize) -> Arc<Layout> {
-        if self.layouts.len() >= LAYOUTS && !self.layouts.contains_key(&columns) {
-            self.layouts.clear();
+        if !self.layouts.contains_key(&columns) {
+            let all: usize = self.layouts.keys().sum();
+            if self.layouts.len() >= LAYOUTS || all + columns > REMEMBERED_COLUMNS {
+                self.layouts.clear();
+            }
         }
         let layout = self.layouts.entry(columns);
         Arc::clone(layout.or_insert_with(|| Arc::new(tuple(columns))))
     }
+}
+
+fn tensors(message: &ChunkData) -> &[TensorProto] {
+    match &message.data {
+        Some(data) => &data.tensors,
+        None => &message.deprecated_data,
+    }
+}
+
+/// Bytes that a chunk keeps, with its columns' descriptions. Those that several chunks share count for each.
+pub(crate) fn weight(chunk: &Chunk) -> usize {
+    let (extents, cells) = (chunk.extents(), &chunk.schema().cells);
+    let shapes = cells.iter().map(|cell| size_of_val(&*cell.shape));
+    chunk.footprint() + size_of_val(extents) + size_of_val(&**cells) + shapes.sum::<usize>()
+}
+
+/// About how much there is to do for a chunk, by what it says of itself.
+pub(crate) fn work_of(message: &ChunkData) -> usize {
+    let tensors = tensors(message).iter();
+    tensors.map(work).fold(0, usize::saturating_add)
+}
+
+/// Rows that cost nothing are few.
+fn check_free(key: u64, claims: &[Claim<'_>]) -> Result<(), Status> {
+    let free: usize = claims.iter().map(Claim::free_rows).sum();
+    let stored: usize = claims.iter().map(Claim::stored).sum();
+    if free <= MAX_FREE.saturating_add(stored) {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "chunk {key} has {free} rows of strings of no elements in {stored} bytes; at most {MAX_FREE} and one for each \
+         byte are allowed"
+    )))
 }
 
 /// The layout of a plain tuple, in the words of Engram's Python part.
@@ -148,5 +193,37 @@ fn origin(key: u64, range: Option<&SequenceRange>, rows: u32) -> Origin {
         episodes: smallvec::smallvec![range.map_or(0, |range| range.episode_id)],
         first_step: first,
         steps: u32::try_from(steps).unwrap_or(0).max(rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes_out::compress;
+    use crate::pb::chunk_data::Data;
+
+    #[test]
+    fn what_is_remembered_is_bounded_by_its_columns() {
+        let mut chunks = Chunks::default();
+        for width in 0..10 {
+            let cell = CellSpec {
+                dtype: DType::Bool,
+                shape: smallvec::smallvec![width],
+            };
+            let tensor = compress(&cell, 1, &vec![0; width]).unwrap();
+            let message = ChunkData {
+                data: Some(Data {
+                    tensors: vec![tensor; MAX_COLUMNS - width],
+                }),
+                ..ChunkData::default()
+            };
+            chunks.make(&message).unwrap();
+            let kinds: usize = chunks.kinds.keys().map(Vec::len).sum();
+            let layouts: usize = chunks.layouts.keys().sum();
+            assert!(kinds <= REMEMBERED_COLUMNS, "{kinds}");
+            assert!(layouts <= REMEMBERED_COLUMNS, "{layouts}");
+        }
+        // A chunk as wide as any, and others, have room.
+        assert!(chunks.kinds.len() > 1);
     }
 }

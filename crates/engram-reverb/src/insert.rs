@@ -1,6 +1,6 @@
 //! Streams of chunks and items: made as they come, put into their tables' queues, confirmed once in.
 //!
-//! One task per stream. It reads no further while many of its items wait for the last one's table.
+//! One task per stream. It reads no further while many of its items wait for the last one's table, or very many for all.
 
 mod kept;
 mod pending;
@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use crate::chunk::{weight, work_of};
 use crate::pb;
 use crate::service::{Shared, stopping};
 use crate::status::status;
@@ -24,8 +25,12 @@ use pending::{Pending, again};
 /// Replies between a stream's task and the transport.
 const REPLIES: usize = 16;
 
-/// From this size on, a message takes long enough for others to want the thread.
+/// From this size on, a message takes long enough for others to want the thread: its own bytes, and what its chunks say
+/// that they unpack to.
 const LARGE: usize = 256 << 10;
+
+/// Bytes of an item that waits, beside its trajectory's.
+const WAITING: usize = 512;
 
 /// Keys in one reply.
 const KEYS: usize = 65_536;
@@ -91,7 +96,8 @@ impl Writer {
         let stop = shared.stopping();
         tokio::pin!(stop);
         loop {
-            let reads = self.room.is_none() && self.pending.has_room();
+            let is_heard = self.confirmed.len() < KEYS;
+            let reads = is_heard && self.room.is_none() && self.pending.has_room();
             tokio::select! {
                 () = &mut stop => return Err(stopping()),
                 () = replies.closed() => return Ok(()),
@@ -100,7 +106,7 @@ impl Writer {
                     Err(_) => return Ok(()),
                 },
                 request = requests.message(), if reads => match request {
-                    Ok(Some(request)) if request.encoded_len() >= LARGE => {
+                    Ok(Some(request)) if work(&request) >= LARGE => {
                         tokio::task::block_in_place(|| self.take(&request))?;
                     }
                     Ok(Some(request)) => self.take(&request)?,
@@ -157,15 +163,28 @@ impl Writer {
         if known.map_err(|error| status(&error))? > 0 {
             self.pending.add_update(table, key);
         } else {
-            let chunks = item.trajectory.chunks().iter();
-            let bytes = chunks.map(|chunk| chunk.footprint()).sum();
-            let ticket = table.insert(vec![item]);
+            let bytes = bytes_of(&item);
+            // One of its key may be waiting.
+            let ticket = table.insert_or_update(vec![item]);
             self.pending
                 .add(key, bytes, ticket.map_err(|error| status(&error))?);
         }
         self.room = table.room();
         Ok(())
     }
+}
+
+/// Bytes that an item keeps while it waits. Chunks that several items have count for each.
+fn bytes_of(item: &NewItem) -> usize {
+    let chunks = item.trajectory.chunks().iter();
+    let chunks: usize = chunks.map(|chunk| weight(chunk)).sum();
+    WAITING + item.trajectory.footprint() + chunks
+}
+
+/// About how much there is to do for a request.
+fn work(request: &pb::InsertStreamRequest) -> usize {
+    let chunks = request.chunks.iter().map(work_of);
+    chunks.fold(request.encoded_len(), usize::saturating_add)
 }
 
 fn reply(confirmed: &mut Vec<u64>) -> pb::InsertStreamResponse {
@@ -181,6 +200,49 @@ async fn less(room: &mut Option<Room>) {
         match wait.await {
             Ok(()) => *room = None,
             Err(_) => again().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::tensorflow::tensor_shape_proto::Dim;
+    use crate::pb::tensorflow::{DataType, TensorProto, TensorShapeProto};
+
+    #[test]
+    fn a_few_bytes_that_claim_much_are_much_work() {
+        for (dtype, sizes, is_much) in [
+            (DataType::DtString, &[60_000, 0][..], true),
+            (DataType::DtString, &[60, 0], false),
+            (DataType::DtFloat, &[2, 1 << 20], true),
+            (DataType::DtFloat, &[2, 8], false),
+            (DataType::DtFloat, &[i64::MAX, i64::MAX], true),
+        ] {
+            let dim = sizes.iter().map(|size| Dim {
+                size: *size,
+                name: String::new(),
+            });
+            let tensor = TensorProto {
+                dtype: dtype.into(),
+                tensor_shape: Some(TensorShapeProto {
+                    dim: dim.collect(),
+                    unknown_rank: false,
+                }),
+                ..TensorProto::default()
+            };
+            let chunk = pb::ChunkData {
+                data: Some(pb::chunk_data::Data {
+                    tensors: vec![tensor; 5],
+                }),
+                ..pb::ChunkData::default()
+            };
+            let request = pb::InsertStreamRequest {
+                chunks: vec![chunk],
+                ..pb::InsertStreamRequest::default()
+            };
+            assert!(request.encoded_len() < LARGE);
+            assert_eq!(work(&request) >= LARGE, is_much, "{sizes:?}");
         }
     }
 }

@@ -21,8 +21,11 @@ use crate::pb::sample_stream_response::SampleEntry;
 use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 
+/// Slices of an item of the old kind, which names no columns: all of its chunks have all of them.
+const MAX_OLD_SLICES: usize = 1 << 20;
+
 /// Bytes of a sample: its readers' protobuf has no larger messages.
-const MAX_SAMPLE: usize = (2 << 30) - (1 << 20);
+pub(crate) const MAX_SAMPLE: usize = (2 << 30) - (1 << 20);
 
 /// From so many bytes on, making a sample takes long enough for others to want the thread.
 const LARGE: usize = 1 << 20;
@@ -171,9 +174,18 @@ fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, 
         )));
     };
     let mut columns: Vec<Column> = Vec::new();
-    for key in &message.deprecated_chunk_keys {
+    let keys = &message.deprecated_chunk_keys;
+    for key in keys {
         let chunk = find(by_key, *key)?;
         let width = chunk.schema().cells.len();
+        if width.saturating_mul(keys.len()) > MAX_OLD_SLICES.max(width) {
+            return Err(invalid(format!(
+                "item {} has {} chunks of {width} columns; at most {MAX_OLD_SLICES} columns over all of them are \
+                 allowed",
+                message.key,
+                keys.len()
+            )));
+        }
         if columns.is_empty() {
             columns.resize(width, Column::default());
         }

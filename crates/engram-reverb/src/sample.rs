@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::item::{SampleKeys, entry, is_large};
+use crate::item::{MAX_SAMPLE, SampleKeys, entry, is_large};
 use crate::pb;
 use crate::pb::sample_stream_response::SampleEntry;
 use crate::service::{Shared, stopping};
@@ -48,6 +48,7 @@ pub(crate) fn serve(
         let reader = Reader {
             shared: &shared,
             keys: SampleKeys::default(),
+            batch: Batch::default(),
             response: Response::default(),
             replies: &replies,
         };
@@ -68,6 +69,7 @@ pub(crate) fn serve(
 struct Reader<'a> {
     shared: &'a Shared,
     keys: SampleKeys,
+    batch: Batch,
     response: Response,
     replies: &'a Sender<Reply>,
 }
@@ -79,10 +81,33 @@ struct Response {
     bytes: usize,
     /// Samples of items that sampling uses up. Those that were handed to the transport count as used:
     /// dm-reverb's clients do not say what they have.
+    /// That of the batch in hand is not among them.
     leases: Vec<Lease>,
     /// Items among them that were sampled for the last time: they count in their table until the lease ends, and do
     /// not for dm-reverb's clients.
     used_up: u64,
+}
+
+/// The draws that are becoming entries.
+#[derive(Default)]
+struct Batch {
+    /// Of those that were not sent.
+    lease: Option<Lease>,
+    /// How many of them are in the response.
+    ready: usize,
+}
+
+impl Batch {
+    /// The lease of those in the response.
+    fn split_ready(&mut self) -> Option<Lease> {
+        let ready = std::mem::take(&mut self.ready);
+        self.lease.as_mut().map(|lease| lease.split_first(ready))
+    }
+}
+
+/// May an entry of so many bytes follow others of so many in one response?
+fn has_room(others: usize, entry: usize) -> bool {
+    others == 0 || others.saturating_add(entry) <= MAX_SAMPLE
 }
 
 /// What a request asks for.
@@ -129,18 +154,33 @@ impl Reader<'_> {
             let (sample, waited) = self.draw(&asked).await?;
             asked.left = asked.left.saturating_sub(sample.draws.len());
             let (before, mut used_up) = (self.response.used_up, 0);
+            self.batch.lease = sample.lease;
             for mut draw in sample.draws {
                 if self.response.bytes >= RESPONSE {
                     self.send().await;
                 }
                 draw.table_size = draw.table_size.saturating_sub(before + used_up);
-                used_up += u64::from(last_time > 0 && draw.times_sampled >= last_time);
-                let entry = self.entry(&draw, name, waited)?;
-                self.response.bytes += entry.encoded_len();
-                self.response.entries.push(entry);
+                let is_used_up = last_time > 0 && draw.times_sampled >= last_time;
+                used_up += u64::from(is_used_up);
+                let entry = match self.entry(&draw, name, waited) {
+                    Ok(entry) => entry,
+                    Err(status) => {
+                        // Those before it are good.
+                        self.send().await;
+                        return Err(status);
+                    }
+                };
+                let bytes = entry.encoded_len();
+                if !has_room(self.response.bytes, bytes) {
+                    self.send().await;
+                }
+                self.batch.ready += 1;
+                let response = &mut self.response;
+                response.entries.push(entry);
+                response.bytes += bytes;
+                response.used_up += u64::from(is_used_up);
             }
-            self.response.leases.extend(sample.lease);
-            self.response.used_up += used_up;
+            self.response.leases.extend(self.batch.split_ready());
         }
         self.send().await;
         Ok(())
@@ -168,10 +208,14 @@ impl Reader<'_> {
         Ok((sample, true))
     }
 
+    /// Hands what there is to the transport. Where that is not to be, it goes back.
     async fn send(&mut self) {
         let Response {
-            entries, leases, ..
+            entries,
+            mut leases,
+            ..
         } = std::mem::take(&mut self.response);
+        leases.extend(self.batch.split_ready());
         if entries.is_empty() {
             return;
         }
@@ -207,5 +251,18 @@ async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sam
             // Asking again removes what has expired, which may let others in.
             () = sleep(GLANCE), if expires => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_no_larger_than_its_readers_may_read() {
+        assert!(has_room(0, MAX_SAMPLE));
+        assert!(has_room(1, MAX_SAMPLE - 1));
+        assert!(!has_room(1, MAX_SAMPLE));
+        assert!(!has_room(RESPONSE, usize::MAX));
     }
 }

@@ -8,7 +8,7 @@ use engram_engine::Engine;
 use futures_util::stream::{self, BoxStream};
 use rand::rand_core::TryRng;
 use rand::rngs::SysRng;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) stopped: watch::Receiver<bool>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) orphans: Arc<Orphans>,
+    /// One checkpoint at a time.
+    checkpoints: Arc<Mutex<()>>,
     /// Tells servers apart: clients read signatures again where it is another.
     state: pb::Uint128,
 }
@@ -79,6 +81,7 @@ impl Reverb {
                 stopped,
                 pool: Arc::new(Pool::with_most(MAX_GATHERED)),
                 orphans: Arc::default(),
+                checkpoints: Arc::default(),
                 state: pb::Uint128 {
                     high: random()?,
                     low: random()?,
@@ -126,7 +129,15 @@ impl ReverbService for Reverb {
         _: Request<pb::CheckpointRequest>,
     ) -> Result<Response<pb::CheckpointResponse>, Status> {
         let engine = Arc::clone(&self.shared.engine);
+        // Each takes a thread: those that wait for their turn take none.
+        let turns = Arc::clone(&self.shared.checkpoints);
+        let turn = tokio::select! {
+            () = self.shared.stopping() => return Err(stopping()),
+            turn = turns.lock_owned() => turn,
+        };
         let path = aside(move || {
+            // Until it is made, also where its caller is gone.
+            let _turn = turn;
             let number = engine.checkpoint()?.number;
             Ok(engine.checkpoint_path(number))
         });
@@ -197,9 +208,13 @@ impl ReverbService for Reverb {
         request: Request<Streaming<pb::InitializeConnectionRequest>>,
     ) -> Result<Response<Self::InitializeConnectionStream>, Status> {
         let mut requests = request.into_inner();
+        let shared = Arc::clone(&self.shared);
         let answer = async move {
             // An answer before the question would leave its asker waiting.
-            requests.message().await?;
+            tokio::select! {
+                () = shared.stopping() => return Err(stopping()),
+                question = requests.message() => question?,
+            };
             Ok(pb::InitializeConnectionResponse { address: 0 })
         };
         Ok(Response::new(Box::pin(stream::once(answer))))

@@ -27,6 +27,8 @@ pub(super) struct Shared {
 pub(super) struct InsertWait {
     pub(super) items: VecDeque<NewItem>,
     pub(super) numbers: Option<Numbers>,
+    /// Items whose keys are there give those their priorities.
+    pub(super) updates: bool,
     pub(super) waker: Option<Waker>,
 }
 
@@ -179,7 +181,11 @@ impl Shared {
         let wait = entry.get_mut();
         let number = wait.numbers.map(|numbers| numbers.next);
         let applied = number.is_some_and(|number| self.state.is_applied(number, now));
-        let ready = |item| applied || self.state.admit(item) == Admission::Ready;
+        let front = wait.items.front().filter(|_| wait.updates);
+        let update = front.map(|item| (item.key, item.priority));
+        let updated = update.is_some() && self.state.update(update.into_iter()) > 0;
+        let passes = applied || updated;
+        let ready = |item| passes || self.state.admit(item) == Admission::Ready;
         let mut moved = false;
         if wait.items.front().is_some_and(ready)
             && let Some(item) = wait.items.pop_front()
@@ -189,7 +195,7 @@ impl Shared {
                 // A server tells its writer how far it is.
                 aside.wakers.extend(wait.waker.take());
             }
-            if applied {
+            if passes {
                 aside.trash.add(item);
             } else {
                 let trash = &mut aside.trash;

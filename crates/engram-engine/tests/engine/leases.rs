@@ -115,3 +115,23 @@ fn a_lease_outlives_updates_and_its_table() {
     drop(leased);
     assert_eq!(table.info().stats.hidden, 0);
 }
+
+#[test]
+fn a_lease_ends_in_parts() {
+    let table = table(queue("t", 4));
+    put(&table, items(0..4));
+    let mut lease = served(table.sample(4, true).unwrap())
+        .unwrap()
+        .lease
+        .unwrap();
+    lease.split_first(0).acknowledge();
+    assert_eq!(table.info().stats.hidden, 4);
+    lease.split_first(2).acknowledge();
+    assert_eq!(table.info().stats.hidden, 2);
+    drop(lease.split_first(1));
+    assert_eq!(table.info().stats.hidden, 1);
+    lease.split_first(9).acknowledge();
+    drop(lease);
+    assert_eq!(take(&table, 1), [2]);
+    assert_eq!(table.info().stats.size, 0);
+}

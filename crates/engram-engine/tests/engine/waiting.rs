@@ -8,8 +8,8 @@ use engram_core::{Error, RateLimits, TableOptions, Volatile};
 use engram_engine::{Engine, Waited};
 
 use crate::support::{
-    Bell, Hand, SECOND, dropped, engine, fifo, item_of, items, keys, poll, put, queue, served,
-    table, take, text, wait_for,
+    Bell, Hand, SECOND, dropped, engine, fifo, item, item_of, items, keys, poll, put, queue,
+    served, table, take, text, wait_for,
 };
 
 fn ratio(min_size: u64, min_diff: f64, max_diff: f64) -> RateLimits {
@@ -436,4 +436,35 @@ fn a_snapshot_changes_nothing_but_the_steps() {
     let stats = table.info().stats;
     assert_eq!((stats.size, stats.limiter.samples), (5_000, 600));
     assert_eq!(take(&table, 1), [4_000]);
+}
+
+#[test]
+fn an_item_that_finds_its_key_gives_it_its_priority_if_it_is_to() {
+    for (updates, priority) in [(true, 7.0), (false, 1.0)] {
+        let table = table(TableOptions {
+            limits: ratio(1, f64::MIN, 1.0),
+            ..fifo("t")
+        });
+        put(&table, items(0..1));
+        // Both wait: the second finds what the first brings.
+        let first = table.insert(items(5..6)).unwrap();
+        let again = vec![item(5, 7.0)];
+        let second = if updates {
+            table.insert_or_update(again)
+        } else {
+            table.insert(again)
+        };
+        let second = second.unwrap();
+        assert_eq!(table.info().waiting_inserts, 2);
+        take(&table, 1);
+        served(first).unwrap();
+        // An update needs no room.
+        assert_eq!(table.info().waiting_inserts, usize::from(!updates));
+        take(&table, 1);
+        served(second).unwrap();
+        table.delete(&[0]).unwrap();
+        let sample = served(table.sample(1, false).unwrap()).unwrap();
+        assert_eq!(sample.draws[0].key, 5);
+        assert!((sample.draws[0].priority - priority).abs() < 1e-9);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engram_core::{NewItem, TableOptions};
 use tonic::Status;
 
-use crate::chunk::Chunks;
+use crate::chunk::{Chunks, weight};
 use crate::item::{ByKey, Items};
 use crate::pb;
 
@@ -21,7 +21,8 @@ const MAX_UNHELD: usize = 1 << 30;
 pub(super) struct Kept {
     chunks: Chunks,
     by_key: ByKey,
-    /// At least as many bytes as the kept chunks have that no table refers to.
+    /// Bytes of the chunks that no table referred to when they were counted last, and of those that came since. What
+    /// tables took or let go meanwhile, and what was forgotten, is found when this seems too much.
     unheld: usize,
 }
 
@@ -40,11 +41,11 @@ impl Kept {
             )));
         }
         let chunk = self.chunks.make(message)?;
-        self.unheld += chunk.footprint();
+        self.unheld += weight(&chunk);
         if self.unheld > MAX_UNHELD {
             let kept = self.by_key.values();
             let unheld = kept.filter(|chunk| !chunk.holders().any());
-            self.unheld = unheld.map(|chunk| chunk.footprint()).sum();
+            self.unheld = unheld.map(|chunk| weight(chunk)).sum();
         }
         if self.unheld > MAX_UNHELD {
             return Err(Status::resource_exhausted(format!(
@@ -74,8 +75,10 @@ impl Kept {
     /// # Errors
     /// `FAILED_PRECONDITION` where some of these are not there.
     pub(super) fn keep_only(&mut self, keys: &[u64]) -> Result<(), Status> {
-        let wanted: HashSet<u64> = keys.iter().copied().collect();
-        self.by_key.retain(|key, _| wanted.contains(key));
+        if keys.len() <= self.by_key.len() {
+            let wanted: HashSet<u64> = keys.iter().copied().collect();
+            self.by_key.retain(|key, _| wanted.contains(key));
+        }
         if self.by_key.len() == keys.len() {
             return Ok(());
         }
@@ -84,5 +87,50 @@ impl Kept {
             self.by_key.len(),
             keys.len()
         )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes_out::compress;
+    use engram_core::{CellSpec, DType};
+    use tonic::Code;
+
+    /// A chunk of so many columns of one byte each.
+    fn chunk(key: u64, columns: usize) -> pb::ChunkData {
+        let cell = CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec::smallvec![1; 15],
+        };
+        let tensor = compress(&cell, 1, &[7]).unwrap();
+        pb::ChunkData {
+            chunk_key: key,
+            data: Some(pb::chunk_data::Data {
+                tensors: vec![tensor; columns],
+            }),
+            ..pb::ChunkData::default()
+        }
+    }
+
+    #[test]
+    fn what_describes_columns_counts() {
+        let mut kept = Kept::default();
+        kept.take(&chunk(1, 1000)).unwrap();
+        // Its place, its type, and 15 axes of 8 bytes.
+        assert!(kept.unheld > 1000 * (64 + 16 + 15 * 8), "{}", kept.unheld);
+    }
+
+    #[test]
+    fn keeping_more_than_there_are_changes_nothing() {
+        let mut kept = Kept::default();
+        kept.take(&chunk(1, 1)).unwrap();
+        let status = kept.keep_only(&[2, 3]).unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(kept.by_key.contains_key(&1));
+        kept.take(&chunk(2, 1)).unwrap();
+        assert!(kept.keep_only(&[2, 3]).is_err());
+        kept.keep_only(&[2]).unwrap();
+        assert_eq!(kept.by_key.len(), 1);
     }
 }

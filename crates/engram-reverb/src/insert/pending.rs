@@ -1,5 +1,7 @@
 //! Items that wait for their table, or to be safe there.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +11,7 @@ use engram_core::Result;
 use engram_engine::{InsertTicket, Table};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use tokio::time::sleep;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use crate::service::Shared;
 
@@ -19,7 +21,10 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// How long to wait before what could not be made safe is asked for again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Bytes of chunks that may wait before no more is read. Chunks that several items have count for each.
+/// Items of all tables that may wait before no more is read.
+const MAX_ITEMS: usize = 10_000;
+
+/// Their bytes, as far.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Items of streams that have ended, over all of them, that still go in. The others are given up.
@@ -28,23 +33,43 @@ const MAX_ORPHANS: usize = 100_000;
 /// Their bytes, counted in the same way.
 const MAX_ORPHAN_BYTES: usize = 1 << 30;
 
-/// An item's key and bytes, once it is in and safe.
-type Wait = Pin<Box<dyn Future<Output = (usize, Result<u64>)> + Send>>;
+/// What a wait was for, and how it ended.
+struct Done {
+    table: usize,
+    bytes: usize,
+    key: Result<u64>,
+}
+
+/// An item until it is in and safe.
+type Wait = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// What one stream waits for.
 pub(super) struct Pending {
     waits: FuturesUnordered<Wait>,
     bytes: usize,
-    /// How many may wait before no more is read, by the last item's table.
-    most: usize,
+    /// The tables that they wait for, by where those lie.
+    tables: HashMap<usize, Awaited>,
+    /// The last item's table.
+    last: usize,
+    glance: Interval,
+}
+
+/// A table that items wait for.
+struct Awaited {
+    table: Arc<Table>,
+    items: usize,
 }
 
 impl Default for Pending {
     fn default() -> Self {
+        let mut glance = interval(GLANCE);
+        glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             waits: FuturesUnordered::new(),
             bytes: 0,
-            most: 1,
+            tables: HashMap::new(),
+            last: 0,
+            glance,
         }
     }
 }
@@ -54,36 +79,75 @@ impl Pending {
         self.waits.is_empty()
     }
 
-    /// May more be read? As many items may wait as dm-reverb lets.
+    /// May more be read? As many items may wait for a table as dm-reverb lets; those that wait for others do not hold
+    /// it up until there are very many.
     pub(super) fn has_room(&self) -> bool {
-        self.is_empty() || self.waits.len() < self.most && self.bytes < MAX_BYTES
+        let last = self.tables.get(&self.last);
+        let is_below = last.is_none_or(|last| last.items < most(&last.table));
+        is_below && self.waits.len() < MAX_ITEMS && self.bytes < MAX_BYTES
     }
 
     /// An item on its way into its table.
     pub(super) fn add(&mut self, key: u64, bytes: usize, ticket: InsertTicket) {
-        self.most = most(ticket.table());
-        self.bytes += bytes;
-        let wait = async move { (bytes, insert(ticket).await.map(|()| key)) };
-        self.waits.push(Box::pin(wait));
+        let table = self.count(ticket.table(), bytes);
+        self.waits.push(Box::pin(async move {
+            let key = insert(ticket).await.map(|()| key);
+            Done { table, bytes, key }
+        }));
     }
 
     /// An item that was there.
     pub(super) fn add_update(&mut self, table: &Arc<Table>, key: u64) {
-        self.most = most(table);
+        let number = self.count(table, 0);
         let table = Arc::clone(table);
         self.waits.push(Box::pin(async move {
             while table.safe().await.is_err() {
                 again().await;
             }
-            (0, Ok(key))
+            Done {
+                table: number,
+                bytes: 0,
+                key: Ok(key),
+            }
         }));
+    }
+
+    fn count(&mut self, table: &Arc<Table>, bytes: usize) -> usize {
+        self.bytes += bytes;
+        self.last = Arc::as_ptr(table).addr();
+        let awaited = self.tables.entry(self.last).or_insert_with(|| Awaited {
+            table: Arc::clone(table),
+            items: 0,
+        });
+        awaited.items += 1;
+        self.last
     }
 
     /// The next item that is in, or what it failed with.
     pub(super) async fn next(&mut self) -> Option<Result<u64>> {
-        let (bytes, done) = self.waits.next().await?;
-        self.bytes -= bytes;
-        Some(done)
+        let done = loop {
+            let expires = |awaited: &&Awaited| awaited.table.options().ttl.is_some();
+            let expiring = self.tables.values().filter(expires);
+            let some_expire = expiring.clone().next().is_some();
+            tokio::select! {
+                biased;
+                done = self.waits.next() => break done?,
+                // Asking removes what has expired, which may make room.
+                _ = self.glance.tick(), if some_expire => {
+                    for awaited in expiring {
+                        let _ = awaited.table.can_insert(1);
+                    }
+                }
+            }
+        };
+        self.bytes -= done.bytes;
+        if let Entry::Occupied(mut awaited) = self.tables.entry(done.table) {
+            awaited.get_mut().items -= 1;
+            if awaited.get().items == 0 {
+                awaited.remove();
+            }
+        }
+        Some(done.key)
     }
 
     /// The same, if there is one now.
@@ -99,17 +163,11 @@ fn most(table: &Table) -> usize {
 }
 
 async fn insert(mut ticket: InsertTicket) -> Result<()> {
-    let expires = ticket.table().options().ttl.is_some();
     loop {
-        tokio::select! {
-            biased;
-            outcome = &mut ticket => match outcome {
-                // In, and not safe now.
-                Err(_) if ticket.is_applied() => again().await,
-                outcome => return outcome,
-            },
-            // Asking again removes what has expired, which may make room.
-            () = sleep(GLANCE), if expires => {}
+        match (&mut ticket).await {
+            // In, and not safe now.
+            Err(_) if ticket.is_applied() => again().await,
+            outcome => return outcome,
         }
     }
 }

@@ -166,11 +166,11 @@ fn claims_are_held_against_the_bytes_that_came() {
     for (sizes, text) in [
         (
             &[][..],
-            "a tensor of a chunk has 0 axes, []; it has 1 to 64 axes",
+            "a tensor of a chunk has 0 axes, []; it has 1 to 16 axes",
         ),
         (
             &[-1, 2],
-            "a tensor of a chunk has 2 axes, [-1, 2]; it has 1 to 64 axes, the first of them time, and no negative size",
+            "a tensor of a chunk has 2 axes, [-1, 2]; it has 1 to 16 axes, the first of them time, and no negative size",
         ),
         (
             &[1 << 40, 0],
@@ -205,6 +205,44 @@ fn claims_are_held_against_the_bytes_that_came() {
         found.starts_with("a tensor's bytes are no Snappy block: "),
         "{found}"
     );
+}
+
+#[test]
+fn rows_that_cost_nothing_are_few() {
+    use pb::tensorflow::DataType::DtString;
+
+    let of = |columns: usize, rows: i64| {
+        let mut tensors = vec![tensor(DtString, &[rows, 0], Vec::new()); columns];
+        tensors.push(tensor(
+            DtString,
+            &[rows],
+            vec![0; usize::try_from(rows).unwrap()],
+        ));
+        chunk(1, tensors)
+    };
+    let message = of(100, 1000);
+    let (status, peak) = peak_of(|| Chunks::default().make(&message).unwrap_err());
+    assert_eq!(
+        status.message(),
+        "chunk 1 has 100000 rows of strings of no elements in 1000 bytes; at most 256 and one for each byte are allowed"
+    );
+    assert!(peak < PER_BYTE * message.encoded_len(), "{peak} bytes");
+    for (columns, rows) in [(1, 1000), (64, 4), (2, 256)] {
+        let chunk = Chunks::default().make(&of(columns, rows)).unwrap();
+        assert_eq!(chunk.schema().cells.len(), columns + 1);
+    }
+    // So many for each byte at most.
+    for chunk in [of(1000, 65_536), of(257, 1), of(1, 65_536)] {
+        let made = Chunks::default().make(&chunk);
+        let rows = made.map_or(0, |chunk| {
+            chunk
+                .extents()
+                .iter()
+                .map(|extent| extent.rows as usize)
+                .sum()
+        });
+        assert!(rows <= 3 * chunk.encoded_len() + 256, "{rows}");
+    }
 }
 
 #[test]
@@ -250,4 +288,27 @@ fn items_that_make_no_sense_are_refused() {
         assert_eq!(code, tonic::Code::InvalidArgument);
         assert!(found.contains(text), "{found}");
     }
+}
+
+#[test]
+fn items_of_the_old_kind_grow_with_what_names_their_chunks() {
+    let mut chunks = Chunks::default();
+    let column = tensor(pb::tensorflow::DataType::DtUint8, &[1], vec![1, 0, 1]);
+    let made = chunks.make(&chunk(1, vec![column; 16_384])).unwrap();
+    let by_key = ByKey::from([(1, Arc::new(made))]);
+    let mut old = |count: usize| {
+        let message = pb::PrioritizedItem {
+            deprecated_chunk_keys: vec![1; count],
+            deprecated_sequence_range: Some(pb::SliceRange {
+                offset: 0,
+                length: i32::try_from(count).unwrap(),
+            }),
+            ..pb::PrioritizedItem::default()
+        };
+        Items::make(&mut chunks, &by_key, &options(), &message)
+    };
+    assert!(old(2).is_ok());
+    let (status, peak) = peak_of(|| old(10_000).unwrap_err());
+    assert_eq!(status.code(), tonic::Code::InvalidArgument);
+    assert!(peak < 100_000, "{peak} bytes");
 }

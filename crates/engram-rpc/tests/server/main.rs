@@ -18,6 +18,7 @@ mod metrics;
 mod outbox;
 mod refusals;
 mod reverb;
+mod reverb_bounds;
 mod sample;
 mod sample_bounds;
 mod silence;

@@ -17,30 +17,30 @@ use tonic::{Code, Status, Streaming};
 
 use crate::support::{engine, narrow, options, queue, start, until};
 
-type Client = ReverbServiceClient<Channel>;
+pub(crate) type Client = ReverbServiceClient<Channel>;
 
-async fn connect(server: &Server) -> Client {
+pub(crate) async fn connect(server: &Server) -> Client {
     let url = format!("http://{}", server.address());
     let endpoint = Endpoint::from_shared(url).unwrap();
     ReverbServiceClient::new(endpoint.connect().await.unwrap())
 }
 
 /// Both ends of a stream.
-struct Talk<T, U> {
-    requests: Option<mpsc::Sender<T>>,
-    replies: Streaming<U>,
+pub(crate) struct Talk<T, U> {
+    pub(crate) requests: Option<mpsc::Sender<T>>,
+    pub(crate) replies: Streaming<U>,
 }
 
 impl<T, U> Talk<T, U> {
-    async fn say(&self, request: T) {
+    pub(crate) async fn say(&self, request: T) {
         self.requests.as_ref().unwrap().send(request).await.unwrap();
     }
 
-    async fn hear(&mut self) -> U {
+    pub(crate) async fn hear(&mut self) -> U {
         self.replies.message().await.unwrap().unwrap()
     }
 
-    async fn end(&mut self) -> Status {
+    pub(crate) async fn end(&mut self) -> Status {
         loop {
             match self.replies.message().await {
                 Ok(Some(_)) => {}
@@ -51,7 +51,9 @@ impl<T, U> Talk<T, U> {
     }
 }
 
-async fn inserts(client: &mut Client) -> Talk<pb::InsertStreamRequest, pb::InsertStreamResponse> {
+pub(crate) async fn inserts(
+    client: &mut Client,
+) -> Talk<pb::InsertStreamRequest, pb::InsertStreamResponse> {
     let (requests, receiver) = mpsc::channel(8);
     let replies = client.insert_stream(ReceiverStream::new(receiver)).await;
     Talk {
@@ -60,7 +62,9 @@ async fn inserts(client: &mut Client) -> Talk<pb::InsertStreamRequest, pb::Inser
     }
 }
 
-async fn samples(client: &mut Client) -> Talk<pb::SampleStreamRequest, pb::SampleStreamResponse> {
+pub(crate) async fn samples(
+    client: &mut Client,
+) -> Talk<pb::SampleStreamRequest, pb::SampleStreamResponse> {
     let (requests, receiver) = mpsc::channel(8);
     let replies = client.sample_stream(ReceiverStream::new(receiver)).await;
     Talk {
@@ -70,7 +74,7 @@ async fn samples(client: &mut Client) -> Talk<pb::SampleStreamRequest, pb::Sampl
 }
 
 /// A chunk of one column: rows `first..first + rows` of int32.
-fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
+pub(crate) fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
     let cell = CellSpec {
         dtype: DType::Int32,
         shape: smallvec![],
@@ -87,7 +91,13 @@ fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
 }
 
 /// An item of some rows of a chunk, of which all but `len` are of no use to it.
-fn item(key: u64, table: &str, chunk: u64, offset: i32, length: i32) -> pb::PrioritizedItem {
+pub(crate) fn item(
+    key: u64,
+    table: &str,
+    chunk: u64,
+    offset: i32,
+    length: i32,
+) -> pb::PrioritizedItem {
     pb::PrioritizedItem {
         key,
         table: table.into(),
@@ -107,7 +117,7 @@ fn item(key: u64, table: &str, chunk: u64, offset: i32, length: i32) -> pb::Prio
     }
 }
 
-fn request(
+pub(crate) fn request(
     chunks: Vec<pb::ChunkData>,
     items: Vec<pb::PrioritizedItem>,
     keep: &[u64],
@@ -119,7 +129,7 @@ fn request(
     }
 }
 
-fn ask(table: &str, num_samples: i64, milliseconds: i64) -> pb::SampleStreamRequest {
+pub(crate) fn ask(table: &str, num_samples: i64, milliseconds: i64) -> pb::SampleStreamRequest {
     pb::SampleStreamRequest {
         table: table.into(),
         num_samples,
@@ -128,7 +138,7 @@ fn ask(table: &str, num_samples: i64, milliseconds: i64) -> pb::SampleStreamRequ
 }
 
 /// The only column of a sample that came in one entry.
-fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
+pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
     let info = entry.info.as_ref().unwrap();
     let trajectory = info.item.as_ref().unwrap().flat_trajectory.as_ref();
     let [slice] = &*trajectory.unwrap().columns[0].chunk_slices else {
@@ -147,11 +157,11 @@ fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
     numbers.map(|number| i32::from_le_bytes(*number)).collect()
 }
 
-fn table(engine: &Engine, name: &str) -> Arc<Table> {
+pub(crate) fn table(engine: &Engine, name: &str) -> Arc<Table> {
     engine.table(name).unwrap()
 }
 
-fn size(table: &Table) -> u64 {
+pub(crate) fn size(table: &Table) -> u64 {
     table.info().stats.size
 }
 

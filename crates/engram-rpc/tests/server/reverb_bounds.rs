@@ -1,0 +1,210 @@
+//! dm-reverb's service: what goes back, what waits, and how much of it.
+
+use std::sync::Arc;
+
+use engram_core::chunk::{ChunkBuilder, Origin};
+use engram_core::{
+    CellSpec, Compression, Compressor, DType, Layout, NewItem, Schema, SelectorKind, TableOptions,
+    Trajectory,
+};
+use smallvec::smallvec;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table, values};
+use crate::support::{engine, narrow, options, queue, start, until};
+
+/// The keys in a response.
+fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
+    let infos = response.entries.iter().flat_map(|entry| &entry.info);
+    let items = infos.flat_map(|info| &info.item);
+    items.map(|item| item.key).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_reader_got_of_a_batch_does_not_come_again() {
+    let engine = engine(vec![queue("queue")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
+    let writer = inserts(&mut client).await;
+    let (rows, count) = (1 << 18, 60);
+    for key in 0..count {
+        let (chunk, item) = (chunk(1, 0, rows), item(key, "queue", 1, 0, rows));
+        let chunks = if key == 0 { vec![chunk] } else { Vec::new() };
+        writer.say(request(chunks, vec![item], &[1])).await;
+    }
+    let queue = table(&engine, "queue");
+    until("all are in", || size(&queue) == count).await;
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("queue", 60, 0)).await;
+    let mut seen = keys(&reader.hear().await);
+    seen.extend(keys(&reader.hear().await));
+    assert_eq!(seen, [0, 1, 2, 3]);
+    drop(reader);
+    until("the rest goes back", || {
+        let stats = queue.info().stats;
+        stats.hidden == 0 && stats.size < count
+    })
+    .await;
+    // What was handed to the transport is used up, be it read or not.
+    assert!(size(&queue) > count / 2, "{}", size(&queue));
+    let left = size(&queue);
+    let mut other = samples(&mut client).await;
+    other.say(ask("queue", 1, 0)).await;
+    assert_eq!(keys(&other.hear().await), [count - left]);
+}
+
+/// An item of a type that dm-reverb's clients do not have.
+fn foreign(key: u64) -> NewItem {
+    let cell = CellSpec {
+        dtype: DType::Float8E5m2,
+        shape: smallvec![],
+    };
+    let schema = Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["x".into()]),
+            structure: "{}".into(),
+        }),
+        cells: Box::new([cell]),
+    };
+    let mut builder = ChunkBuilder::new(Arc::new(schema), 1).unwrap();
+    builder.set_rows(0, 1);
+    let mut compressor = Compressor::new(Compression::Off);
+    let chunk = builder.seal(Origin::default(), &mut compressor).unwrap();
+    NewItem {
+        key,
+        trajectory: Trajectory::Rows {
+            chunk: Arc::new(chunk),
+            offset: 0,
+            len: 1,
+            squeeze: false,
+        },
+        priority: 1.0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_before_a_sample_that_cannot_be_is_sent() {
+    let engine = engine(vec![queue("queue")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let items = (0..3).map(|key| item(key, "queue", 9, 0, 1));
+    let message = request(vec![chunk(9, 0, 1)], items.collect(), &[]);
+    writer.say(message).await;
+    let queue = table(&engine, "queue");
+    until("three are in", || size(&queue) == 3).await;
+    queue.insert(vec![foreign(3)]).unwrap().await.unwrap();
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("queue", 4, 0)).await;
+    assert_eq!(keys(&reader.hear().await), [0, 1, 2]);
+    assert_eq!(reader.end().await.code(), Code::InvalidArgument);
+    until("the other is back", || queue.info().stats.hidden == 0).await;
+    assert_eq!(size(&queue), 1);
+    writer.requests = None;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_blocks_does_not_hold_up_another() {
+    let small = TableOptions {
+        max_size: 10,
+        ..options("free")
+    };
+    let engine = engine(vec![narrow("full"), small]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    for key in 1..=20 {
+        let items = [
+            item(key, "full", key, 0, 1),
+            item(100 + key, "free", key, 0, 1),
+        ];
+        for (chunks, item) in [vec![chunk(key, 0, 1)], vec![]].into_iter().zip(items) {
+            writer.say(request(chunks, vec![item], &[key])).await;
+        }
+    }
+    let mut keys = Vec::new();
+    while keys.len() < 21 {
+        keys.extend(writer.hear().await.keys);
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, [1].into_iter().chain(101..=120).collect::<Vec<_>>());
+    assert_eq!(table(&engine, "full").info().waiting_inserts, 19);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_goes_in_when_others_have_expired() {
+    let fleeting = TableOptions {
+        ttl: Some(20_000_000),
+        ..narrow("fleeting")
+    };
+    let engine = engine(vec![fleeting]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let items = (0..5).map(|key| item(key, "fleeting", 9, 0, 1));
+    writer
+        .say(request(vec![chunk(9, 0, 1)], items.collect(), &[]))
+        .await;
+    let mut keys = Vec::new();
+    while keys.len() < 5 {
+        keys.extend(writer.hear().await.keys);
+    }
+    assert_eq!(keys, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_waits_gets_its_new_priority() {
+    let heap = TableOptions {
+        sampler: SelectorKind::MaxHeap,
+        max_times_sampled: 0,
+        ..narrow("heap")
+    };
+    let engine = engine(vec![heap]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let mut again = item(2, "heap", 9, 2, 1);
+    again.priority = 7.0;
+    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
+    writer.say(request(vec![chunk(9, 0, 10)], items, &[])).await;
+    let heap = table(&engine, "heap");
+    until("both wait", || heap.info().waiting_inserts == 2).await;
+    let mut reader = samples(&mut client).await;
+    for _ in 0..2 {
+        reader.say(ask("heap", 1, 10_000)).await;
+        reader.hear().await;
+    }
+    let mut keys = Vec::new();
+    while keys.len() < 3 {
+        keys.extend(writer.hear().await.keys);
+    }
+    assert_eq!(keys, [1, 2, 2]);
+    reader.say(ask("heap", 1, 10_000)).await;
+    let entry = &reader.hear().await.entries[0];
+    // Its data is that of the first.
+    assert_eq!(values(entry), [1]);
+    let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
+    assert_eq!(item.key, 2);
+    assert!((item.priority - 7.0).abs() < 1e-9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_asks_nothing_ends_when_the_server_stops() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let (_requests, receiver) = mpsc::channel(1);
+    let call = client.initialize_connection(ReceiverStream::new(receiver));
+    let mut replies = call.await.unwrap().into_inner();
+    let end = tokio::spawn(async move { replies.message().await });
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .unwrap();
+    let status = end.await.unwrap().unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "the server is stopping")
+    );
+}
