@@ -1,6 +1,7 @@
 """What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
 
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -41,10 +42,12 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
     allowed = _arguments.integer("block_until_num_items", block_until_num_items)
     if allowed < 0:
         raise ValueError(f"block_until_num_items must be >= 0, got {allowed}")
-    if writer is None or (allowed and writer.pending_items <= allowed):
+    if writer is None:
         return
     try:
         with translated():
+            if allowed and writer.pending_items <= allowed:
+                return
             writer.flush(timeout, min(allowed, ANY_NUMBER))
     except DeadlineExceededError as error:
         raise _late("Flush", timeout_ms, error) from error
@@ -56,18 +59,50 @@ def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
         writer.flush(None, ANY_NUMBER)
 
 
-def end_episode(writer: Any, clear: bool, timeout_ms: float | None, timeout: float | None) -> None:  # noqa: ANN401, FBT001, one of the engine's
+def end_episode(
+    native: Any,  # noqa: ANN401, one of the engine's
+    end: Callable[[float | None], None],
+    ended: Callable[[], None],
+    timeout_ms: float | None,
+    timeout: float | None,
+) -> None:
     """Ends the engine's episode, and waits until the tables have all items.
+
+    Args:
+        native: The engine's writer.
+        end: Has it end its episode, within so many seconds.
+        ended: Called once it has, whatever is raised then.
+        timeout_ms: What messages say.
+        timeout: Seconds; None: for ever.
 
     Raises:
         DeadlineExceededError: They did not in time; the episode has ended all the same.
-        RuntimeError: The server, or a table, is gone.
+        RuntimeError: The server, or a table, is gone; or the writer is another thread's or process's: it goes on.
+        MemoryError: The engine could not seal its last steps: the episode goes on.
     """
+    with translated():
+        steps = native.episode_steps  # raises where the writer cannot be used
     try:
         with translated():
-            writer.end_episode(timeout, clear)
-    except DeadlineExceededError as error:
-        raise _late("End episode", timeout_ms, error) from error
+            end(timeout)
+    except BaseException as error:
+        if _has_ended(native, steps, error):
+            ended()
+        if isinstance(error, DeadlineExceededError):
+            raise _late("End episode", timeout_ms, error) from error
+        raise
+    ended()
+
+
+def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: ANN401, one of the engine's
+    """True if an episode of so many complete steps has ended, though its end raised an error."""
+    if isinstance(error, MemoryError):
+        return False
+    try:
+        left: int = native.episode_steps
+    except RuntimeError:  # another thread's or process's
+        return False
+    return left == 0 or left < steps
 
 
 def let_go(writer: Any, name: str) -> None:  # noqa: ANN401, one of the engine's

@@ -111,10 +111,11 @@ class StructuredWriter:
         making = self._maker
         if making is None:
             making = self._begin(whole=not partial_step and all(value is not None for value in row))
-        steps = making.native.episode_steps
+        with translated():
+            steps = making.native.episode_steps  # raises where the writer cannot be used
         try:
             making.append(row, partial=partial_step)
-        except EngramError:
+        except (EngramError, RuntimeError):
             if making.native.episode_steps != steps:
                 self._keep(row, partial=partial_step)
             else:
@@ -209,16 +210,21 @@ class StructuredWriter:
         Raises:
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.
-            RuntimeError: The server, or a table, is gone.
+            RuntimeError: The server, or a table, is gone; or another thread, or the process that it was forked from,
+                has the writer: the episode goes on.
         """
         timeout = _seconds(timeout_ms)
         if self._maker is None:
             return
-        try:
-            _sending.end_episode(self._maker, bool(clear_buffers), timeout_ms, timeout)
-        finally:
+        making, clear = self._maker, bool(clear_buffers)
+
+        def ended() -> None:
             self._open = False
             self._given.clear()
+
+        _sending.end_episode(
+            making.native, lambda seconds: making.end_episode(seconds, clear), ended, timeout_ms, timeout
+        )
 
 
 def _seconds(timeout_ms: float | None) -> float | None:

@@ -83,7 +83,7 @@ class TrajectoryWriter:
         native = self._native or self._open()
         try:
             native.append(tuple(row), partial_step=partial_step)
-        except EngramError:
+        except (EngramError, RuntimeError):
             with translated():
                 raise
         if stream.open or not dense:
@@ -174,12 +174,12 @@ class TrajectoryWriter:
         priority = checked_priority(priority)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
-        if self._validate:
-            self._check(table, columns)
         try:
+            cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
+            if self._validate:
+                self._check(table, columns)
             self._native.create_item(table, priority, tuple(cells), None)
-        except EngramError:
+        except (EngramError, RuntimeError):
             with translated():
                 raise
         if self._early:
@@ -253,26 +253,25 @@ class TrajectoryWriter:
         Raises:
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.
-            RuntimeError: The writer was closed, or the server or a table is gone.
+            RuntimeError: The writer was closed, or the server or a table is gone; or another thread, or the process
+                that it was forked from, has the writer: the episode goes on.
         """
         timeout = _sending.timeout_of(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
         if self._native is None:
             return
-        ended = True
-        try:
-            _sending.end_episode(self._native, bool(clear_buffers), timeout_ms, timeout)
-        except MemoryError:
-            ended = False  # the engine could not seal its last steps: the episode goes on
-            raise
-        finally:
-            if ended:
-                self._stream.head, self._stream.open = self._stream.end, False
-                if clear_buffers:
-                    self._stream.base = self._stream.head
-                    for column in self._columns:
-                        column.clear()
+        native, clear = self._native, bool(clear_buffers)
+
+        def ended() -> None:
+            stream = self._stream
+            stream.head, stream.open = stream.end, False
+            if clear:
+                stream.base = stream.head
+                for column in self._columns:
+                    column.clear()
+
+        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how much is kept of one column, now or later seen.

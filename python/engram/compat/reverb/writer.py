@@ -137,7 +137,7 @@ class Writer:
         """Adds a row of values that are stored as they are."""
         try:
             self._native.append(tuple(row))
-        except EngramError:
+        except (EngramError, RuntimeError):
             with translated():
                 raise
         self._columns = columns
@@ -197,7 +197,7 @@ class Writer:
         self._check(table, length)
         try:
             self._native.create_item(table, priority, None, length)
-        except EngramError:
+        except (EngramError, RuntimeError):
             with translated():
                 raise
         if self._native.waits_in_vain:

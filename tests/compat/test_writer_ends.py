@@ -1,0 +1,115 @@
+"""Reverb's writers where things go wrong: what they still know then, and what becomes of their items."""
+
+import pytest
+from compat_tables import serving, table
+from forks import needs_fork
+from support import Caller, raises, run_python, until
+
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+
+STEP = {"x": None}
+REF = sw.create_reference_step(STEP)
+BUSY = "this writer is in the middle of another call; a writer belongs to one thread"
+
+
+@pytest.fixture
+def client():
+    with serving(table(), reverb.Table.queue("queue", 1)) as (_, client):
+        yield client
+
+
+def of_last(table):
+    """A config of items that are the newest step."""
+    return sw.create_config([REF["x"][-1]], table)
+
+
+def by_hand(table):
+    """The same, made in Python."""
+    return sw.create_config([REF["x"][-1]], table, priority=sw.td_error(1.0, STEP, lambda step: step["x"]))
+
+
+def drawn(client, name, count):
+    """The first columns of so many items."""
+    return [next(client.sample(name, emit_timesteps=False)).data[0].tolist() for _ in range(count)]
+
+
+# The end of an episode
+
+
+def test_an_episode_that_another_thread_holds_up_goes_on(client):
+    writer = client.trajectory_writer(5)
+    for value in range(3):
+        writer.append({"x": value})
+        writer.create_item("queue", 1.0, writer.history["x"][-1])
+    waiting = Caller(writer.flush)
+    calls = (
+        writer.end_episode,
+        lambda: writer.flush(1),
+        lambda: writer.append({"x": 9}),
+        lambda: writer.create_item("t", 1.0, writer.history["x"][-1]),
+    )
+    until(lambda: _is_busy(writer))
+    for call in calls:
+        with raises(RuntimeError, BUSY):
+            call()
+    assert drawn(client, "queue", 3) == [0, 1, 2]
+    waiting.result()
+    assert (writer.episode_steps, len(writer.history["x"])) == (3, 3)
+    writer.append({"x": 3})
+    writer.create_item("t", 1.0, writer.history["x"][:])
+    writer.end_episode()
+    assert drawn(client, "t", 1) == [[0, 1, 2, 3]]
+    assert (writer.episode_steps, len(writer.history["x"])) == (0, 0)
+
+
+@pytest.mark.parametrize("config", [of_last, by_hand])
+def test_an_episode_of_a_structured_writer_that_another_thread_holds_up_goes_on(client, config):
+    conditions = [sw.Condition.step_index() == 3]
+    whole = sw.create_config([REF["x"][-4:]], "t", conditions)
+    writer = client.structured_writer([config("queue"), whole])
+    for value in range(3):
+        writer.append({"x": value})
+    writer.append({"x": None}, partial_step=True)
+    waiting = Caller(writer.flush)
+    until(lambda: _is_busy(writer))
+    with raises(RuntimeError, BUSY):
+        writer.end_episode()
+    assert writer.step_is_open
+    assert drawn(client, "queue", 3) == [0, 1, 2]
+    waiting.result()
+    writer.append({"x": 3})
+    assert drawn(client, "queue", 1) == [3]
+    assert drawn(client, "t", 1) == [[0, 1, 2, 3]]
+
+
+def _is_busy(writer):
+    try:
+        writer.flush(10_000)
+    except RuntimeError:
+        return True
+    return False
+
+
+@needs_fork
+def test_an_episode_goes_on_in_the_parent_of_a_fork():
+    printed = run_python(
+        """
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from compat_tables import serving, table
+from engram.compat import reverb
+with serving(table()) as (_, client):
+    writer = client.trajectory_writer(3)
+    for value in range(2):
+        writer.append([value])
+    child = os.fork()
+    if not child:
+        try:
+            writer.end_episode()
+        except RuntimeError:
+            os._exit(len(writer.history[0]))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert printed == "2\n"
