@@ -1,5 +1,11 @@
 """Reverb's writers where things go wrong: what they still know then, and what becomes of their items."""
 
+import re
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 from compat_tables import serving, table
 from forks import needs_fork
@@ -113,3 +119,94 @@ with serving(table()) as (_, client):
 """
     )
     assert printed == "2\n"
+
+
+# The end of a writer
+
+DROPPED = {
+    "structured": """
+    writer = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1]], "queue")])
+    for value in range(4):
+        writer.append([value])
+""",
+    "legacy": """
+    writer = client.writer(1, chunk_length=1)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("queue", 1, 1.0)
+""",
+    "trajectory": """
+    writer = client.trajectory_writer(1)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("queue", 1.0, writer.history[0][-1])
+""",
+}
+
+
+def _program(port, kind, end):
+    return f"""
+import sys, threading, time, warnings
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+warnings.filterwarnings("ignore", category=ResourceWarning)
+client = reverb.Client("localhost:{port}")
+def write():{DROPPED[kind]}
+    return writer
+writer = write()
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["del writer", "", "sys.exit(0)", "writer.itself = writer"])
+@pytest.mark.parametrize("kind", ["structured", "legacy"])
+def test_dropped_writers_wait_for_their_tables(kind, end):
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        ending = Caller(lambda: run_python(_program(server.port, kind, end)))
+        until(lambda: client.server_info()["queue"].current_size == 1)
+        ending.join(0.7)
+        assert ending.is_alive()
+        found = drawn(client, "queue", 4)
+        assert [value[0] if kind == "legacy" else value for value in found] == [0, 1, 2, 3]
+        ending.result()
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        program = subprocess.Popen(
+            [sys.executable, "-c", _program(server.port, kind, "print(0, flush=True)")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with program:
+            program.stdout.readline()
+            time.sleep(0.5)
+            if kind != "trajectory":
+                program.send_signal(signal.SIGINT)
+            errors = program.communicate(timeout=20)[1]
+        assert re.search(r"UserWarning: a \w+ was closed with 3 items that no table has; flush it first", errors), (
+            errors
+        )
+        assert ("KeyboardInterrupt" in errors) == (kind != "trajectory")
+        assert "panicked" not in errors
+        assert client.server_info()["queue"].current_size == 1
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+def test_writers_that_live_when_the_process_ends(kind):
+    """As globals of a module, with a server in the same process."""
+    code = f"""
+import warnings
+from compat_tables import table
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+warnings.filterwarnings("ignore", category=ResourceWarning)
+server = reverb.Server([table("queue")], host="localhost")
+client = reverb.Client(f"localhost:{{server.port}}")
+if True:{DROPPED[kind]}
+print(client.server_info()["queue"].current_size > -1)
+"""
+    for _ in range(3):
+        assert run_python(code) == "True\n"

@@ -1,6 +1,7 @@
 """What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
 
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -11,7 +12,17 @@ from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["ANY_NUMBER", "MOST_IN_FLIGHT", "SENT_AT_ONCE", "end_episode", "flush", "let_go", "send", "timeout_of"]
+__all__ = [
+    "ANY_NUMBER",
+    "MOST_IN_FLIGHT",
+    "PATIENCE",
+    "SENT_AT_ONCE",
+    "at_the_end",
+    "end_episode",
+    "flush",
+    "send",
+    "timeout_of",
+]
 
 ANY_NUMBER = 1 << 62
 """More items than there ever are: a flush that lets so many wait only sends."""
@@ -21,6 +32,9 @@ SENT_AT_ONCE = 10
 
 MOST_IN_FLIGHT = 1_000_000
 """Items that may wait for their tables before an append waits, too."""
+
+PATIENCE = 3_600.0
+"""Seconds that a writer which is dropped waits for its tables, where Reverb's waits for ever."""
 
 
 def timeout_of(timeout_ms: float | None) -> float | None:
@@ -105,17 +119,31 @@ def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: 
     return left == 0 or left < steps
 
 
-def let_go(writer: Any, name: str) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits a moment for their tables, but not longer.
+def let_go(writer: Any, name: str, timeout: float) -> None:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer, having sent all items; waits so many seconds for their tables, or a moment.
 
     Warns where some have not all by then: they are lost.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed, and ended the wait.
     """
-    with suppress(native.EngramError):
-        writer.close(0.0)
-    left = writer.pending_items
-    if left:
-        text = f"a {name} was closed with {left} items that no table has; flush it first"
-        warnings.warn(text, ResourceWarning, stacklevel=3)
+    try:
+        with suppress(native.EngramError):
+            writer.close(timeout)
+    finally:
+        with suppress(native.ForkedError):  # what is left is the parent's
+            left = writer.pending_items
+            if left:
+                text = f"a {name} was closed with {left} items that no table has; flush it first"
+                warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def at_the_end(writer: object, native: Any, name: str, timeout: float) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
+    """Lets the engine's writer go when a writer is dropped, when the process ends, or when it is called.
+
+    The process ends with all threads there, and before the interpreter is torn down.
+    """
+    return weakref.finalize(writer, let_go, native, name, timeout)
 
 
 def _late(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -50,7 +49,11 @@ PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class StructuredWriter:
-    """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread."""
+    """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread.
+
+    A writer that is dropped, or lives when the process ends, sends its items, and waits up to an hour until their
+    tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
+    """
 
     def __init__(self, client: "Client", configs: Sequence[Config]) -> None:
         self._maker: Maker | None = None  # from the first append on
@@ -70,15 +73,11 @@ class StructuredWriter:
         self._early = _sending.SENT_AT_ONCE
         self._store = client._store  # noqa: SLF001, its other half
 
-    def __del__(self) -> None:
-        with suppress(Exception):  # half made, or at the end of the process
-            if self._maker is not None:
-                _sending.let_go(self._maker.native, "StructuredWriter")
-
     def _begin(self, *, whole: bool) -> Maker:
         with translated():
             length = chunk_length(self._columns, look_back(self._configs))
             self._maker = maker(self._store, self._configs, whole=whole, chunk_length=length)
+        _sending.at_the_end(self, self._maker.native, "StructuredWriter", _sending.PATIENCE)
         return self._maker
 
     @property

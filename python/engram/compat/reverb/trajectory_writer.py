@@ -1,7 +1,6 @@
 """The trajectory writer: steps go in column by column, items are made of any slices of them."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +32,7 @@ class TrajectoryWriter:
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
         self._closed = False
         self._native: Any = None
+        self._let_go: Callable[[], Any] | None = None
         self._client = client
         self._keep = num_keep_alive_refs
         self._validate = validate_items
@@ -55,10 +55,6 @@ class TrajectoryWriter:
     ) -> None:
         if kind is None or not issubclass(kind, ReverbError):
             self.flush()
-
-    def __del__(self) -> None:
-        with suppress(Exception):  # half made, or at the end of the process
-            self.close()
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
         """Adds a step, or a part of one.
@@ -126,6 +122,7 @@ class TrajectoryWriter:
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
         self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
+        self._let_go = _sending.at_the_end(self, self._native, "TrajectoryWriter", 0.0)
         return self._native
 
     def _all_configured(self) -> bool:
@@ -309,10 +306,10 @@ class TrajectoryWriter:
         """Takes no more steps and items. May be called again.
 
         Items that were made are sent, and a moment is given to their tables to take them, but not longer: others are
-        lost, with a `ResourceWarning`. `flush` waits.
+        lost, with a `UserWarning`. So it is with a writer that is dropped. `flush` waits.
         """
         if self._closed:
             return
         self._closed = True
-        if self._native is not None:
-            _sending.let_go(self._native, "TrajectoryWriter")
+        if self._let_go is not None:
+            self._let_go()
