@@ -128,10 +128,18 @@ class ColumnHistory:
             return self[int(index)]
         else:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {kind}")
-        missing = self._missing
-        if lowest < end - self._keep or lowest < self._first or (missing and any(at in positions for at in missing)):
+        if lowest < end - self._keep or lowest < self._first or (self._missing and self._misses(positions)):
             raise self._none(index)
         return _column(self, positions, lowest, kind is int)
+
+    def _misses(self, positions: range | list[int]) -> bool:
+        """True if one of the steps has no value."""
+        missing = self._missing
+        if len(positions) == 1:
+            # Usually it is one of the newest; they are in order.
+            return next((at == positions[0] for at in reversed(missing) if at <= positions[0]), False)
+        asked = positions if type(positions) is range else set(positions)
+        return any(at in asked for at in missing)
 
     def _at(self, index: object, count: int) -> int:
         if not isinstance(index, int):

@@ -192,7 +192,8 @@ class StructuredWriter:
         Raises:
             ValueError: `block_until_num_items` is negative.
             DeadlineExceededError: They were not taken in time; they stay queued.
-            RuntimeError: The server, or a table, is gone.
+            RuntimeError: The server, or a table, is gone. Each such error is told once, by whichever call comes
+                next.
         """
         native = None if self._maker is None else self._maker.native
         _sending.flush(native, block_until_num_items, timeout_ms, _seconds(timeout_ms))

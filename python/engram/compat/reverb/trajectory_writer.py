@@ -231,7 +231,8 @@ class TrajectoryWriter:
         Raises:
             ValueError: `block_until_num_items` is negative.
             DeadlineExceededError: They were not taken in time; they stay queued.
-            RuntimeError: The writer was closed, or the server or a table is gone.
+            RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
+                whichever call comes next.
         """
         timeout = _sending.timeout_of(timeout_ms)
         if self._closed:

@@ -225,7 +225,8 @@ class Writer:
         """Sends the items that wait for their chunk to fill; where none do, waits until the tables have all items.
 
         Raises:
-            RuntimeError: The writer was closed, or the server or a table is gone.
+            RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
+                whichever call comes next.
         """
         self._check_open()
         if self._native.unsent_items:
