@@ -121,6 +121,103 @@ with serving(table()) as (_, client):
     assert printed == "2\n"
 
 
+# Errors of earlier items
+
+
+@pytest.fixture
+def losing():
+    """A client, and a call that drops its table `queue`."""
+    with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
+
+        def lose():
+            server._storage.store.drop_table("queue")
+            time.sleep(0.2)  # until writers were told
+
+        yield client, lose
+
+
+def kept(client):
+    """Of each item, the priority and the first column; none is there twice."""
+    found = {}
+    for _ in range(client.server_info()["t"].current_size):
+        ((sample),) = client.sample("t", emit_timesteps=False)
+        assert sample.info.priority not in found
+        found[sample.info.priority] = sample.data[0].tolist()
+        client.mutate_priorities("t", deletes=[sample.info.key])
+    return found
+
+
+def tried(call):
+    """True if the call raised no error of the table that is gone."""
+    try:
+        call()
+    except RuntimeError as error:
+        return "queue" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_trajectory_writer_whose_table_is_dropped(losing, length):
+    client, lose = losing
+    writer = client.trajectory_writer(20)
+    writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
+    for value in range(8):
+        writer.append({"x": value})
+        if value % 2 == 0:
+            writer.create_item("queue", 1.0, writer.history["x"][-1])
+    lose()
+    taken = 0
+    for value in range(8, 16):
+        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        shown = writer._native.history()[0]
+        assert len(writer.history["x"]) == len(shown) == writer.episode_steps
+        assert writer.history["x"][-1].numpy() == shown[-1].numpy()
+        last = writer.history["x"][-1].numpy().item()
+        taken += last == value
+        tried(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called here
+    assert taken >= 7
+    tried(writer.flush)
+    writer.flush()
+    found = kept(client)
+    assert len(found) >= 6
+    assert all(priority - data in {0, 1} for priority, data in found.items())
+
+
+def test_a_legacy_writer_whose_table_is_dropped(losing):
+    client, lose = losing
+    writer = client.writer(3, chunk_length=2)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("queue", 1, 1.0)
+    lose()
+    for value in range(4, 10):
+        tried(lambda: writer.append([value]))  # noqa: B023, called here
+        assert f"timesteps={writer._native.episode_steps}," in repr(writer)
+        tried(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called here
+    tried(writer.flush)
+    writer.close()
+    found = kept(client)
+    assert len(found) >= 4
+    assert all(priority - data[0] in {0, 1} for priority, data in found.items())
+
+
+@pytest.mark.parametrize("config", [of_last, by_hand])
+def test_a_structured_writer_whose_table_is_dropped(losing, config):
+    client, lose = losing
+    later = [sw.Condition.step_index() >= 8]
+    whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
+    if config is of_last:
+        whole = sw.create_config([REF["x"][-1]], "t", later)
+    early = config("queue")
+    writer = client.structured_writer([early, whole])
+    for value in range(8):
+        writer.append({"x": value})
+    lose()
+    for value in range(8, 14):
+        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        assert not writer.step_is_open
+
+
 # The end of a writer
 
 DROPPED = {

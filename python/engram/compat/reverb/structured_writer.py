@@ -15,7 +15,7 @@ from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
 from engram.compat.reverb._inference import infer_signature, unpack_pattern
 from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
 from engram.compat.reverb._steps import Column, checked, chunk_length
-from engram.compat.reverb._structured import Maker, maker
+from engram.compat.reverb._structured import Maker, has_more, maker
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class StructuredWriter:
             steps = making.native.episode_steps  # raises where the writer cannot be used
         try:
             making.append(row, partial=partial_step)
-        except (EngramError, RuntimeError):
-            if making.native.episode_steps != steps:
+        except (EngramError, RuntimeError, KeyboardInterrupt):
+            if has_more(making.native, steps):
                 self._keep(row, partial=partial_step)
             else:
                 for column, _ in firsts:

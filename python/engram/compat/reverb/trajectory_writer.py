@@ -79,13 +79,20 @@ class TrajectoryWriter:
         native = self._native or self._open()
         try:
             native.append(tuple(row), partial_step=partial_step)
-        except (EngramError, RuntimeError):
+        except BaseException:
+            if stream.took(row):
+                self._advance(row, dense=dense, partial=partial_step)
             with translated():
                 raise
+        self._advance(row, dense=dense, partial=partial_step)
+
+    def _advance(self, row: Sequence[Any], *, dense: bool, partial: bool) -> None:
+        """The engine has taken a step, or a part of one."""
+        stream = self._stream
         if stream.open or not dense:
             note_gaps(stream, self._columns, row)
-        stream.open = partial_step
-        stream.head += not partial_step
+        stream.open = partial
+        stream.head += not partial
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
@@ -264,6 +271,7 @@ class TrajectoryWriter:
         def ended() -> None:
             stream = self._stream
             stream.head, stream.open = stream.end, False
+            stream.first = stream.head
             if clear:
                 stream.base = stream.head
                 for column in self._columns:

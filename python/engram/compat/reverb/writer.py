@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -140,7 +141,11 @@ class Writer:
         """Adds a row of values that are stored as they are."""
         try:
             self._native.append(tuple(row))
-        except (EngramError, RuntimeError):
+        except BaseException:
+            with suppress(EngramError, RuntimeError):  # another thread's or process's
+                if self._native.episode_steps != self._count:  # an error of an earlier item
+                    self._columns = columns
+                    self._count += 1
             with translated():
                 raise
         self._columns = columns
