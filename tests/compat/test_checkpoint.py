@@ -96,6 +96,26 @@ def test_the_fallback(tmp_path):
     assert sorted(old.iterdir()) == before
 
 
+def test_a_server_that_does_not_come_to_be_leaves_no_trace(tmp_path):
+    """Not of a fallback with a table too many, and not where its port is used."""
+    filled(tmp_path / "wrong", table("a"), table("b"))
+    filled(tmp_path / "right", table("a"), items=2)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "log-book").write_text("mine")
+    checkpointer = lambda path, fallback: DefaultCheckpointer(path, fallback_checkpoint_path=tmp_path / fallback)  # noqa: E731
+    for path in (tmp_path / "new" / "deep", tmp_path / "there"):
+        before = sorted(tmp_path.rglob("*"))
+        with raises(ValueError, "Trying to load table 'b' but table was not found in provided list of tables: a"):
+            reverb.Server([table("a")], checkpointer=checkpointer(path, "wrong"), host="localhost")
+        with serving(table("a")) as (other, _), pytest.raises(ValueError, match="cannot listen"):
+            reverb.Server([table("a")], other.port, checkpointer=checkpointer(path, "nowhere"), host="localhost")
+        with serving(table("a")) as (other, _), pytest.raises(ValueError, match="cannot listen"):
+            reverb.Server([table("a")], other.port, checkpointer=checkpointer(path, "right"), host="localhost")
+        assert sorted(tmp_path.rglob("*")) == before
+        with serving(table("a"), checkpointer=checkpointer(path, "right")) as (_, client):
+            assert client.server_info()["a"].current_size == 2
+
+
 def test_a_fallback_that_is_not_there(tmp_path):
     for fallback in (tmp_path / "nowhere", tmp_path / "nowhere" / "checkpoint-0000000001"):
         checkpointer = DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=fallback)

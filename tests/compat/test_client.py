@@ -23,6 +23,16 @@ def client():
         yield client
 
 
+@pytest.mark.parametrize("scheme", ["dns:///", "dns:", "ipv4:"])
+def test_addresses_as_of_grpc(scheme):
+    with serving(table()) as (server, _):
+        client = reverb.Client(f"{scheme}127.0.0.1:{server.port}")
+        assert client.server_address == f"{scheme}127.0.0.1:{server.port}"
+        assert list(client.server_info(5)) == ["t"]
+        client.insert([1], {"t": 1.0})
+        assert steps(client) == [[1]]
+
+
 def test_making_one_does_not_connect():
     client = reverb.Client("localhost:1")
     assert repr(client) == "Client, server_address=localhost:1"

@@ -29,6 +29,26 @@ class Point(NamedTuple):
 NEST = {"b": [1, (2, None)], "a": Point(y=3, x={"k": 4}), "c": []}
 
 
+def test_bounds_of_one_value_take_no_room():
+    """They are decoded as they were given; others are refused in words of the signature."""
+    low = np.full((210, 160, 3), -0.0, np.float32)
+    spec = BoundedTensorSpec((210, 160, 3), np.float32, low, np.float32(np.nan), "n")
+    note = _note.encode(0, {"x": spec})
+    assert len(note) < 300
+    found = _note.decode(note).signature["x"]
+    assert found.minimum.shape == low.shape
+    assert found.minimum.tobytes() == low.tobytes()
+    assert (found.maximum.shape, np.isnan(found.maximum)) == ((), True)
+    for bound in (np.zeros((0, 3)), np.zeros((1, 1)), np.arange(3.0)):
+        spec = BoundedTensorSpec(bound.shape, np.float64, bound, bound + 1)
+        assert _note.decode(_note.encode(0, spec)).signature == spec
+    large = BoundedTensorSpec([20_000], np.int32, np.arange(20_000), 30_000)
+    with pytest.raises(
+        ValueError, match=r"^Unsupported signature: it takes \d+ bytes, more than the 65536 that are kept"
+    ):
+        table(signature=large)
+
+
 def test_flattened_by_sorted_key():
     assert _nest.flatten(NEST) == [3, 4, 1, 2, None]
     assert _nest.flatten(7) == [7]

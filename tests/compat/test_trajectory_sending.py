@@ -165,11 +165,10 @@ def test_closing_does_not_wait_for_a_table(client):
     for value in range(3):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
-    with pytest.warns(ResourceWarning) as caught:
+    text = "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
+    with pytest.warns(UserWarning, match=f"^{text}$") as caught:
         Caller(writer.close).result()
-    assert [str(each.message) for each in caught] == [
-        "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
-    ]
+    assert len(caught) == 1
 
 
 def test_dropped_writers_send_what_they_have(client):

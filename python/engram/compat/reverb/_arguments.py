@@ -1,9 +1,20 @@
 """Checks of arguments: what has another type is a `TypeError`, as in Reverb."""
 
 import operator
+import re
 from typing import SupportsFloat
 
-__all__ = ["describe", "instance", "integer", "number", "text"]
+__all__ = ["bare", "describe", "instance", "integer", "number", "text"]
+
+_SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
+"""What gRPC allows in front of an address; not a host of such a name."""
+
+
+def bare(address: str) -> str:
+    """`host:port` of an address as gRPC takes them."""
+    found = _SCHEME.match(address)
+    rest = address[found.end() :] if found else address
+    return rest if ":" in rest else address
 
 
 def integer(name: str, value: object) -> int:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb._steps import Column
 from engram.compat.reverb.tensor_spec import dtype_name
+from engram.errors import EngramError
 
 __all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn", "note_gaps"]
 
@@ -20,17 +21,19 @@ class Stream:
     Attributes:
         head: Complete steps.
         open: A step was begun and is not complete.
+        first: Position of the first step of the episode.
         base: Position of the first step that histories show: the first after the last clear.
         native: The engine's writer; None before the first append.
         slices: Its histories of the columns, by their numbers; perhaps not yet of all.
     """
 
-    __slots__ = ("base", "head", "native", "open", "slices")
+    __slots__ = ("base", "first", "head", "native", "open", "slices")
 
     def __init__(self) -> None:
         self.head = 0
         self.open = False
         self.base = 0
+        self.first = 0
         self.native: Any = None
         self.slices: Sequence[Any] = ()
 
@@ -39,6 +42,22 @@ class Stream:
         found: Sequence[Any] = self.native.history()
         self.slices = found
         return found
+
+    def took(self, row: Sequence[Any]) -> bool:
+        """True if the engine has a step, or the part of one, whose append raised an error; this is as it was before."""
+        try:
+            if self.native.episode_steps != self.head - self.first:
+                return True
+            found = self.native.history()
+            if not self.open:
+                return len(found[0]) > self.end - self.base
+            for history, value in zip(found, row, strict=False):
+                if value is not None:
+                    history[-1].numpy()  # it has no value yet
+                    return True
+        except (EngramError, RuntimeError):  # that, or it is another thread's or process's, or has no steps
+            return False
+        return False
 
     @property
     def end(self) -> int:
@@ -128,10 +147,18 @@ class ColumnHistory:
             return self[int(index)]
         else:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {kind}")
-        missing = self._missing
-        if lowest < end - self._keep or lowest < self._first or (missing and any(at in positions for at in missing)):
+        if lowest < end - self._keep or lowest < self._first or (self._missing and self._misses(positions)):
             raise self._none(index)
         return _column(self, positions, lowest, kind is int)
+
+    def _misses(self, positions: range | list[int]) -> bool:
+        """True if one of the steps has no value."""
+        missing = self._missing
+        if len(positions) == 1:
+            # Usually it is one of the newest; they are in order.
+            return next((at == positions[0] for at in reversed(missing) if at <= positions[0]), False)
+        asked = positions if type(positions) is range else set(positions)
+        return any(at in asked for at in missing)
 
     def _at(self, index: object, count: int) -> int:
         if not isinstance(index, int):

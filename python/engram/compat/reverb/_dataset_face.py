@@ -124,7 +124,7 @@ def begin(
     spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
 
     def open_store(address: str, _table: str) -> AnyStore:
-        return engram.Client(address, reconnect_timeout=_RECONNECT_SECONDS)
+        return engram.Client(_arguments.bare(address), reconnect_timeout=_RECONNECT_SECONDS)
 
     args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
     from_table(dataset, source, open_store, args, spec)

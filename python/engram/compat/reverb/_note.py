@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec, as_spec, is_spec
 
 __all__ = ["Note", "decode", "encode", "encode_signature"]
+
+_MOST = 64 << 10
+"""Bytes of a note that the engine keeps."""
 
 
 class Note(NamedTuple):
@@ -36,12 +40,18 @@ def encode(max_times_sampled: int, signature: Any, directory: str | None = None)
     """The note of a table; a signature without specs is none.
 
     Raises:
-        ValueError: A leaf of the signature is no tensor spec.
+        ValueError: A leaf of the signature is no tensor spec, or it is larger than what the engine keeps.
     """
     said = {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}
     if directory is not None:
         said["directory"] = directory
-    return json.dumps({"reverb": said})
+    note = json.dumps({"reverb": said})
+    if len(note) > _MOST:
+        raise ValueError(
+            f"Unsupported signature: it takes {len(note)} bytes, more than the {_MOST} that are kept with a table. "
+            "Bounds whose elements differ take most; give scalars, or a TensorSpec"
+        )
+    return note
 
 
 def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
@@ -91,9 +101,22 @@ def _encode_spec(spec: TensorSpec) -> dict[str, Any]:
         for side in ("minimum", "maximum"):
             bound = np.asarray(getattr(spec, side))
             little = bound.astype(bound.dtype.newbyteorder("<"))
-            data = base64.b64encode(little.tobytes()).decode()
+            data = base64.b64encode(_collapsed(little.tobytes(), bound.size)).decode()
             said[side] = {"shape": list(bound.shape), "data": data}
     return said
+
+
+def _collapsed(data: bytes, size: int) -> bytes:
+    """The bytes of an array of so many elements; those of one where all are the same."""
+    one = data[: len(data) // max(1, size)]
+    return one if size and one * size == data else data
+
+
+def _bound(said: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A bound as it was given, whether or not it was collapsed."""
+    found = np.frombuffer(base64.b64decode(said["data"]), dtype)
+    shape = tuple(said["shape"])
+    return np.full(shape, found[0]) if found.size == 1 else found.reshape(shape)
 
 
 def _decode(nest: Any) -> Any:  # noqa: ANN401, JSON, and a nest
@@ -119,10 +142,7 @@ def _decode_spec(said: dict[str, Any]) -> TensorSpec:
     dtype = _dtype(said["dtype"])
     if "minimum" not in said:
         return TensorSpec(shape, dtype, said["name"])
-    low, high = (
-        np.frombuffer(base64.b64decode(said[side]["data"]), dtype.newbyteorder("<")).reshape(said[side]["shape"])
-        for side in ("minimum", "maximum")
-    )
+    low, high = (_bound(said[side], dtype.newbyteorder("<")) for side in ("minimum", "maximum"))
     return BoundedTensorSpec(shape, dtype, low, high, said["name"])
 
 

@@ -1,6 +1,8 @@
 """What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
 
 import warnings
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -10,7 +12,17 @@ from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["ANY_NUMBER", "MOST_IN_FLIGHT", "SENT_AT_ONCE", "end_episode", "flush", "let_go", "send", "timeout_of"]
+__all__ = [
+    "ANY_NUMBER",
+    "MOST_IN_FLIGHT",
+    "PATIENCE",
+    "SENT_AT_ONCE",
+    "at_the_end",
+    "end_episode",
+    "flush",
+    "send",
+    "timeout_of",
+]
 
 ANY_NUMBER = 1 << 62
 """More items than there ever are: a flush that lets so many wait only sends."""
@@ -20,6 +32,9 @@ SENT_AT_ONCE = 10
 
 MOST_IN_FLIGHT = 1_000_000
 """Items that may wait for their tables before an append waits, too."""
+
+PATIENCE = 3_600.0
+"""Seconds that a writer which is dropped waits for its tables, where Reverb's waits for ever."""
 
 
 def timeout_of(timeout_ms: float | None) -> float | None:
@@ -41,10 +56,12 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
     allowed = _arguments.integer("block_until_num_items", block_until_num_items)
     if allowed < 0:
         raise ValueError(f"block_until_num_items must be >= 0, got {allowed}")
-    if writer is None or (allowed and writer.pending_items <= allowed):
+    if writer is None:
         return
     try:
         with translated():
+            if allowed and writer.pending_items <= allowed:
+                return
             writer.flush(timeout, min(allowed, ANY_NUMBER))
     except DeadlineExceededError as error:
         raise _late("Flush", timeout_ms, error) from error
@@ -56,31 +73,77 @@ def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
         writer.flush(None, ANY_NUMBER)
 
 
-def end_episode(writer: Any, clear: bool, timeout_ms: float | None, timeout: float | None) -> None:  # noqa: ANN401, FBT001, one of the engine's
+def end_episode(
+    native: Any,  # noqa: ANN401, one of the engine's
+    end: Callable[[float | None], None],
+    ended: Callable[[], None],
+    timeout_ms: float | None,
+    timeout: float | None,
+) -> None:
     """Ends the engine's episode, and waits until the tables have all items.
+
+    Args:
+        native: The engine's writer.
+        end: Has it end its episode, within so many seconds.
+        ended: Called once it has, whatever is raised then.
+        timeout_ms: What messages say.
+        timeout: Seconds; None: for ever.
 
     Raises:
         DeadlineExceededError: They did not in time; the episode has ended all the same.
-        RuntimeError: The server, or a table, is gone.
+        RuntimeError: The server, or a table, is gone; or the writer is another thread's or process's: it goes on.
+        MemoryError: The engine could not seal its last steps: the episode goes on.
     """
+    with translated():
+        steps = native.episode_steps  # raises where the writer cannot be used
     try:
         with translated():
-            writer.end_episode(timeout, clear)
-    except DeadlineExceededError as error:
-        raise _late("End episode", timeout_ms, error) from error
+            end(timeout)
+    except BaseException as error:
+        if _has_ended(native, steps, error):
+            ended()
+        if isinstance(error, DeadlineExceededError):
+            raise _late("End episode", timeout_ms, error) from error
+        raise
+    ended()
 
 
-def let_go(writer: Any, name: str) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits a moment for their tables, but not longer.
+def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: ANN401, one of the engine's
+    """True if an episode of so many complete steps has ended, though its end raised an error."""
+    if isinstance(error, MemoryError):
+        return False
+    try:
+        left: int = native.episode_steps
+    except RuntimeError:  # another thread's or process's
+        return False
+    return left == 0 or left < steps
+
+
+def let_go(writer: Any, name: str, timeout: float) -> None:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer, having sent all items; waits so many seconds for their tables, or a moment.
 
     Warns where some have not all by then: they are lost.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed, and ended the wait.
     """
-    with suppress(native.EngramError):
-        writer.close(0.0)
-    left = writer.pending_items
-    if left:
-        text = f"a {name} was closed with {left} items that no table has; flush it first"
-        warnings.warn(text, ResourceWarning, stacklevel=3)
+    try:
+        with suppress(native.EngramError):
+            writer.close(timeout)
+    finally:
+        with suppress(native.ForkedError):  # what is left is the parent's
+            left = writer.pending_items
+            if left:
+                text = f"a {name} was closed with {left} items that no table has; flush it first"
+                warnings.warn(text, UserWarning, stacklevel=3)
+
+
+def at_the_end(writer: object, native: Any, name: str, timeout: float) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
+    """Lets the engine's writer go when a writer is dropped, when the process ends, or when it is called.
+
+    The process ends with all threads there, and before the interpreter is torn down.
+    """
+    return weakref.finalize(writer, let_go, native, name, timeout)
 
 
 def _late(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

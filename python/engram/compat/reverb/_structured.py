@@ -9,8 +9,9 @@ from engram.compat.reverb._configs import Condition, Config, PatternNode
 from engram.compat.reverb._patterns import Made, PatternSet, look_back, sources, td_error
 from engram.compat.reverb._sending import MOST_IN_FLIGHT
 from engram.compat.reverb._steps import LONGEST_CHUNK
+from engram.errors import EngramError
 
-__all__ = ["Maker", "maker"]
+__all__ = ["Maker", "has_more", "maker"]
 
 
 class Maker(Protocol):
@@ -47,6 +48,15 @@ def maker(store: Any, configs: Sequence[Config], *, whole: bool, chunk_length: i
     if whole and all(_is_native(config) for config in configs):
         return _ByPatterns(store, configs, options)
     return _ByHand(store, configs, options)
+
+
+def has_more(native: Any, steps: int) -> bool:  # noqa: ANN401, the engine's writer
+    """True if an episode of so many steps has more by now: an append that raised an error was taken all the same."""
+    try:
+        found: int = native.episode_steps
+    except (EngramError, RuntimeError):  # another thread's or process's
+        return False
+    return found != steps
 
 
 def _is_native(config: Config) -> bool:
@@ -122,7 +132,17 @@ class _ByHand:
         self._version = -1
 
     def append(self, row: Sequence[Any], *, partial: bool) -> None:
-        self.native.append(tuple(row), partial_step=partial)
+        steps = self.native.episode_steps
+        try:
+            self.native.append(tuple(row), partial_step=partial)
+        except BaseException:
+            if has_more(self.native, steps):  # an error of an earlier item
+                self._take(row, partial=partial)
+            raise
+        self._take(row, partial=partial)
+
+    def _take(self, row: Sequence[Any], *, partial: bool) -> None:
+        """Makes the items that are due now that the engine has a step, or a part of one."""
         values: list[Any] = [None] * self._width
         cells = [None if value is None else True for value in row]
         there: list[Any] = [None] * self._width

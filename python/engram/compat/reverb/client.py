@@ -59,14 +59,14 @@ class Client:
         """Makes a client.
 
         Args:
-            server_address: `host:port` of the server.
+            server_address: `host:port` of the server; also gRPC's names of one, such as `dns:///host:port`.
 
         Raises:
             TypeError: The address is no text.
             ValueError: It is not `host:port`.
         """
         self._server_address = _arguments.text("server_address", server_address)
-        self._store = engram.Client(server_address, reconnect_timeout=_PATIENCE)
+        self._store = engram.Client(_arguments.bare(server_address), reconnect_timeout=_PATIENCE)
         self._cache: dict[str, Any] | None = None
 
     @property
@@ -298,7 +298,7 @@ class Client:
             RuntimeError: The server cannot be reached, or the checkpoint not be written.
         """
         with translated():
-            with engram.Client(self._server_address, reconnect_timeout=_AT_ONCE) as probe:
+            with engram.Client(_arguments.bare(self._server_address), reconnect_timeout=_AT_ONCE) as probe:
                 info = probe.info()
             written = self._store.checkpoint()
         notes = (_note.decode(each.note) for each in info.values())
@@ -310,7 +310,7 @@ class Client:
         """What the engine says of the tables; fills the cache of signatures, if it is empty."""
         if timeout > 0:
             try:
-                with engram.Client(self._server_address, reconnect_timeout=timeout) as probe:
+                with engram.Client(_arguments.bare(self._server_address), reconnect_timeout=timeout) as probe:
                     probe.info()
             except engram.errors.UnavailableError as error:
                 raise DeadlineExceededError(

@@ -84,7 +84,7 @@ class Server:
                     lease_timeout=_LEASE,
                 )
             except BaseException:
-                self._storage.close()
+                self._storage.abandon()
                 raise
         for table in tables:
             table._bind(self._storage.store)  # noqa: SLF001, this package's

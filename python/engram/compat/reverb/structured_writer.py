@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -16,7 +15,7 @@ from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
 from engram.compat.reverb._inference import infer_signature, unpack_pattern
 from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
 from engram.compat.reverb._steps import Column, checked, chunk_length
-from engram.compat.reverb._structured import Maker, maker
+from engram.compat.reverb._structured import Maker, has_more, maker
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -50,7 +49,11 @@ PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class StructuredWriter:
-    """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread."""
+    """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread.
+
+    A writer that is dropped, or lives when the process ends, sends its items, and waits up to an hour until their
+    tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
+    """
 
     def __init__(self, client: "Client", configs: Sequence[Config]) -> None:
         self._maker: Maker | None = None  # from the first append on
@@ -70,15 +73,11 @@ class StructuredWriter:
         self._early = _sending.SENT_AT_ONCE
         self._store = client._store  # noqa: SLF001, its other half
 
-    def __del__(self) -> None:
-        with suppress(Exception):  # half made, or at the end of the process
-            if self._maker is not None:
-                _sending.let_go(self._maker.native, "StructuredWriter")
-
     def _begin(self, *, whole: bool) -> Maker:
         with translated():
             length = chunk_length(self._columns, look_back(self._configs))
             self._maker = maker(self._store, self._configs, whole=whole, chunk_length=length)
+        _sending.at_the_end(self, self._maker.native, "StructuredWriter", _sending.PATIENCE)
         return self._maker
 
     @property
@@ -111,11 +110,12 @@ class StructuredWriter:
         making = self._maker
         if making is None:
             making = self._begin(whole=not partial_step and all(value is not None for value in row))
-        steps = making.native.episode_steps
+        with translated():
+            steps = making.native.episode_steps  # raises where the writer cannot be used
         try:
             making.append(row, partial=partial_step)
-        except EngramError:
-            if making.native.episode_steps != steps:
+        except (EngramError, RuntimeError, KeyboardInterrupt):
+            if has_more(making.native, steps):
                 self._keep(row, partial=partial_step)
             else:
                 for column, _ in firsts:
@@ -192,7 +192,8 @@ class StructuredWriter:
         Raises:
             ValueError: `block_until_num_items` is negative.
             DeadlineExceededError: They were not taken in time; they stay queued.
-            RuntimeError: The server, or a table, is gone.
+            RuntimeError: The server, or a table, is gone. Each such error is told once, by whichever call comes
+                next.
         """
         native = None if self._maker is None else self._maker.native
         _sending.flush(native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
@@ -209,16 +210,21 @@ class StructuredWriter:
         Raises:
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.
-            RuntimeError: The server, or a table, is gone.
+            RuntimeError: The server, or a table, is gone; or another thread, or the process that it was forked from,
+                has the writer: the episode goes on.
         """
         timeout = _seconds(timeout_ms)
         if self._maker is None:
             return
-        try:
-            _sending.end_episode(self._maker, bool(clear_buffers), timeout_ms, timeout)
-        finally:
+        making, clear = self._maker, bool(clear_buffers)
+
+        def ended() -> None:
             self._open = False
             self._given.clear()
+
+        _sending.end_episode(
+            making.native, lambda seconds: making.end_episode(seconds, clear), ended, timeout_ms, timeout
+        )
 
 
 def _seconds(timeout_ms: float | None) -> float | None:

@@ -58,7 +58,7 @@ class Table:
         Raises:
             TypeError: An argument has another type.
             ValueError: The name is empty, a size below 1, the limiter another table's, a leaf of the signature no
-                tensor spec, or nothing could ever be sampled.
+                tensor spec, the signature larger than 64 KiB, or nothing could ever be sampled.
             NotImplementedError: An extension wants to do something.
         """
         self._name = _arguments.text("name", name)

@@ -1,7 +1,6 @@
 """The trajectory writer: steps go in column by column, items are made of any slices of them."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -33,6 +32,7 @@ class TrajectoryWriter:
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
         self._closed = False
         self._native: Any = None
+        self._let_go: Callable[[], Any] | None = None
         self._client = client
         self._keep = num_keep_alive_refs
         self._validate = validate_items
@@ -55,10 +55,6 @@ class TrajectoryWriter:
     ) -> None:
         if kind is None or not issubclass(kind, ReverbError):
             self.flush()
-
-    def __del__(self) -> None:
-        with suppress(Exception):  # half made, or at the end of the process
-            self.close()
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
         """Adds a step, or a part of one.
@@ -83,13 +79,20 @@ class TrajectoryWriter:
         native = self._native or self._open()
         try:
             native.append(tuple(row), partial_step=partial_step)
-        except EngramError:
+        except BaseException:
+            if stream.took(row):
+                self._advance(row, dense=dense, partial=partial_step)
             with translated():
                 raise
+        self._advance(row, dense=dense, partial=partial_step)
+
+    def _advance(self, row: Sequence[Any], *, dense: bool, partial: bool) -> None:
+        """The engine has taken a step, or a part of one."""
+        stream = self._stream
         if stream.open or not dense:
             note_gaps(stream, self._columns, row)
-        stream.open = partial_step
-        stream.head += not partial_step
+        stream.open = partial
+        stream.head += not partial
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
@@ -126,6 +129,7 @@ class TrajectoryWriter:
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
         self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
+        self._let_go = _sending.at_the_end(self, self._native, "TrajectoryWriter", 0.0)
         return self._native
 
     def _all_configured(self) -> bool:
@@ -174,12 +178,12 @@ class TrajectoryWriter:
         priority = checked_priority(priority)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
-        if self._validate:
-            self._check(table, columns)
         try:
+            cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
+            if self._validate:
+                self._check(table, columns)
             self._native.create_item(table, priority, tuple(cells), None)
-        except EngramError:
+        except (EngramError, RuntimeError):
             with translated():
                 raise
         if self._early:
@@ -234,7 +238,8 @@ class TrajectoryWriter:
         Raises:
             ValueError: `block_until_num_items` is negative.
             DeadlineExceededError: They were not taken in time; they stay queued.
-            RuntimeError: The writer was closed, or the server or a table is gone.
+            RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
+                whichever call comes next.
         """
         timeout = _sending.timeout_of(timeout_ms)
         if self._closed:
@@ -253,26 +258,26 @@ class TrajectoryWriter:
         Raises:
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.
-            RuntimeError: The writer was closed, or the server or a table is gone.
+            RuntimeError: The writer was closed, or the server or a table is gone; or another thread, or the process
+                that it was forked from, has the writer: the episode goes on.
         """
         timeout = _sending.timeout_of(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
         if self._native is None:
             return
-        ended = True
-        try:
-            _sending.end_episode(self._native, bool(clear_buffers), timeout_ms, timeout)
-        except MemoryError:
-            ended = False  # the engine could not seal its last steps: the episode goes on
-            raise
-        finally:
-            if ended:
-                self._stream.head, self._stream.open = self._stream.end, False
-                if clear_buffers:
-                    self._stream.base = self._stream.head
-                    for column in self._columns:
-                        column.clear()
+        native, clear = self._native, bool(clear_buffers)
+
+        def ended() -> None:
+            stream = self._stream
+            stream.head, stream.open = stream.end, False
+            stream.first = stream.head
+            if clear:
+                stream.base = stream.head
+                for column in self._columns:
+                    column.clear()
+
+        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how much is kept of one column, now or later seen.
@@ -310,10 +315,10 @@ class TrajectoryWriter:
         """Takes no more steps and items. May be called again.
 
         Items that were made are sent, and a moment is given to their tables to take them, but not longer: others are
-        lost, with a `ResourceWarning`. `flush` waits.
+        lost, with a `UserWarning`. So it is with a writer that is dropped. `flush` waits.
         """
         if self._closed:
             return
         self._closed = True
-        if self._native is not None:
-            _sending.let_go(self._native, "TrajectoryWriter")
+        if self._let_go is not None:
+            self._let_go()

@@ -1,5 +1,6 @@
 """The legacy writer: items are all columns of the last few steps."""
 
+import sys
 import warnings
 from contextlib import suppress
 from types import TracebackType
@@ -29,6 +30,9 @@ class Writer:
 
     Items are sent when their steps fill a chunk, on `flush` and on `close`. Leaving the block flushes and closes the
     writer. It belongs to one thread.
+
+    A writer that is dropped, or lives when the process ends, sends its items, and waits up to an hour until their
+    tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Writer:
                 compression="delta" if delta_encoded else "auto",
             )
         self._native: Any = writer._native  # noqa: SLF001, its other half
+        self._let_go = _sending.at_the_end(self, self._native, "Writer", _sending.PATIENCE)
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -74,13 +79,12 @@ class Writer:
             self.close()
 
     def __del__(self) -> None:
-        if self._closed:
+        if self._closed or sys.is_finalizing():
             return
         self._closed = True
         text = "a Writer was dropped without close(); close it, or use it as a context manager"
         warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-        with suppress(Exception):  # at the end of the process
-            _sending.let_go(self._native, "Writer")
+        self._let_go()
 
     def __repr__(self) -> str:
         return f"{self._shown}, timesteps={self._count}, closed={int(self._closed)})"
@@ -137,7 +141,11 @@ class Writer:
         """Adds a row of values that are stored as they are."""
         try:
             self._native.append(tuple(row))
-        except EngramError:
+        except BaseException:
+            with suppress(EngramError, RuntimeError):  # another thread's or process's
+                if self._native.episode_steps != self._count:  # an error of an earlier item
+                    self._columns = columns
+                    self._count += 1
             with translated():
                 raise
         self._columns = columns
@@ -197,7 +205,7 @@ class Writer:
         self._check(table, length)
         try:
             self._native.create_item(table, priority, None, length)
-        except EngramError:
+        except (EngramError, RuntimeError):
             with translated():
                 raise
         if self._native.waits_in_vain:
@@ -222,7 +230,8 @@ class Writer:
         """Sends the items that wait for their chunk to fill; where none do, waits until the tables have all items.
 
         Raises:
-            RuntimeError: The writer was closed, or the server or a table is gone.
+            RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
+                whichever call comes next.
         """
         self._check_open()
         if self._native.unsent_items:
@@ -243,7 +252,10 @@ class Writer:
         if self._closed:
             raise ValueError("close() has already been called on Writer.")
         self._closed = True
-        _sending.flush(self._native, 0, None, None)
+        try:
+            _sending.flush(self._native, 0, None, None)
+        finally:
+            self._let_go.detach()  # nobody waits twice
 
 
 def _value(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:

@@ -247,7 +247,7 @@ def _stores(client: Any) -> tuple[list[AnyStore], bool]:  # noqa: ANN401, of sev
         if isinstance(each, AnyStore):
             stores.append(each)
         elif isinstance(getattr(each, "server_address", None), str):  # a Client or a TFClient of Reverb's
-            stores.append(Client(each.server_address, reconnect_timeout=_RECONNECT_SECONDS))
+            stores.append(Client(_arguments.bare(each.server_address), reconnect_timeout=_RECONNECT_SECONDS))
         else:
             raise TypeError(
                 "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "

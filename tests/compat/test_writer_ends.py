@@ -1,0 +1,309 @@
+"""Reverb's writers where things go wrong: what they still know then, and what becomes of their items."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from compat_tables import serving, table
+from forks import needs_fork
+from support import Caller, raises, run_python, until
+
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+
+STEP = {"x": None}
+REF = sw.create_reference_step(STEP)
+BUSY = "this writer is in the middle of another call; a writer belongs to one thread"
+
+
+@pytest.fixture
+def client():
+    with serving(table(), reverb.Table.queue("queue", 1)) as (_, client):
+        yield client
+
+
+def of_last(table):
+    """A config of items that are the newest step."""
+    return sw.create_config([REF["x"][-1]], table)
+
+
+def by_hand(table):
+    """The same, made in Python."""
+    return sw.create_config([REF["x"][-1]], table, priority=sw.td_error(1.0, STEP, lambda step: step["x"]))
+
+
+def drawn(client, name, count):
+    """The first columns of so many items."""
+    return [next(client.sample(name, emit_timesteps=False)).data[0].tolist() for _ in range(count)]
+
+
+# The end of an episode
+
+
+def test_an_episode_that_another_thread_holds_up_goes_on(client):
+    writer = client.trajectory_writer(5)
+    for value in range(3):
+        writer.append({"x": value})
+        writer.create_item("queue", 1.0, writer.history["x"][-1])
+    waiting = Caller(writer.flush)
+    calls = (
+        writer.end_episode,
+        lambda: writer.flush(1),
+        lambda: writer.append({"x": 9}),
+        lambda: writer.create_item("t", 1.0, writer.history["x"][-1]),
+    )
+    until(lambda: _is_busy(writer))
+    for call in calls:
+        with raises(RuntimeError, BUSY):
+            call()
+    assert drawn(client, "queue", 3) == [0, 1, 2]
+    waiting.result()
+    assert (writer.episode_steps, len(writer.history["x"])) == (3, 3)
+    writer.append({"x": 3})
+    writer.create_item("t", 1.0, writer.history["x"][:])
+    writer.end_episode()
+    assert drawn(client, "t", 1) == [[0, 1, 2, 3]]
+    assert (writer.episode_steps, len(writer.history["x"])) == (0, 0)
+
+
+@pytest.mark.parametrize("config", [of_last, by_hand])
+def test_an_episode_of_a_structured_writer_that_another_thread_holds_up_goes_on(client, config):
+    conditions = [sw.Condition.step_index() == 3]
+    whole = sw.create_config([REF["x"][-4:]], "t", conditions)
+    writer = client.structured_writer([config("queue"), whole])
+    for value in range(3):
+        writer.append({"x": value})
+    writer.append({"x": None}, partial_step=True)
+    waiting = Caller(writer.flush)
+    until(lambda: _is_busy(writer))
+    with raises(RuntimeError, BUSY):
+        writer.end_episode()
+    assert writer.step_is_open
+    assert drawn(client, "queue", 3) == [0, 1, 2]
+    waiting.result()
+    writer.append({"x": 3})
+    assert drawn(client, "queue", 1) == [3]
+    assert drawn(client, "t", 1) == [[0, 1, 2, 3]]
+
+
+def _is_busy(writer):
+    try:
+        writer.flush(10_000)
+    except RuntimeError:
+        return True
+    return False
+
+
+@needs_fork
+def test_an_episode_goes_on_in_the_parent_of_a_fork():
+    printed = run_python(
+        """
+import os, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+from compat_tables import serving, table
+from engram.compat import reverb
+with serving(table()) as (_, client):
+    writer = client.trajectory_writer(3)
+    for value in range(2):
+        writer.append([value])
+    child = os.fork()
+    if not child:
+        try:
+            writer.end_episode()
+        except RuntimeError:
+            os._exit(len(writer.history[0]))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert printed == "2\n"
+
+
+# Errors of earlier items
+
+
+@pytest.fixture
+def losing():
+    """A client, and a call that drops its table `queue`."""
+    with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
+
+        def lose():
+            server._storage.store.drop_table("queue")
+            time.sleep(0.2)  # until writers were told
+
+        yield client, lose
+
+
+def kept(client):
+    """Of each item, the priority and the first column; none is there twice."""
+    found = {}
+    for _ in range(client.server_info()["t"].current_size):
+        ((sample),) = client.sample("t", emit_timesteps=False)
+        assert sample.info.priority not in found
+        found[sample.info.priority] = sample.data[0].tolist()
+        client.mutate_priorities("t", deletes=[sample.info.key])
+    return found
+
+
+def tried(call):
+    """True if the call raised no error of the table that is gone."""
+    try:
+        call()
+    except RuntimeError as error:
+        return "queue" not in str(error)
+    return True
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_trajectory_writer_whose_table_is_dropped(losing, length):
+    client, lose = losing
+    writer = client.trajectory_writer(20)
+    writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
+    for value in range(8):
+        writer.append({"x": value})
+        if value % 2 == 0:
+            writer.create_item("queue", 1.0, writer.history["x"][-1])
+    lose()
+    taken = 0
+    for value in range(8, 16):
+        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        shown = writer._native.history()[0]
+        assert len(writer.history["x"]) == len(shown) == writer.episode_steps
+        assert writer.history["x"][-1].numpy() == shown[-1].numpy()
+        last = writer.history["x"][-1].numpy().item()
+        taken += last == value
+        tried(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called here
+    assert taken >= 7
+    tried(writer.flush)
+    writer.flush()
+    found = kept(client)
+    assert len(found) >= 6
+    assert all(priority - data in {0, 1} for priority, data in found.items())
+
+
+def test_a_legacy_writer_whose_table_is_dropped(losing):
+    client, lose = losing
+    writer = client.writer(3, chunk_length=2)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("queue", 1, 1.0)
+    lose()
+    for value in range(4, 10):
+        tried(lambda: writer.append([value]))  # noqa: B023, called here
+        assert f"timesteps={writer._native.episode_steps}," in repr(writer)
+        tried(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called here
+    tried(writer.flush)
+    writer.close()
+    found = kept(client)
+    assert len(found) >= 4
+    assert all(priority - data[0] in {0, 1} for priority, data in found.items())
+
+
+@pytest.mark.parametrize("config", [of_last, by_hand])
+def test_a_structured_writer_whose_table_is_dropped(losing, config):
+    client, lose = losing
+    later = [sw.Condition.step_index() >= 8]
+    whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
+    if config is of_last:
+        whole = sw.create_config([REF["x"][-1]], "t", later)
+    early = config("queue")
+    writer = client.structured_writer([early, whole])
+    for value in range(8):
+        writer.append({"x": value})
+    lose()
+    for value in range(8, 14):
+        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        assert not writer.step_is_open
+
+
+# The end of a writer
+
+DROPPED = {
+    "structured": """
+    writer = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1]], "queue")])
+    for value in range(4):
+        writer.append([value])
+""",
+    "legacy": """
+    writer = client.writer(1, chunk_length=1)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("queue", 1, 1.0)
+""",
+    "trajectory": """
+    writer = client.trajectory_writer(1)
+    for value in range(4):
+        writer.append([value])
+        writer.create_item("queue", 1.0, writer.history[0][-1])
+""",
+}
+
+
+def _program(port, kind, end):
+    return f"""
+import sys, threading, time, warnings
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+warnings.filterwarnings("ignore", category=ResourceWarning)
+client = reverb.Client("localhost:{port}")
+def write():{DROPPED[kind]}
+    return writer
+writer = write()
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["del writer", "", "sys.exit(0)", "writer.itself = writer"])
+@pytest.mark.parametrize("kind", ["structured", "legacy"])
+def test_dropped_writers_wait_for_their_tables(kind, end):
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        ending = Caller(lambda: run_python(_program(server.port, kind, end)))
+        until(lambda: client.server_info()["queue"].current_size == 1)
+        ending.join(0.7)
+        assert ending.is_alive()
+        found = drawn(client, "queue", 4)
+        assert [value[0] if kind == "legacy" else value for value in found] == [0, 1, 2, 3]
+        ending.result()
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        program = subprocess.Popen(
+            [sys.executable, "-c", _program(server.port, kind, "print(0, flush=True)")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with program:
+            program.stdout.readline()
+            time.sleep(0.5)
+            if kind != "trajectory":
+                program.send_signal(signal.SIGINT)
+            errors = program.communicate(timeout=20)[1]
+        assert re.search(r"UserWarning: a \w+ was closed with 3 items that no table has; flush it first", errors), (
+            errors
+        )
+        assert ("KeyboardInterrupt" in errors) == (kind != "trajectory")
+        assert "panicked" not in errors
+        assert client.server_info()["queue"].current_size == 1
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+def test_writers_that_live_when_the_process_ends(kind):
+    """As globals of a module, with a server in the same process."""
+    code = f"""
+import warnings
+from compat_tables import table
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+warnings.filterwarnings("ignore", category=ResourceWarning)
+server = reverb.Server([table("queue")], host="localhost")
+client = reverb.Client(f"localhost:{{server.port}}")
+if True:{DROPPED[kind]}
+print(client.server_info()["queue"].current_size > -1)
+"""
+    for _ in range(3):
+        assert run_python(code) == "True\n"
