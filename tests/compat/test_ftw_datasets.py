@@ -1,5 +1,6 @@
 """FTW's datasets, through each framework."""
 
+import ctypes
 import inspect
 from contextlib import contextmanager
 from itertools import islice
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from compat_tables import serving
 from dm_env import specs
-from support import raises, until
+from support import Caller, raises, until
 
 import engram
 from engram import adders
@@ -345,19 +346,76 @@ def test_batches_are_of_the_order_of_draws():
         assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
 @pytest.mark.parametrize(
-    ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 50), (None, 10, 55)]
+    ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 100), (None, 7, 107)]
 )
-def test_items_fetched_ahead(batch_size, prefetch_size, ahead):
-    with engram.Store([queue()]) as store:
-        plain_items(store, [1] * 100)
-        iterator = iter(make_steps(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
+def test_items_fetched_ahead_go_back(make, batch_size, prefetch_size, ahead):
+    with engram.Store([engram.Table.queue(TABLE, max_size=200)]) as store:
+        plain_items(store, [1] * 200)
+        iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
-        block = ahead // 2 if batch_size else ahead
-        drawn = ahead if batch_size else 100
-        until(lambda: store.info()[TABLE].samples == min(100, drawn))
+        seen = batch_size or 1
+        until(lambda: store.info()[TABLE].samples >= ahead)
+        assert store.info()[TABLE].samples < ahead + seen
         iterator.close()
-        until(lambda: store.info()[TABLE].size == 100 - block)  # the block in hand counts as used
+        until(lambda: store.info()[TABLE].size == 200 - seen)
+        assert store.sample(TABLE, 1).data.observation[0, 0, 0] == seen
+
+
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+@pytest.mark.parametrize(("batch_size", "prefetch_size", "ahead"), [(4, None, 8), (4, 3, 20), (None, None, 100)])
+def test_blocks_of_a_table_that_keeps_items(make, batch_size, prefetch_size, ahead):
+    with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
+        plain_items(store, [1] * 9)
+        iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
+        next(iterator)
+        until(lambda: store.info()[TABLE].samples == ahead)
+        iterator.close()
+        until(lambda: store.info()[TABLE].samples == (batch_size or 50))
+
+
+def test_a_batch_that_is_waited_for_goes_back():
+    with engram.Store([queue()]) as store, engram.Server(store) as server:
+        plain_items(store, [2] * 5)
+        iterator = iter(make_sequences(engram.Client(server.address), PLAIN, 4, framework="numpy"))
+        next(iterator)
+        waiting = Caller(lambda: next(iterator))
+        until(lambda: store.info()[TABLE].samples == 5)
+        interrupt(waiting)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.result()
+        until(lambda: store.info()[TABLE].size == 1)
+        assert store.info()[TABLE].samples == 4
+
+
+def interrupt(thread):
+    """As Ctrl-C, in a thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+
+
+def test_batches_larger_than_a_queue():
+    with engram.Store([engram.Table.queue(TABLE, max_size=3)]) as store:
+        inserting = Caller(lambda: plain_items(store, [2] * 24))
+        batches = list(islice(make_sequences(store, PLAIN, 8, framework="numpy"), 2))
+        assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
+        inserting.join(0.2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_items_of_a_batch_are_alike(count):
+    stores = [engram.Store([queue()]) for _ in range(count)]
+    for store in stores:
+        plain_items(store, [2, 3, 3, 3] if count == 1 else [2, 2, 3, 3])
+    iterator = iter(make_sequences(stores, PLAIN, 3, framework="numpy"))
+    text = {
+        1: "one has 2 steps and another 3 steps",
+        2: "one has the shape [2, 3] and another the shape [3, 3]",
+    }[count]
+    with raises(ValueError, f"elements of a batch must be alike; of table `{TABLE}`, {text}"):
+        list(islice(iterator, 2))
+    if count == 1:
+        assert stores[0].info()[TABLE].size == 4  # they are all still there
 
 
 @pytest.mark.frameworks

@@ -60,6 +60,9 @@ class Fetching:
 
     Attributes:
         ahead: Items that may have been drawn and not be used yet.
+        block: Items per block at most; None: half of `ahead`.
+        is_exact: Blocks are of so many exactly, and one that does not fit is refused as a whole.
+        spares: Blocks are of one item where the table hands each out so many times only: what is left of one is lost.
         per_stream: Items after which a new stream is opened; None: never.
         timeout: Seconds to wait in vain before it ends; None: for ever.
         max_items: Ends after so many; None: never.
@@ -67,6 +70,9 @@ class Fetching:
     """
 
     ahead: int
+    block: int | None = None
+    is_exact: bool = False
+    spares: bool = False
     per_stream: int | None = None
     timeout: float | None = None
     max_items: int | None = None
@@ -93,7 +99,7 @@ def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block]
             yield from reader.stream()
         except (SignatureError, MismatchError):
             # Items that do not go side by side, or one that does not fit: they went back.
-            if reader.one_by_one:
+            if reader.one_by_one or fetching.is_exact:
                 raise
             reader.one_by_one = True
         except (UnavailableError, ClosedError) as error:
@@ -120,13 +126,14 @@ class _Reader:
     def stream(self) -> Iterator[Any]:
         """Yields what one stream gives."""
         ahead = self._fetching.ahead
+        size = 1 if self.one_by_one else self._fetching.block or max(1, ahead // 2)
         bound = min((each for each in (self._left, self._fetching.per_stream) if each is not None), default=None)
         dataset = Dataset(
             self._store,
             self._table,
-            1 if self.one_by_one else max(1, ahead // 2),  # one half is in use while the other is being fetched
-            at_least=1,
-            prefetch=max(1, ahead - 1) if self.one_by_one else 1,
+            size,
+            at_least=None if self._fetching.is_exact else 1,
+            prefetch=max(1, ahead // size - 1),  # one is in use while the others are being fetched
             max_items=bound,
             timeout=self._fetching.timeout,
         )

@@ -212,6 +212,7 @@ def _made(
     plan = Plan(
         table=table,
         source=source,
+        is_items=items,
         nest=nest,
         batch_size=batch_size,
         prefetch_size=prefetch_size or 0,
