@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy.typing as npt
 
 from engram import Dataset, _engram
-from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
+from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
 __all__ = ["Block", "Fetching", "MismatchError", "read"]
@@ -82,6 +82,9 @@ class Fetching:
 _GLANCE = 0.2
 """Seconds after which a waiting reader says so: whoever wants to stop it can do so then."""
 
+_ANSWER = 0.02
+"""Seconds that an answer may take before it is asked whether there is one."""
+
 
 def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R]) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
@@ -151,18 +154,21 @@ class _Reader:
         self.is_done = self.is_done or self._left == 0
 
     def _last(self) -> Iterator[Any]:
-        """Asks for one item without waiting: on a stream it may be late only because it is far away."""
-        try:
-            batch = self._store.sample(self._table, 1, timeout=0)
-        except DeadlineExceededError:
-            self.is_done = True
-            return
-        self.one_by_one = True  # what does not fit is told, not asked for again
-        made = self._made(batch._native)  # noqa: SLF001, a batch's other half
-        self.one_by_one = False
-        if self._left is not None:
-            self._left -= 1
-        yield made
+        """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
+        dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
+        with closing(dataset._read(self._made, _ANSWER)) as stream:  # noqa: SLF001, every dataset's half
+            for each in stream:
+                if each is None and self._is_waited_for():
+                    self.is_done = True
+                    return
+                if each is not None and self._left is not None:
+                    self._left -= 1
+                yield each
+
+    def _is_waited_for(self) -> bool:
+        """Whether somebody waits for the table: then it has nothing; otherwise what it gave is on its way."""
+        info = self._store.info().get(self._table)
+        return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
         block = Block.of(native)
