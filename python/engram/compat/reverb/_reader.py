@@ -67,6 +67,7 @@ class Fetching:
         timeout: Seconds to wait in vain before it ends; None: for ever.
         max_items: Ends after so many; None: never.
         returns: Wait for a server that went away, for ever.
+        glance: Seconds after which a waiting reader says so: whoever wants to stop it can do so then.
     """
 
     ahead: int
@@ -77,10 +78,11 @@ class Fetching:
     timeout: float | None = None
     max_items: int | None = None
     returns: bool = False
+    glance: float = 0.2
 
 
-_GLANCE = 0.2
-"""Seconds after which a waiting reader says so: whoever wants to stop it can do so then."""
+_ENOUGH = 64
+"""Items in a row."""
 
 _ANSWER = 0.02
 """Seconds that an answer may take before it is asked whether there is one."""
@@ -108,8 +110,7 @@ def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block]
         except (UnavailableError, ClosedError) as error:
             if not fetching.returns:
                 raise
-            reader.rest(error)
-            yield None
+            yield from reader.rest(error)
 
 
 class _Reader:
@@ -123,6 +124,7 @@ class _Reader:
         self._left = fetching.max_items
         self._count = 0
         self._times_lost = 0
+        self._fitted = 0
         self.is_done = False
         self.one_by_one = False
 
@@ -141,7 +143,7 @@ class _Reader:
             timeout=self._fetching.timeout,
         )
         total = 0
-        with closing(dataset._read(self._made, _GLANCE)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._made, self._fetching.glance)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 self._times_lost = 0
                 if each is not None:
@@ -149,9 +151,20 @@ class _Reader:
                     if self._left is not None:
                         self._left -= self._count
                 yield each
+                if each is not None and self._is_even_again():
+                    return
         if total != bound:  # waited in vain
             yield from self._last()
         self.is_done = self.is_done or self._left == 0
+
+    def _is_even_again(self) -> bool:
+        """Whether enough items in a row fitted one by one to try blocks of them again."""
+        self._fitted = self._fitted + 1 if self.one_by_one else 0
+        if self._fitted < _ENOUGH or self._left == 0:
+            return False
+        self._fitted = 0
+        self.one_by_one = False
+        return True
 
     def _last(self) -> Iterator[Any]:
         """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
@@ -175,12 +188,15 @@ class _Reader:
         self._count = block.number
         return self._make(block)
 
-    def rest(self, error: Exception) -> None:
+    def rest(self, error: Exception) -> Iterator[None]:
         """Waits a while: the server is away."""
         if self._times_lost == 0:
             _LOG.warning("sampling from `%s` waits for its server: %s", self._table, error)
-        time.sleep(min(1.0, 0.01 * 2**self._times_lost))
+        end = time.monotonic() + min(1.0, 0.01 * 2**self._times_lost)
         self._times_lost += self._times_lost < _LONGEST_REST
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, self._fetching.glance))
+            yield None
 
 
 _LONGEST_REST = 7

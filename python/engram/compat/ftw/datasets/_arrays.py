@@ -1,6 +1,7 @@
 """FTW's datasets as NumPy's, PyTorch's and JAX's arrays."""
 
 import importlib
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -24,6 +25,9 @@ __all__ = ["ArrayDataset", "converter"]
 
 Array = npt.NDArray[Any]
 Convert = Callable[[list[Any]], list[Any]]
+_REST = 0.002
+"""Seconds between glances at several stores that all have nothing."""
+
 _INFO = len(SampleInfo._fields)
 
 
@@ -39,6 +43,7 @@ class ArrayDataset:
         """Describes the batches; nothing is fetched before iteration begins."""
         self._plan = plan
         self._is_whole = plan.is_items and len(stores) == 1 and plan.batch_size is not None and not plan.may_differ
+        self._waits = plan.deterministic or len(stores) == 1
         self._stores = stores
         self._convert = convert
 
@@ -58,7 +63,7 @@ class ArrayDataset:
         made = self._batches if is_whole else self._elements
         with ExitStack() as stack:
             readers = [stack.enter_context(closing(made(store, source))) for store in self._stores]
-            elements = _in_turn(readers, waits=plan.deterministic)
+            elements = _in_turn(readers, waits=self._waits)
             while True:
                 if plan.batch_size is None or is_whole:
                     leaves: list[Any] = next(elements)
@@ -76,6 +81,7 @@ class ArrayDataset:
             block=plan.batch_size or plan.source.fetching.ahead // 2,
             is_exact=is_whole,
             spares=not is_whole,
+            glance=plan.source.fetching.glance if self._waits else 0,
         )
         convert = plan.source.convert
         return replace(plan.source, fetching=fetching, convert=_even(convert) if is_whole else convert)
@@ -107,14 +113,18 @@ def _each(block: Elements) -> Iterator[list[Array]]:
 
 
 def _in_turn(readers: Sequence[Generator[list[Array] | None]], *, waits: bool) -> Iterator[list[Array]]:
-    """One of each, again and again; one that has nothing is waited for, or passed over."""
+    """One of each, again and again; one that has nothing is waited for, or passed over at once."""
     while True:
+        is_dry = True
         for reader in readers:
             found = next(reader)
             while found is None and waits:
                 found = next(reader)
             if found is not None:
+                is_dry = False
                 yield found
+        if is_dry:
+            time.sleep(_REST)
 
 
 def _even(make: Make) -> Make:
