@@ -238,7 +238,7 @@ def test_no_signature():
         with raises(ValueError, "there is no table `nix`; known tables: `other`, `priority_table`"):
             make_steps(store, table="nix", framework="numpy")
         with raises(ValueError, "`extra_spec` goes with an `environment_spec`; without one, the signature says it all"):
-            make_steps(store, extra_spec=(), framework="numpy")
+            make_steps(store, extra_spec=EXTRAS, framework="numpy")
     with engram.Store([queue(signature=engram.ArraySpec((), "int64"))]) as store:
         text = f"table `{TABLE}` has columns without a time axis; give an `environment_spec`"
         with raises(ValueError, text):
@@ -476,6 +476,43 @@ def test_arrays_of_torch_and_jax():
 def test_arguments_refused(make, options, text):
     with engram.Store([queue()]) as store, raises(ValueError, text):
         make(store, PLAIN, **{"framework": "numpy", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"table": 3}, "`table` must be text; got 3 (int)"),
+        ({"table": b"t"}, "`table` must be text; got b't' (bytes)"),
+        ({"transition_adder": 1}, "`transition_adder` must be True or False; got 1 (int)"),
+        ({"convert_zero_size_to_none": None}, "`convert_zero_size_to_none` must be True or False; got None"),
+        ({"using_deprecated_adder": "no"}, "`using_deprecated_adder` must be True or False; got 'no' (str)"),
+        ({"deterministic": 0}, "`deterministic` must be True or False; got 0 (int)"),
+    ],
+)
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_arguments_of_other_types(make, options, text):
+    with engram.Store([queue()]) as store, raises(TypeError, text):
+        make(store, PLAIN, **{"framework": "numpy", **options})
+
+
+@pytest.mark.parametrize("nothing", [{}, ()])
+def test_extras_of_nothing_are_none(nothing):
+    with engram.Store([queue(signature=SIGNATURE)]) as store:
+        items(store, 1)
+        assert next(iter(make_steps(store, extra_spec=nothing, framework="numpy"))).data["y"] == 0
+    with engram.Store([queue()]) as store:
+        adder = adders.NStepTransitionAdder(store, 1, 1.0)
+        episode(adder, 3, extras=False)
+        adder.close()
+        made = make_steps(store, ENVIRONMENT, extra_spec=nothing, transition_adder=True, framework="numpy")
+        assert len(next(iter(made)).data) == 5
+
+
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_a_signature_that_is_one_spec(make):
+    with engram.Store([queue(signature=engram.ArraySpec((None, 3), "float32"))]) as store:
+        store.insert(np.ones((2, 3), np.float32), {TABLE: 1.0}, time_axis=True)
+        assert next(iter(make(store, framework="numpy"))).data.sum() == (3 if make is make_steps else 6)
 
 
 def test_environments_refused():

@@ -3,7 +3,9 @@
 import operator
 from typing import SupportsFloat
 
-__all__ = ["describe", "instance", "integer", "number", "text"]
+import numpy as np
+
+__all__ = ["boolean", "describe", "instance", "integer", "number", "text"]
 
 
 def integer(name: str, value: object) -> int:
@@ -24,6 +26,12 @@ def number(name: str, value: object) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` must be a number; got {describe(value)}") from None
+
+
+def boolean(name: str, value: object) -> None:
+    """True or False; NumPy's count, other things that are true or false do not."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"`{name}` must be True or False; got {describe(value)}")
 
 
 def text(name: str, value: object) -> str:
