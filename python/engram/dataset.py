@@ -139,9 +139,7 @@ class Dataset(Generic[T]):
         With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
         """
         times_closed = self._times_closed
-        patience = (
-            self._timeout if glance is None else min(glance, math.inf if self._timeout is None else self._timeout)
-        )
+        patience = _patience(self._timeout, glance)
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table,
             self._batch_size,
@@ -161,7 +159,7 @@ class Dataset(Generic[T]):
             while times_closed == self._times_closed:
                 native = stream.next()
                 if native is None:
-                    late = self._timeout is not None and time.monotonic() - asked >= self._timeout
+                    late = self._timeout is not None and time.monotonic() - asked >= self._timeout - _ROUNDING
                     if glance is None or late or delivered == self._max_batches or items == self._max_items:
                         return
                     yield None
@@ -193,6 +191,17 @@ class Dataset(Generic[T]):
     ) -> None:
         with suppress(ForkedError):  # the parent closes what it opened
             self.close()
+
+
+_ROUNDING = 1e-3
+"""Seconds that the parts of a timeout may lack together."""
+
+
+def _patience(timeout: float | None, glance: float | None) -> float | None:
+    """How long to wait at a time: a part of the timeout that is no longer than the glance."""
+    if timeout is None or glance is None:
+        return timeout if glance is None else glance
+    return timeout / math.ceil(timeout / glance) if 0 < glance < timeout < math.inf else min(glance, timeout)
 
 
 def _size(batch_size: int) -> int:

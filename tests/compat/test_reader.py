@@ -1,6 +1,9 @@
 """How items of one table are read in blocks."""
 
+import time
+
 import numpy as np
+import pytest
 
 import engram
 from engram.compat.reverb._reader import Fetching, read
@@ -17,6 +20,14 @@ def test_blocks_again_once_items_fit():
         assert sizes[:2] == [10, 10]
         assert sizes[2:66] == [1] * 64
         assert sizes[66:-1] == [10] * (len(sizes) - 67)
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.21, 0.3, 0.41])
+def test_a_timeout_is_not_rounded(timeout):
+    with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
+        began = time.monotonic()
+        assert {*read(store, "t", Fetching(ahead=2, timeout=timeout), lambda block: block.number)} <= {None}
+        assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
 
 def test_a_last_item_that_fits_one_by_one_is_the_last():
