@@ -433,6 +433,33 @@ def test_items_of_a_batch_are_alike(count):
 
 
 @pytest.mark.frameworks
+@pytest.mark.parametrize("size", [None, 4])
+def test_tensorflow_reads_nothing_ahead_unasked(tf, size):  # noqa: ARG001, it must be installed
+    with engram.Store([engram.Table.queue(TABLE, max_size=400)]) as store:
+        plain_items(store, [1] * 400)
+        iterator = iter(make_steps(store, PLAIN, size))
+        for _ in range(3):
+            next(iterator)
+        time.sleep(0.3)  # in which it could have read
+        del iterator
+        until(lambda: store.info()[TABLE].size == 400 - (12 if size else 50))
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_threads_of_tensorflow_hold_few_elements(tf, deterministic):  # noqa: ARG001, it must be installed
+    with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
+        for store in (one, two):
+            plain_items(store, [1] * 100)
+        iterator = iter(make_steps([one, two], PLAIN, 1, num_parallel_calls=2, deterministic=deterministic))
+        for _ in range(4):
+            next(iterator)
+        time.sleep(0.3)  # in which it could have read
+        del iterator
+        until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were seen
+
+
+@pytest.mark.frameworks
 def test_batches_made_ahead_by_tensorflow(tf):
     with engram.Store([queue()]) as store:
         plain_items(store, [1] * 100)
