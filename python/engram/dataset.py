@@ -142,7 +142,7 @@ class Dataset(Generic[T]):
         With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
         """
         times_closed = self._times_closed
-        patience = self._timeout if glance is None else _part(self._timeout, glance)
+        patience = _patience(self._timeout, glance)
         # Who waits less is late only for what is not there.
         look = LOOK if self._timeout is not None and self._timeout < LOOK and self._has_some() else 0.0
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
@@ -165,7 +165,7 @@ class Dataset(Generic[T]):
                 native = stream.next()
                 if native is None:
                     waited = time.monotonic() - asked
-                    late = self._timeout is not None and waited >= self._timeout
+                    late = self._timeout is not None and waited >= self._timeout - _ROUNDING
                     if late and waited < look and delivered == 0:
                         time.sleep(0.001)
                         continue
@@ -212,9 +212,15 @@ class Dataset(Generic[T]):
             self.close()
 
 
-def _part(timeout: float | None, glance: float) -> float:
-    """A glance that the timeout is a multiple of."""
-    return glance if timeout is None else timeout / max(1, math.ceil(timeout / glance))
+_ROUNDING = 1e-3
+"""Seconds that the parts of a timeout may lack together."""
+
+
+def _patience(timeout: float | None, glance: float | None) -> float | None:
+    """How long to wait at a time: a part of the timeout that is no longer than the glance."""
+    if timeout is None or glance is None:
+        return timeout if glance is None else glance
+    return timeout / math.ceil(timeout / glance) if 0 < glance < timeout < math.inf else min(glance, timeout)
 
 
 def _size(batch_size: int) -> int:

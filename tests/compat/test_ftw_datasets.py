@@ -1,6 +1,8 @@
 """FTW's datasets, through each framework."""
 
+import ctypes
 import inspect
+import time
 from contextlib import contextmanager
 from itertools import islice
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from compat_tables import serving
 from dm_env import specs
-from support import raises, until
+from support import Caller, raises, until
 
 import engram
 from engram import adders
@@ -236,7 +238,7 @@ def test_no_signature():
         with raises(ValueError, "there is no table `nix`; known tables: `other`, `priority_table`"):
             make_steps(store, table="nix", framework="numpy")
         with raises(ValueError, "`extra_spec` goes with an `environment_spec`; without one, the signature says it all"):
-            make_steps(store, extra_spec=(), framework="numpy")
+            make_steps(store, extra_spec=EXTRAS, framework="numpy")
     with engram.Store([queue(signature=engram.ArraySpec((), "int64"))]) as store:
         text = f"table `{TABLE}` has columns without a time axis; give an `environment_spec`"
         with raises(ValueError, text):
@@ -337,6 +339,19 @@ def test_one_that_has_nothing_is_passed_over(framework):
         assert [each[0, 0] for each in found] == [0, 1, 2, 3, 4, 5]
 
 
+def test_one_that_has_nothing_costs_nothing():
+    with engram.Store([queue()]) as dry, engram.Store([queue()]) as store:
+        plain_items(store, [1] * 60)
+        iterator = iter(make_sequences([dry, store], PLAIN, deterministic=False, framework="numpy"))
+        began = time.monotonic()
+        found = [each.data.observation[0, 0] for each in islice(iterator, 60)]
+        assert time.monotonic() - began < 2  # a glance of 0.2 s for each would be 12
+        assert found == list(range(60))
+        waiting = Caller(lambda: next(iterator))
+        plain_items(dry, [1])
+        assert waiting.result().data.observation[0, 0] == 0
+
+
 def test_batches_are_of_the_order_of_draws():
     with engram.Store([queue()]) as store:
         plain_items(store, [2] * 9)
@@ -345,19 +360,103 @@ def test_batches_are_of_the_order_of_draws():
         assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
 @pytest.mark.parametrize(
-    ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 50), (None, 10, 55)]
+    ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 100), (None, 7, 107)]
 )
-def test_items_fetched_ahead(batch_size, prefetch_size, ahead):
-    with engram.Store([queue()]) as store:
-        plain_items(store, [1] * 100)
-        iterator = iter(make_steps(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
+def test_items_fetched_ahead_go_back(make, batch_size, prefetch_size, ahead):
+    with engram.Store([engram.Table.queue(TABLE, max_size=200)]) as store:
+        plain_items(store, [1] * 200)
+        iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
-        block = ahead // 2 if batch_size else ahead
-        drawn = ahead if batch_size else 100
-        until(lambda: store.info()[TABLE].samples == min(100, drawn))
+        seen = batch_size or 1
+        until(lambda: store.info()[TABLE].samples >= ahead)
+        assert store.info()[TABLE].samples < ahead + seen
         iterator.close()
-        until(lambda: store.info()[TABLE].size == 100 - block)  # the block in hand counts as used
+        until(lambda: store.info()[TABLE].size == 200 - seen)
+        assert store.sample(TABLE, 1).data.observation[0, 0, 0] == seen
+
+
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+@pytest.mark.parametrize(("batch_size", "prefetch_size", "ahead"), [(4, None, 8), (4, 3, 20), (None, None, 100)])
+def test_blocks_of_a_table_that_keeps_items(make, batch_size, prefetch_size, ahead):
+    with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
+        plain_items(store, [1] * 9)
+        iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
+        next(iterator)
+        until(lambda: store.info()[TABLE].samples == ahead)
+        iterator.close()
+        until(lambda: store.info()[TABLE].samples == (batch_size or 50))
+
+
+def test_a_batch_that_is_waited_for_goes_back():
+    with engram.Store([queue()]) as store, engram.Server(store) as server:
+        plain_items(store, [2] * 5)
+        iterator = iter(make_sequences(engram.Client(server.address), PLAIN, 4, framework="numpy"))
+        next(iterator)
+        waiting = Caller(lambda: next(iterator))
+        until(lambda: store.info()[TABLE].samples == 5)
+        interrupt(waiting)
+        with pytest.raises(KeyboardInterrupt):
+            waiting.result()
+        until(lambda: store.info()[TABLE].size == 1)
+        assert store.info()[TABLE].samples == 4
+
+
+def interrupt(thread):
+    """As Ctrl-C, in a thread."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+
+
+def test_batches_larger_than_a_queue():
+    with engram.Store([engram.Table.queue(TABLE, max_size=3)]) as store:
+        inserting = Caller(lambda: plain_items(store, [2] * 24))
+        batches = list(islice(make_sequences(store, PLAIN, 8, framework="numpy"), 2))
+        assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
+        inserting.join(0.2)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_items_of_a_batch_are_alike(count):
+    stores = [engram.Store([queue()]) for _ in range(count)]
+    for store in stores:
+        plain_items(store, [2, 3, 3, 3] if count == 1 else [2, 2, 3, 3])
+    iterator = iter(make_sequences(stores, PLAIN, 3, framework="numpy"))
+    text = {
+        1: "one has 2 steps and another 3 steps",
+        2: "one has the shape [2, 3] and another the shape [3, 3]",
+    }[count]
+    with raises(ValueError, f"elements of a batch must be alike; of table `{TABLE}`, {text}"):
+        list(islice(iterator, 2))
+    if count == 1:
+        assert stores[0].info()[TABLE].size == 4  # they are all still there
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("size", [None, 4])
+def test_tensorflow_reads_nothing_ahead_unasked(tf, size):  # noqa: ARG001, it must be installed
+    with engram.Store([engram.Table.queue(TABLE, max_size=400)]) as store:
+        plain_items(store, [1] * 400)
+        iterator = iter(make_steps(store, PLAIN, size))
+        for _ in range(3):
+            next(iterator)
+        time.sleep(0.3)  # in which it could have read
+        del iterator
+        until(lambda: store.info()[TABLE].size == 400 - (12 if size else 50))
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_threads_of_tensorflow_hold_few_elements(tf, deterministic):  # noqa: ARG001, it must be installed
+    with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
+        for store in (one, two):
+            plain_items(store, [1] * 100)
+        iterator = iter(make_steps([one, two], PLAIN, 1, num_parallel_calls=2, deterministic=deterministic))
+        for _ in range(4):
+            next(iterator)
+        time.sleep(0.3)  # in which it could have read
+        del iterator
+        until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were seen
 
 
 @pytest.mark.frameworks
@@ -404,6 +503,43 @@ def test_arrays_of_torch_and_jax():
 def test_arguments_refused(make, options, text):
     with engram.Store([queue()]) as store, raises(ValueError, text):
         make(store, PLAIN, **{"framework": "numpy", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"table": 3}, "`table` must be text; got 3 (int)"),
+        ({"table": b"t"}, "`table` must be text; got b't' (bytes)"),
+        ({"transition_adder": 1}, "`transition_adder` must be True or False; got 1 (int)"),
+        ({"convert_zero_size_to_none": None}, "`convert_zero_size_to_none` must be True or False; got None"),
+        ({"using_deprecated_adder": "no"}, "`using_deprecated_adder` must be True or False; got 'no' (str)"),
+        ({"deterministic": 0}, "`deterministic` must be True or False; got 0 (int)"),
+    ],
+)
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_arguments_of_other_types(make, options, text):
+    with engram.Store([queue()]) as store, raises(TypeError, text):
+        make(store, PLAIN, **{"framework": "numpy", **options})
+
+
+@pytest.mark.parametrize("nothing", [{}, ()])
+def test_extras_of_nothing_are_none(nothing):
+    with engram.Store([queue(signature=SIGNATURE)]) as store:
+        items(store, 1)
+        assert next(iter(make_steps(store, extra_spec=nothing, framework="numpy"))).data["y"] == 0
+    with engram.Store([queue()]) as store:
+        adder = adders.NStepTransitionAdder(store, 1, 1.0)
+        episode(adder, 3, extras=False)
+        adder.close()
+        made = make_steps(store, ENVIRONMENT, extra_spec=nothing, transition_adder=True, framework="numpy")
+        assert len(next(iter(made)).data) == 5
+
+
+@pytest.mark.parametrize("make", [make_steps, make_sequences])
+def test_a_signature_that_is_one_spec(make):
+    with engram.Store([queue(signature=engram.ArraySpec((None, 3), "float32"))]) as store:
+        store.insert(np.ones((2, 3), np.float32), {TABLE: 1.0}, time_axis=True)
+        assert next(iter(make(store, framework="numpy"))).data.sum() == (3 if make is make_steps else 6)
 
 
 def test_environments_refused():

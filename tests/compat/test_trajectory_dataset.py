@@ -226,6 +226,15 @@ def test_the_end_after_waiting(tf):
         assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == [0]
 
 
+def test_an_item_that_is_late_and_does_not_fit(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", [2, 3])
+        for _ in range(2):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Received incompatible tensor"):
+                list(dataset(tf, client, 3, rate_limiter_timeout_ms=0))
+        assert held(client) == 2
+
+
 def test_fewer_items_than_may_be_in_flight(tf):
     with serving(queue()) as (_, client):
         iterator = iter(dataset(tf, client, 3, max_in_flight_samples_per_worker=1_000, num_workers_per_iterator=4))

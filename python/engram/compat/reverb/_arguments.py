@@ -4,7 +4,9 @@ import operator
 import re
 from typing import SupportsFloat
 
-__all__ = ["bare", "describe", "instance", "integer", "number", "text"]
+import numpy as np
+
+__all__ = ["bare", "boolean", "describe", "instance", "integer", "number", "text"]
 
 _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
 """What gRPC allows in front of an address; not a host of such a name."""
@@ -35,6 +37,12 @@ def number(name: str, value: object) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise TypeError(f"`{name}` must be a number; got {describe(value)}") from None
+
+
+def boolean(name: str, value: object) -> None:
+    """True or False; NumPy's count, other things that are true or false do not."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"`{name}` must be True or False; got {describe(value)}")
 
 
 def text(name: str, value: object) -> str:

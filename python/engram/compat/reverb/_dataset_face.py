@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -172,24 +172,26 @@ def from_table(
 
 def read_table(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
     """Yields elements of a table, several at once, and None now and then while there are none."""
-    for signature in _signature(store, table, returns=source.fetching.returns):
-        if signature is None:
+    fetching = source.fetching
+    for infos in _infos(store, returns=fetching.returns, table=table):
+        if infos is None:
             yield None
-        elif signature is not _NONE:
-            check_signature(table, wanted, signature, source.unsigned_axes)
-    yield from read(store, table, source.fetching, partial(source.convert, table, wanted))
+        elif (info := infos.get(table)) is not None:
+            signature = _note.decode(info.note).signature
+            if signature is not None:
+                check_signature(table, wanted, signature, source.unsigned_axes)
+            if fetching.spares and info.max_times_sampled is not None:
+                fetching = replace(fetching, block=1)
+    yield from read(store, table, fetching, partial(source.convert, table, wanted))
 
 
-_NONE = object()
-
-
-def _signature(store: AnyStore, table: str, *, returns: bool) -> Iterator[Any]:
-    """Yields what a note of the table says of its items; before, None while the server is silent."""
+def _infos(store: AnyStore, *, returns: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:
+    """Yields what the store says of its tables; before, None while the server is silent."""
     began = time.monotonic()
     warned = False
     while True:
         try:
-            info = store.info().get(table)
+            infos = store.info()
         except (UnavailableError, ClosedError):
             if not returns:
                 raise
@@ -198,8 +200,7 @@ def _signature(store: AnyStore, table: str, *, returns: bool) -> Iterator[Any]:
                 warned = True
             yield None
             continue
-        signature = None if info is None else _note.decode(info.note).signature
-        yield _NONE if signature is None else signature
+        yield infos
         return
 
 

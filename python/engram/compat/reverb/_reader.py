@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy.typing as npt
 
 from engram import Dataset, _engram
-from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
+from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
 __all__ = ["Block", "Fetching", "MismatchError", "read"]
@@ -60,21 +60,32 @@ class Fetching:
 
     Attributes:
         ahead: Items that may have been drawn and not be used yet.
+        block: Items per block at most; None: half of `ahead`.
+        is_exact: Blocks are of so many exactly, and one that does not fit is refused as a whole.
+        spares: Blocks are of one item where the table hands each out so many times only: what is left of one is lost.
         per_stream: Items after which a new stream is opened; None: never.
         timeout: Seconds to wait in vain before it ends; None: for ever.
         max_items: Ends after so many; None: never.
         returns: Wait for a server that went away, for ever.
+        glance: Seconds after which a waiting reader says so: whoever wants to stop it can do so then.
     """
 
     ahead: int
+    block: int | None = None
+    is_exact: bool = False
+    spares: bool = False
     per_stream: int | None = None
     timeout: float | None = None
     max_items: int | None = None
     returns: bool = False
+    glance: float = 0.2
 
 
-_GLANCE = 0.2
-"""Seconds after which a waiting reader says so: whoever wants to stop it can do so then."""
+_ENOUGH = 64
+"""Items in a row."""
+
+_ANSWER = 0.02
+"""Seconds that an answer may take before it is asked whether there is one."""
 
 
 def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R]) -> Iterator[R | None]:
@@ -93,14 +104,13 @@ def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block]
             yield from reader.stream()
         except (SignatureError, MismatchError):
             # Items that do not go side by side, or one that does not fit: they went back.
-            if reader.one_by_one:
+            if reader.one_by_one or fetching.is_exact:
                 raise
             reader.one_by_one = True
         except (UnavailableError, ClosedError) as error:
             if not fetching.returns:
                 raise
-            reader.rest(error)
-            yield None
+            yield from reader.rest(error)
 
 
 class _Reader:
@@ -114,24 +124,26 @@ class _Reader:
         self._left = fetching.max_items
         self._count = 0
         self._times_lost = 0
+        self._fitted = 0
         self.is_done = False
         self.one_by_one = False
 
     def stream(self) -> Iterator[Any]:
         """Yields what one stream gives."""
         ahead = self._fetching.ahead
+        size = 1 if self.one_by_one else self._fetching.block or max(1, ahead // 2)
         bound = min((each for each in (self._left, self._fetching.per_stream) if each is not None), default=None)
         dataset = Dataset(
             self._store,
             self._table,
-            1 if self.one_by_one else max(1, ahead // 2),  # one half is in use while the other is being fetched
-            at_least=1,
-            prefetch=max(1, ahead - 1) if self.one_by_one else 1,
+            size,
+            at_least=None if self._fetching.is_exact else 1,
+            prefetch=max(1, ahead // size - 1),  # one is in use while the others are being fetched
             max_items=bound,
             timeout=self._fetching.timeout,
         )
         total = 0
-        with closing(dataset._read(self._made, _GLANCE)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._made, self._fetching.glance)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 self._times_lost = 0
                 if each is not None:
@@ -139,35 +151,52 @@ class _Reader:
                     if self._left is not None:
                         self._left -= self._count
                 yield each
+                if each is not None and self._is_even_again():
+                    return
         if total != bound:  # waited in vain
             yield from self._last()
         self.is_done = self.is_done or self._left == 0
 
-    def _last(self) -> Iterator[Any]:
-        """Asks for one item without waiting: on a stream it may be late only because it is far away."""
-        try:
-            batch = self._store.sample(self._table, 1, timeout=0)
-        except DeadlineExceededError:
-            self.is_done = True
-            return
-        self.one_by_one = True  # what does not fit is told, not asked for again
-        made = self._made(batch._native)  # noqa: SLF001, a batch's other half
+    def _is_even_again(self) -> bool:
+        """Whether enough items in a row fitted one by one to try blocks of them again."""
+        self._fitted = self._fitted + 1 if self.one_by_one else 0
+        if self._fitted < _ENOUGH or self._left == 0:
+            return False
+        self._fitted = 0
         self.one_by_one = False
-        if self._left is not None:
-            self._left -= 1
-        yield made
+        return True
+
+    def _last(self) -> Iterator[Any]:
+        """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
+        dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
+        with closing(dataset._read(self._made, _ANSWER)) as stream:  # noqa: SLF001, every dataset's half
+            for each in stream:
+                if each is None and self._is_waited_for():
+                    self.is_done = True
+                    return
+                if each is not None and self._left is not None:
+                    self._left -= 1
+                yield each
+
+    def _is_waited_for(self) -> bool:
+        """Whether somebody waits for the table: then it has nothing; otherwise what it gave is on its way."""
+        info = self._store.info().get(self._table)
+        return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
         block = Block.of(native)
         self._count = block.number
         return self._make(block)
 
-    def rest(self, error: Exception) -> None:
+    def rest(self, error: Exception) -> Iterator[None]:
         """Waits a while: the server is away."""
         if self._times_lost == 0:
             _LOG.warning("sampling from `%s` waits for its server: %s", self._table, error)
-        time.sleep(min(1.0, 0.01 * 2**self._times_lost))
+        end = time.monotonic() + min(1.0, 0.01 * 2**self._times_lost)
         self._times_lost += self._times_lost < _LONGEST_REST
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, self._fetching.glance))
+            yield None
 
 
 _LONGEST_REST = 7

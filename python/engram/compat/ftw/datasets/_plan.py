@@ -15,6 +15,7 @@ class Plan:
     Attributes:
         table: Its name.
         source: How items are fetched, and what elements they make.
+        is_items: Elements are whole items.
         nest: Of an element's data, of `TensorSpec`.
         batch_size: Elements per batch, exactly; None: single elements.
         prefetch_size: Batches made ahead.
@@ -25,6 +26,7 @@ class Plan:
 
     table: str
     source: Source
+    is_items: bool
     nest: Any
     batch_size: int | None
     prefetch_size: int

@@ -40,6 +40,8 @@ def of_environment(
     for name in ("observations", "actions"):
         if not hasattr(environment_spec, name):
             raise ValueError(f"`environment_spec` must have `{name}`, a nest of specs; got {environment_spec!r}")
+    if not _nest.flatten(extra_spec):
+        extra_spec = None
     number = TensorSpec((), np.float32)
     observation, action = specs(environment_spec.observations), specs(environment_spec.actions)
     reward, discount = (
@@ -93,7 +95,8 @@ def windowed(wanted: Wanted, sequence_length: int | None, *, first_state_only: b
 def _is_state(nest: Any) -> list[bool]:  # noqa: ANN401, a nest
     """Which leaves are below `core_state` of the extras: of the last part, but for a `Step`'s."""
     last = len(nest) - 1 if isinstance(nest, tuple) else None
-    return [path[0] in ("extras", last) and path[1:2] == ("core_state",) for path, _ in _nest.flatten_with_path(nest)]
+    paths = [path for path, _ in _nest.flatten_with_path(nest)]
+    return [path[1:2] == ("core_state",) and path[0] in ("extras", last) for path in paths]
 
 
 def _spec(leaf: Any, convert_zero_size_to_none: bool) -> TensorSpec:  # noqa: ANN401, FBT001, dm_env's specs and the like

@@ -41,15 +41,52 @@ def tensorflow_dataset(plan: Plan, stores: Sequence[AnyStore]) -> Any:  # noqa: 
     else:
         # One sampler for each, whatever the number of threads: two would lose the order.
         threads = min(plan.num_parallel_calls, len(stores)) if plan.deterministic else len(stores)
-        made = tf.data.Dataset.range(len(stores)).interleave(
-            lambda index: _Elements(plan, stores, index),
-            cycle_length=len(stores),
-            num_parallel_calls=threads if threads > 1 else None,
-            deterministic=plan.deterministic if threads > 1 else None,
-        )
+        made = _interleaved(plan, stores, threads)
     if plan.batch_size is not None:
         if plan.may_differ:
             made = made.ragged_batch(plan.batch_size, drop_remainder=True)
         else:
             made = made.batch(plan.batch_size, drop_remainder=True)
-    return made.prefetch(plan.prefetch_size) if plan.prefetch_size else made
+    if plan.prefetch_size:
+        made = made.prefetch(plan.prefetch_size)
+    # TensorFlow would read ahead unasked, and use items up that nobody sees.
+    only_asked = tf.data.Options()
+    only_asked.experimental_optimization.inject_prefetch = False
+    only_asked.experimental_optimization.map_parallelization = False
+    return made.with_options(only_asked)
+
+
+def _interleaved(plan: Plan, stores: Sequence[AnyStore], threads: int) -> Any:  # noqa: ANN401, a tf.data.Dataset
+    """Elements of one store after the other."""
+    tf = tensorflow("a dataset")
+    numbers = tf.data.Dataset.range(len(stores))
+
+    def elements(index: Any) -> Any:  # noqa: ANN401, tensors
+        return _Elements(plan, stores, index)
+
+    if threads == 1:
+        return numbers.interleave(elements, cycle_length=len(stores), num_parallel_calls=None)
+    spec = _Elements(plan, stores, 0).element_spec
+
+    def begun(index: Any) -> Any:  # noqa: ANN401, tensors
+        return tf.data.experimental.to_variant(elements(index))
+
+    number = [tf.TensorSpec([], tf.int64)]
+    function = tf.function(begun, input_signature=number, autograph=False).get_concrete_function()
+    # `interleave` would hold several elements of each store.
+    variant = tf.raw_ops.ParallelInterleaveDatasetV4(
+        input_dataset=tf.data.experimental.to_variant(numbers),
+        other_arguments=function.captured_inputs,
+        cycle_length=len(stores),
+        block_length=1,
+        buffer_output_elements=1,
+        prefetch_input_elements=0,
+        num_parallel_calls=threads,
+        f=function,
+        output_types=[leaf.dtype for leaf in tf.nest.flatten(spec)],
+        output_shapes=[leaf.shape for leaf in tf.nest.flatten(spec)],
+        deterministic="true" if plan.deterministic else "false",
+    )
+    made = tf.data.experimental.from_variant(variant, spec)
+    made._kept = function, numbers  # noqa: SLF001, they must live as long as it
+    return made

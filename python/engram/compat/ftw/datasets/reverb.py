@@ -56,7 +56,7 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
         prefetch_size: Batches that are made ahead (TensorFlow), or whose items are fetched ahead, too (others). None:
             none.
         sequence_length: Combines as many steps to one element, `[sequence_length, ...]`. None: elements are steps.
-        extra_spec: A nest of specs of the extras. None: there are none.
+        extra_spec: A nest of specs of the extras. None, or one without specs: there are none.
         transition_adder: Data are transitions: `(observation, action, reward, discount, next_observation)`, and the
             extras behind them if there is an `extra_spec`.
         table: Its name.
@@ -74,7 +74,7 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
     Raises:
         ValueError: An argument is not allowed, the specs are incomplete, the table has no signature and there is no
             `environment_spec`, or its items cannot be cut into sequences of `sequence_length`.
-        TypeError: A client is of another kind.
+        TypeError: A client, or another argument, is of another kind.
         ImportError: The framework is not installed.
     """
     return _made(
@@ -179,13 +179,21 @@ def _made(
         sequence_length=sequence_length,
         num_parallel_calls=num_parallel_calls,
     )
+    _arguments.text("table", table)
+    for name, value in (
+        ("transition_adder", transition_adder),
+        ("convert_zero_size_to_none", convert_zero_size_to_none),
+        ("using_deprecated_adder", using_deprecated_adder),
+        ("deterministic", deterministic),
+    ):
+        _arguments.boolean(name, value)
     if framework not in _FRAMEWORKS:
         raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {framework!r}")
     convert = None if framework == "tensorflow" else converter(framework)
     stores, returns = _stores(client)
     length = None
     if environment_spec is None:
-        if extra_spec is not None:
+        if extra_spec is not None and flatten(extra_spec):
             raise ValueError("`extra_spec` goes with an `environment_spec`; without one, the signature says it all")
         wanted, length = _specs.of_signature(_info(stores[0], table), steps=not items)
     else:
@@ -212,6 +220,7 @@ def _made(
     plan = Plan(
         table=table,
         source=source,
+        is_items=items,
         nest=nest,
         batch_size=batch_size,
         prefetch_size=prefetch_size or 0,

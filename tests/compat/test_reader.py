@@ -1,0 +1,39 @@
+"""How items of one table are read in blocks."""
+
+import time
+
+import numpy as np
+import pytest
+
+import engram
+from engram.compat.reverb._reader import Fetching, read
+
+
+def test_blocks_again_once_items_fit():
+    with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
+        for i in range(300):  # cells of two shapes do not go side by side
+            store.insert({"x": np.full(3 if i == 20 else 2, i)}, {"t": 1.0})
+        reader = read(store, "t", Fetching(ahead=20, max_items=300), lambda block: block.columns[0][:, 0].tolist())
+        blocks = list(reader)
+        assert [each for block in blocks for each in block] == list(range(300))
+        sizes = [len(block) for block in blocks]
+        assert sizes[:2] == [10, 10]
+        assert sizes[2:66] == [1] * 64
+        assert sizes[66:-1] == [10] * (len(sizes) - 67)
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.21, 0.3, 0.41])
+def test_a_timeout_is_not_rounded(timeout):
+    with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
+        began = time.monotonic()
+        assert {*read(store, "t", Fetching(ahead=2, timeout=timeout), lambda block: block.number)} <= {None}
+        assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
+
+
+def test_a_last_item_that_fits_one_by_one_is_the_last():
+    with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
+        for i in range(100):
+            store.insert({"x": np.full(3 if i == 0 else 2, i)}, {"t": 1.0})
+        reader = read(store, "t", Fetching(ahead=20, max_items=64), lambda block: block.number)
+        assert list(reader) == [1] * 64
+        assert store.info()["t"].size == 36
