@@ -1,5 +1,6 @@
 """Reverb's writers where things go wrong: what they still know then, and what becomes of their items."""
 
+import gc
 import re
 import signal
 import subprocess
@@ -23,6 +24,7 @@ BUSY = "this writer is in the middle of another call; a writer belongs to one th
 def client():
     with serving(table(), reverb.Table.queue("queue", 1)) as (_, client):
         yield client
+        gc.collect()  # writers that are dropped wait for a server
 
 
 def of_last(table):
@@ -134,6 +136,7 @@ def losing():
             time.sleep(0.2)  # until writers were told
 
         yield client, lose
+        gc.collect()  # writers that are dropped wait for a server
 
 
 def kept(client):
