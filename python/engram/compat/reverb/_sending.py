@@ -33,7 +33,7 @@ SENT_AT_ONCE = 10
 MOST_IN_FLIGHT = 1_000_000
 """Items that may wait for their tables before an append waits, too."""
 
-PATIENCE = 3_600.0
+PATIENCE = 60.0
 """Seconds that a writer which is dropped waits for its tables, where Reverb's waits for ever."""
 
 

@@ -51,7 +51,7 @@ PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 class StructuredWriter:
     """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread.
 
-    A writer that is dropped, or lives when the process ends, sends its items, and waits up to an hour until their
+    A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
     tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
     """
 

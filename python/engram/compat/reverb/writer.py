@@ -31,7 +31,7 @@ class Writer:
     Items are sent when their steps fill a chunk, on `flush` and on `close`. Leaving the block flushes and closes the
     writer. It belongs to one thread.
 
-    A writer that is dropped, or lives when the process ends, sends its items, and waits up to an hour until their
+    A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
     tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
     """
 
