@@ -1,10 +1,12 @@
 """What tests of several subjects share."""
 
+import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +60,14 @@ class Caller(threading.Thread):
 
 def run_python(code, seconds=60.0):
     """Runs a program of its own; returns what it printed, having checked that it ended well."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds, check=False)
+    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(here)},
+    )
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
