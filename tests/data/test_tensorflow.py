@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from pathlib import Path
 import time
 from collections import namedtuple
 
@@ -504,5 +505,7 @@ time.sleep(0.5)  # by now TensorFlow waits for a fourth item
 
 
 def test_a_process_ends_while_tensorflow_reads():
-    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", AT_THE_END]
+    tests = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tests)
     assert (done.returncode, done.stdout) == (0, "[[0]]\n"), done
