@@ -3,9 +3,9 @@
 import gc
 import subprocess
 import sys
-from pathlib import Path
 import time
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
