@@ -1,6 +1,6 @@
 """What `TimestepDataset` and `TrajectoryDataset` share: all but what their elements are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from engram.compat.reverb import _dataset_face as face
@@ -17,10 +17,8 @@ class ServerDataset:
 
     _element_spec: Any
 
-    @staticmethod
-    def _convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
-        """Makes elements of items."""
-        raise NotImplementedError
+    _convert: Callable[[str, Sequence[TensorSpec], Block], Elements]
+    """Makes elements of items: of a table, as its specs say."""
 
     def __init__(  # noqa: PLR0917, as Reverb has it
         self,
