@@ -88,6 +88,15 @@ def test_priority_zero_is_drawn_only_when_all_are(open_store):
     assert contents(store, "t") == [0, 1, 2]
 
 
+def test_tables_may_share_a_selector_and_a_limiter(open_store):
+    selector, limiter = selectors.Lifo(), rate_limiters.Queue(2)
+    store = open_store(*(Table(name, sampler=selector, remover=selector, rate_limiter=limiter) for name in "ab"))
+    fill(store, "a", [1, 2])
+    fill(store, "b", [9])
+    assert (store.info()["a"].inserting_blocked is None, store.info()["b"].inserting_blocked) == (False, None)
+    assert (drain(store, "a", 1), drain(store, "b", 1)) == ([2], [9])
+
+
 # --- bounds --------------------------------------------------------------------------------------
 
 

@@ -96,7 +96,7 @@ async fn slices_that_nobody_could_read_are_refused() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut damaged = chunk(3, 0, 10);
-    damaged.data.as_mut().unwrap().tensors[0].tensor_content = vec![40, 0xff, 0xff];
+    damaged.data.as_mut().unwrap().tensors[0].tensor_content = vec![40, 0xff, 0xff].into();
     for (chunks, slices, text) in [
         (vec![chunk(1, 0, 10)], &[(1, 9, 2)][..], "column `0`"),
         (
@@ -161,7 +161,7 @@ async fn a_message_has_a_bound() {
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
     let mut large = chunk(1, 0, 1);
-    large.data.as_mut().unwrap().tensors[0].tensor_content = vec![0; 256 << 20];
+    large.data.as_mut().unwrap().tensors[0].tensor_content = vec![0; 256 << 20].into();
     writer.say(request(vec![large], vec![], &[])).await;
     let end = writer.end().await;
     assert_eq!(end.code(), Code::OutOfRange, "{end}");
