@@ -97,7 +97,7 @@ def test_docstring_examples_run(name):
 
 LISTING = [ROOT / "docs" / name for name in ("differences.md", "reverb-wire.md")]
 TABLE = re.compile(r"^\|.*\|\n\|[ |:-]+\|\n(?:\|.*\|\n)+", re.MULTILINE)
-PYTHON_TEST = re.compile(r"^ *(?:def (test_\w+)|(?:class )?(Test\w+)\b)", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^ *(?:def (test_\w+)|(?:class )?(Test\w+)(?: = |[:(]))", re.MULTILINE)
 RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n]*)\n)* *(?:async )?fn (\w+)")
 
 

@@ -107,7 +107,7 @@ def test_a_writer_is_of_one_thread_at_a_time(store):
         lambda: writer.end_episode(0),
     )
     for call in calls:
-        with pytest.raises((EngramError, RuntimeError), match="in the middle of another call|Already borrowed"):
+        with pytest.raises((EngramError, RuntimeError), match=r"in the middle of another call|Already borrowed"):
             call()
     assert [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(3)] == [0, 1, 2]
     caller.result()
