@@ -1,0 +1,124 @@
+"""Every public docstring names what is taken, returned and raised."""
+
+import re
+
+import pytest
+from docstrings import Name, fields, kind_named, modules, names_of, parameters, raised, returns, said
+
+from engram.compat.reverb import _arguments
+
+AUDITED = [*modules("engram.compat.reverb")]
+
+VERB = re.compile(r"[A-Z][a-z]+s\b")
+"""How a first line begins that says what is done, and not what is returned."""
+
+PLURALS = {"Steps", "Seconds", "Names", "Items", "This", "Its"}
+
+IMPOSSIBLE: dict[str, dict[str, str]] = {}
+"""Errors that the text of the code seems to raise, by public name and kind, and why they do not come."""
+
+
+def faults(name: Name) -> list[str]:
+    """What a docstring lacks."""
+    init = name.path.endswith("__init__")
+    if not init and not (name.value.__doc__ or "").strip():
+        return ["no docstring"]
+    told = said(name.value.__doc__)
+    if name.function is None:
+        return [f"field {each}" for each in fields(name.value) if each not in told.sections.get("Attributes", [])]
+    sections = [told.sections, said(name.owner.__doc__).sections if init else {}]
+    documented = [each for section in sections for each in section.get("Args", [])]
+    documented += [each for each in sections[1].get("Attributes", []) if each not in documented]
+    taken = parameters(name.function)
+    found = [f"argument {each}" for each in taken if each not in documented]
+    found += [f"unknown argument {each}" for each in told.sections.get("Args", []) if each not in taken]
+    word = told.first.partition(" ")[0]
+    at_once = isinstance(name.value, property) or not VERB.match(word) or word in PLURALS
+    if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*told.sections}):
+        found.append("what it returns")
+    kinds = {each: kind_named(each, name.function) for section in sections for each in section.get("Raises", [])}
+    found += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
+    known = tuple(kind for each, kind in kinds.items() if kind is not None)
+    impossible = IMPOSSIBLE.get(name.path, {})
+    seen = raised(name.function, name.owner)
+    for kind, where in seen.items():
+        if not issubclass(kind, known) and kind.__name__ not in impossible:
+            found.append(f"raises {kind.__name__} (in {where})")
+    found += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in seen}]
+    return found
+
+
+@pytest.mark.parametrize("module", AUDITED)
+def test_docstrings_say_what_is_taken_returned_and_raised(module):
+    lacking = {name.path: faults(name) for name in names_of(module)}
+    assert not {path: found for path, found in lacking.items() if found}
+
+
+# --- the audit can fail ---------------------------------------------------------------------------
+
+
+class Audited:
+    """An example."""
+
+    def silent(self): ...
+
+    def draws(self, table: str, n: int) -> list[int]:
+        """Draws items.
+
+        Args:
+            tabel: A slip.
+            n: How many.
+
+        Raises:
+            ValueError: `n` is below 1.
+            NoSuchError: There is none.
+        """
+        if n < 1:
+            raise ValueError(n)
+        try:
+            return self._drawn(table, n)
+        except KeyError:
+            return []
+
+    def _drawn(self, table: str, n: int) -> list[int]:
+        _arguments.integer("n", n)
+        if not table:
+            raise self._late()
+        raise KeyError(table)
+
+    @staticmethod
+    def _late() -> TimeoutError:
+        return TimeoutError()
+
+    @property
+    def count(self) -> int:
+        """How many.
+
+        Raises:
+            TypeError, TimeoutError: As of `draws`.
+        """
+        return len(self._drawn("", 0))
+
+
+AUDITED_FAULTS = {
+    "silent": ["no docstring"],
+    "draws": [
+        "argument table",
+        "unknown argument tabel",
+        "what it returns",
+        "unknown error NoSuchError",
+        "raises TypeError (in integer)",
+        "raises TimeoutError (in Audited._drawn)",
+    ],
+    "count": ["raises KeyError (in Audited._drawn)"],
+}
+
+
+@pytest.mark.parametrize("member", AUDITED_FAULTS)
+def test_the_audit_sees(member):
+    assert faults(Name(member, vars(Audited)[member], Audited)) == AUDITED_FAULTS[member]
+
+
+def test_the_audit_walks_what_is_inherited_and_overridden():
+    paths = {name.path for name in names_of("engram.compat.reverb.timestep_dataset")}
+    assert "engram.compat.reverb.timestep_dataset.TimestepDataset.element_spec" in paths
