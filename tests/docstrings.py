@@ -219,7 +219,8 @@ class _Reader(ast.NodeVisitor):
         error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         kind = self._value(error) if error is not None else None
         if isinstance(kind, FunctionType):  # one that makes the error
-            kind = kind_named(str(kind.__annotations__.get("return")).rpartition(".")[2].strip("'>"), self._function)
+            kind = kind.__annotations__.get("return")
+            kind = kind_named(kind, self._function) if isinstance(kind, str) else kind
         if inspect.isclass(kind) and issubclass(kind, BaseException):
             self._note(kind, self._function.__qualname__)
 
