@@ -14,7 +14,38 @@ VERB = re.compile(r"[A-Z][a-z]+s\b")
 
 PLURALS = {"Steps", "Seconds", "Names", "Items", "This", "Its"}
 
-IMPOSSIBLE: dict[str, dict[str, str]] = {}
+_FOR_EVER = "it is asked without a timeout"
+_CHECKED = "the address was checked when it was given"
+_ITS_OWN = "leaves are counted from the nest that they go into"
+_NOTED = "a table's note is what a checked signature became"
+
+IMPOSSIBLE = {
+    "engram.compat.reverb.client.Client.insert": {"DeadlineExceededError": _FOR_EVER},
+    "engram.compat.reverb.client.Client.sample": {"DeadlineExceededError": _FOR_EVER},
+    "engram.compat.reverb.client.Client.server_info": {"InvalidArgumentError": _CHECKED, "ValueError": _NOTED},
+    "engram.compat.reverb.client.Client.checkpoint": {"TypeError": _NOTED},
+    "engram.compat.reverb.server.Server.localhost_client": {"TypeError": _CHECKED, "InvalidArgumentError": _CHECKED},
+    "engram.compat.reverb.server.Server.in_process_client": {"TypeError": _CHECKED, "InvalidArgumentError": _CHECKED},
+    "engram.compat.reverb.structured_writer.Condition.data": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.create_config": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.create_reference_step": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.pattern_from_transform": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.td_error": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.table.Table.info": {
+        "InvalidArgumentError": "one table has one name",
+        "TypeError": _NOTED,
+        "ValueError": _NOTED,
+    },
+    "engram.compat.reverb.writer.Writer.close": {
+        "DeadlineExceededError": _FOR_EVER,
+        "TypeError": "it is asked with numbers of its own",
+    },
+    "engram.compat.reverb.writer.Writer.flush": {
+        "DeadlineExceededError": _FOR_EVER,
+        "TypeError": "it is asked with numbers of its own",
+        "ValueError": "it is asked with numbers of its own",
+    },
+}
 """Errors that the text of the code seems to raise, by public name and kind, and why they do not come."""
 
 

@@ -19,6 +19,16 @@ class _Record(Message):
     _lists: ClassVar[dict[str, type]] = {}
 
     def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
+        """Makes a message, whose fields can be set one by one, too.
+
+        Args:
+            **fields: Values by the names of fields. Those that are None, or not given, are not set: asking for one
+                gives its default, which is 0, False, "", an empty list or an empty message.
+
+        Raises:
+            TypeError: A value has another type than its field.
+            ValueError: There is no such field, or an integer has more than 32 bits.
+        """
         object.__setattr__(self, "_parent", None)
         super().__init__(**fields)
 

@@ -53,9 +53,9 @@ class Uniform(Selector):
 class Prioritized(Selector):
     """An item with probability `priority ** priority_exponent / sum(priorities ** priority_exponent)`.
 
-    So equation 1 of Schaul et al., "Prioritized Experience Replay" (2015), where the exponent is called alpha. Priorities
-    are finite and not negative. An item with the priority 0 is chosen only when all items have it; then each is as
-    likely as any other.
+    This is equation 1 of Schaul et al., "Prioritized Experience Replay" (2015), which calls the exponent alpha.
+    Priorities are finite and not negative. An item with the priority 0 is chosen only when all items have it; then each
+    is as likely as any other.
     """
 
     def __init__(self, priority_exponent: float) -> None:

@@ -34,8 +34,8 @@ class PatternDataset(metaclass=LazyDataset):
         for pair in reverb.PatternDataset(steps, [config], True, lambda step: step["is_last"]):
             learn(pair["observation"])  # [2]
 
-    Elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are not looked at. It reads its input in Python: make the input outside of a
-    `tf.function`.
+    Elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are not looked
+    at. It reads its input in Python: make the input outside of a `tf.function`.
     """
 
     _element_spec: Any
@@ -110,7 +110,7 @@ def pattern_dataset_with_info(
         is_end_of_episode: Says of a step whether it is its episode's last.
 
     Returns:
-        A `tf.data.Dataset`. The fields of its elements' info are 0: int32, and float32 the probability and the priority.
+        A `tf.data.Dataset`. The fields of its elements' info are 0, int32; probability and priority are float32.
 
     Raises:
         TypeError, ValueError, ImportError: As of `PatternDataset`.

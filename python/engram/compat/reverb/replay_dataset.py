@@ -2,8 +2,8 @@
 
 from typing import Any, Self
 
-from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb import _arguments, _nest
+from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
 from engram.compat.reverb._lazy import LazyDataset, tensorflow
 
@@ -39,8 +39,8 @@ class ReplayDataset(metaclass=LazyDataset):
             server_address: `host:port`, text or a string tensor.
             table: Its name, text or a string tensor.
             dtypes: A nest of the data's `tf.DType`, as they lie in the table.
-            shapes: The same nest, of `tf.TensorShape`: of one step `[...]`; without `emit_timesteps` of a sequence, each
-                beginning with `sequence_length`.
+            shapes: The same nest, of `tf.TensorShape`: of one step `[...]`; without `emit_timesteps` of a sequence,
+                each beginning with `sequence_length`.
             max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker, at least 1.
             num_workers_per_iterator: At least 1, or -1: one.
             max_samples_per_stream: Items after which a new stream to the server is opened, at least 1; -1: never.

@@ -283,8 +283,8 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401
     """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them.
 
     Steps are counted from the newest, -1. A slice makes a column `[T, ...]`, an integer one without a time axis,
-    `[...]`. Both are `PatternNode`s, and not checked before a writer is made of them. Other indices raise a `ValueError`,
-    as do integers of more than 32 bits; slices of anything but integers a `TypeError`.
+    `[...]`. Both are `PatternNode`s, and not checked before a writer is made of them. Other indices raise a
+    `ValueError`, as do integers of more than 32 bits; slices of anything but integers a `TypeError`.
 
     Args:
         step_structure: A nest like a step; its leaves may be anything, such as None.
@@ -383,12 +383,13 @@ class _ConditionBuilder:
 
 
 class Condition:
-    """What conditions can look at. What `step_index`, `steps_since_applied` and `data` return becomes a condition when
-    it is compared with an integer of 32 bits, `==`, `!=`, `>`, `>=`, `<` or `<=`, or its remainder, `==` or `!=`:
+    """What conditions can look at.
 
         conditions = [Condition.steps_since_applied() >= 4, Condition.step_index() % 2 == 0]
 
-    A comparison with anything else is a `TypeError`, one of a remainder by another operator a `ValueError`.
+    What `step_index`, `steps_since_applied` and `data` return becomes a condition when it is compared with an integer
+    of 32 bits, by `==`, `!=`, `>`, `>=`, `<` or `<=`; or its remainder, by `==` or `!=`. A comparison with anything
+    else is a `TypeError`, with another integer a `ValueError`, as is one of a remainder by another operator.
     """
 
     @staticmethod

@@ -1,9 +1,6 @@
 """Tensor specs: what a signature says of each column. TensorFlow's are accepted wherever these are.
 
-signature = {
-    "observation": TensorSpec([None, 4], np.float32),  # [T, 4], of any length
-    "action": BoundedTensorSpec([None], np.int32, 0, 17),
-}
+A signature of items whose observations are `[T, 4]`: `{"observation": TensorSpec([None, 4], np.float32)}`.
 """
 
 import sys

@@ -20,13 +20,13 @@ class TimestepDataset(ServerDataset, metaclass=LazyDataset):
         for sample in dataset.batch(2):
             learn(sample.data["observation"])  # [2, 4]
 
-    The info's fields are scalars, see `SampleInfo`. The steps of one item follow each other, with the item's info, and nothing marks where the next item begins. What it
-    has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
-    elements come in the order in which they were drawn.
+    The steps of one item follow each other, with the item's info, whose fields are scalars, see `SampleInfo`; nothing
+    marks where the next item begins. What it has fetched and TensorFlow has not taken goes back when an iteration ends.
+    However many workers it is given, elements come in the order in which they were drawn.
 
     Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
-    `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, the columns of one differ in length, or the
-    address is not `host:port`. An iteration waits for a server that is not there.
+    `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, an item's
+    columns differ in length, or the address is not `host:port`. An iteration waits for a server that is not there.
     """
 
     _convert = staticmethod(timesteps)

@@ -20,7 +20,8 @@ class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
         for sample in dataset:
             learn(sample.data["observation"])  # [T, 4]
 
-    A column that was written without a time axis is `[...]`. The info's fields are scalars, see `SampleInfo`. What it has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
+    A column that was written without a time axis is `[...]`. The info's fields are scalars, see `SampleInfo`. What it
+    has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
     elements come in the order in which they were drawn.
 
     Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and

@@ -75,7 +75,7 @@ class DefaultCheckpointer(CheckpointerBase):
 
 
 class TempDirCheckpointer(CheckpointerBase):
-    """Keeps checkpoints in a temporary directory, which stays if any was written, and goes with the server otherwise."""
+    """Keeps checkpoints in a temporary directory, which stays if any was written; otherwise it goes with the server."""
 
     def internal_checkpointer(self) -> Place:
         """No directory: every server makes one of its own."""
