@@ -1,10 +1,18 @@
 """Every public docstring names what is taken, returned and raised."""
 
+import contextlib
+import importlib
+import inspect
+import operator
 import re
+import textwrap
 
+import numpy as np
 import pytest
+from compat_tables import serving, table
 from docstrings import Name, fields, kind_named, modules, names_of, parameters, raised, returns, said
 
+from engram.compat import reverb
 from engram.compat.reverb import _arguments
 
 AUDITED = [*modules("engram.compat.reverb")]
@@ -153,3 +161,66 @@ def test_the_audit_sees(member):
 def test_the_audit_walks_what_is_inherited_and_overridden():
     paths = {name.path for name in names_of("engram.compat.reverb.timestep_dataset")}
     assert "engram.compat.reverb.timestep_dataset.TimestepDataset.element_spec" in paths
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+EXAMPLES = [
+    "checkpointers.DefaultCheckpointer",
+    "structured.Condition",
+    "Client",
+    "Server",
+    "structured.StructuredWriter",
+    "Table",
+    "TrajectoryWriter",
+    "Writer",
+    *(
+        pytest.param(name, marks=pytest.mark.frameworks)
+        for name in ("PatternDataset", "TFClient", "TimestepDataset", "TrajectoryDataset")
+    ),
+]
+
+
+def example(docstring):
+    """The first indented block of a docstring."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("    "))
+    end = next((at for at, line in enumerate(lines[start:], start) if line and not line.startswith("    ")), len(lines))
+    return textwrap.dedent("\n".join(lines[start:end]))
+
+
+class Learned(Exception):  # noqa: N818, no error
+    """Ends an example that goes on for ever."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name, request, tmp_path):
+    value = operator.attrgetter(name)(reverb)
+    learned = []
+
+    def learn(*data):
+        learned.append(data)
+        if len(learned) > 1:
+            raise Learned
+
+    with serving(table("replay")) as (server, client):
+        for _ in range(2):
+            client.insert({"observation": np.zeros(4, np.float32)}, {"replay": 1.0})
+        code = example(value.__doc__).replace("localhost:8000", f"localhost:{server.port}")
+        code = code.replace("port=8000", "port=0").replace("/data/replay", str(tmp_path))
+        told = {"np": np, "reverb": reverb, "client": client, "table": table("another"), "learn": learn}
+        told["Condition"] = reverb.structured.Condition
+        if request.node.get_closest_marker("frameworks"):
+            told["tf"] = request.getfixturevalue("tf")
+        with contextlib.suppress(Learned):
+            exec(compile(code, name, "exec"), told)  # noqa: S102, our own
+        assert len(learned) == 2 * ("learn(" in code)
+        assert client.server_info()["replay"].current_size > 2 * ("Writer" in name)
+        if isinstance(told.get("server"), reverb.Server):
+            told["server"].stop()
+
+
+@pytest.fixture
+def tf():
+    """TensorFlow, where it is installed."""
+    return importlib.import_module("tensorflow")

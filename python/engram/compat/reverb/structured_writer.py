@@ -116,9 +116,10 @@ class StructuredWriter:
             partial_step: The step goes on with the next append, which must set other leaves.
 
         Raises:
-            ValueError: It has more or fewer leaves, one has another dtype or shape than before, or a config reads a
-                leaf that steps do not have: nothing of it is kept. Or the priority of an item cannot be found, is NaN,
-                or is negative or infinite where it is a weight: the step is kept, the item not made.
+            ValueError: It has more or fewer leaves, one has another dtype or shape than before, a config reads a leaf
+                that steps do not have, or its constant priority is NaN, or negative or infinite where it is a weight:
+                nothing of it is kept. Or the `td_error` of an item cannot be found, or is no such priority: the step is
+                kept, the item not made.
             TypeError: A leaf is nothing that a column can hold, or keys of a mapping cannot be sorted. Nothing of it is
                 kept.
             RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept. Or
@@ -234,8 +235,8 @@ class StructuredWriter:
 
         Raises:
             TypeError: `timeout_ms` is no number.
-            ValueError: The priority of an item that waited for the end cannot be found, is NaN, or is negative or
-                infinite where it is a weight.
+            ValueError: The `td_error` of an item that waited for the end cannot be found, or is NaN, or infinite where
+                it is a weight: it is not made, and the episode has ended.
             MemoryError: The last steps could not be sealed: the episode goes on. Call again.
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.

@@ -99,10 +99,8 @@ class BoundedTensorSpec(TensorSpec):
     def _bound(self, which: str, bound: npt.ArrayLike) -> npt.NDArray[Any]:
         try:
             made = np.asarray(bound, dtype=self.dtype)
-        except (OverflowError, ValueError) as error:
-            raise ValueError(
-                f"`{which}` must be of the dtype {dtype_name(self.dtype)}; got {bound!r}: {error}"
-            ) from None
+        except (OverflowError, ValueError):
+            raise ValueError(f"`{which}` must be of the dtype {dtype_name(self.dtype)}; got {bound!r}") from None
         sizes = zip(reversed(made.shape), reversed(self.shape or ()), strict=False)
         if any(size not in (1, axis) and axis not in (None, 1) for size, axis in sizes):
             raise ValueError(f"`{which}` has the shape {made.shape}, which does not broadcast with {self.shape}")

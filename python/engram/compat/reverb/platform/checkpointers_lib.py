@@ -33,7 +33,7 @@ class CheckpointerBase(abc.ABC):
 class DefaultCheckpointer(CheckpointerBase):
     """Keeps checkpoints in a directory, which one server at a time may use.
 
-        checkpointer = reverb.checkpointers.DefaultCheckpointer("/tmp/replay")
+        checkpointer = reverb.checkpointers.DefaultCheckpointer("/data/replay")
         server = reverb.Server([table], port=8000, checkpointer=checkpointer)
         server.localhost_client().checkpoint()
 
