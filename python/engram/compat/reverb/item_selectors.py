@@ -95,4 +95,7 @@ class HeapSelector(Selector):
 
 
 MaxHeap = functools.partial(HeapSelector, False)  # noqa: FBT003, as Reverb has it
+"""The item with the greatest priority."""
+
 MinHeap = functools.partial(HeapSelector, True)  # noqa: FBT003, as Reverb has it
+"""The item with the least priority."""

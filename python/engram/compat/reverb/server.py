@@ -117,7 +117,7 @@ class Server:
         """Waits until it is stopped.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed, in the main thread; even where the process does something else then.
+            KeyboardInterrupt: Ctrl-C was pressed while the main thread waits here, whatever handler it has else.
         """
         with _interruptible():
             while not self._stopped.wait(_GLANCE):

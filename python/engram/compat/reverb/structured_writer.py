@@ -63,6 +63,8 @@ class StructuredWriter:
             writer.append({"observation": np.float32(number), "action": number})
         writer.end_episode()
 
+    Items are sent when their steps fill a chunk, on `flush` and on `end_episode`. The first ten are sent at once.
+
     A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
     tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
     """
@@ -442,7 +444,7 @@ def td_error(
 ) -> Priority:
     """The priority `w * max|x| + (1 - w) * mean|x|` of an item, over its column `x` of a leaf of the step.
 
-    So section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning" (2019),
+    This is section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning" (2019),
     where w is called eta, and is 0.9.
 
     Args:
