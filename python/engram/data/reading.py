@@ -148,8 +148,8 @@ class Reading:
                             if each is not None and left is not None:
                                 left -= 1
                 except SignatureError:
-                    # Items that do not go side by side may be read one by one; what is wrong with one will be found.
-                    if fit.by_one:
+                    # Items that do not go side by side may be read one by one, unless they are to fill batches.
+                    if fit.by_one or self.batch_size is not None:
                         raise
                     fit.by_one = True
         except EngramError as error:
