@@ -18,6 +18,9 @@ __all__ = ["feed"]
 _open: dict[int, Iterator[Sequence[Any]]] = {}
 """What is being iterated over now, by number."""
 
+_broken: dict[int, Exception] = {}
+"""What ended an iterator that is iterated over, by its number."""
+
 _numbers = itertools.count()
 
 
@@ -26,11 +29,11 @@ def feed(
 ) -> tuple[Any, tuple[Any, ...]]:
     """A dataset of what `begin(*args)` yields; each iteration begins anew, and closes what it began.
 
-    TensorFlow's own `from_generator` does the same; this one costs half as much per element, and errors keep their
-    kinds, as `guarded` says.
+    TensorFlow's own `from_generator` does the same at several times the cost per element; here errors keep their kinds,
+    too, as `guarded` says.
 
     Args:
-        begin: A generator function. What it is given are arrays, or bytes.
+        begin: A generator function. What it is given are arrays, or bytes; what it yields are lists of arrays in C order.
         args: Tensors, evaluated when an iteration begins.
         specs: `tf.TensorSpec` of each array that is yielded.
 
@@ -38,7 +41,55 @@ def feed(
         The dataset as a variant tensor, and what must live as long as it.
     """
     tf = tensorflow("a dataset")
+    from engram.data._tf_arrays import arrays  # noqa: PLC0415, imports TensorFlow
+
     _exit.wait_for()
+    number = [tf.TensorSpec([], tf.int64)]
+    variant, functions = _iterated(lambda *values: _numbered(begin(*values)), args, number)
+    numbers = tf.data.experimental.from_variant(variant, tuple(number))
+    found = numbers.flat_map(lambda number: arrays(_next, number, specs))
+    return tf.data.experimental.to_variant(found), (functions, numbers, found)
+
+
+def _numbered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yields the number of an iterator, and raises what ended it."""
+    number = next(_numbers)
+    _open[number] = iterator
+    try:
+        yield [np.int64(number)]
+        if number in _broken:
+            raise _broken[number]
+    finally:
+        _broken.pop(number, None)
+        _close(number)
+
+
+def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
+    """What an iterator yields next. An error is kept: TensorFlow would tell of most of them in words of its own."""
+    if _exit.has_come():
+        raise StopIteration  # which TensorFlow knows
+    try:
+        return list(next(_open[int(number)]))
+    except StopIteration:
+        raise
+    except Exception as error:  # noqa: BLE001, `_numbered` raises it
+        _broken[int(number)] = error
+        raise StopIteration from None
+
+
+def _close(number: int) -> None:
+    """Closes an iterator, unless it is at work: then it will look around soon, and the end of the process is at it."""
+    with suppress(ValueError):
+        if (found := _open.get(number)) is not None:
+            found.close()  # type: ignore[attr-defined]  # a generator
+        _open.pop(number, None)
+
+
+def _iterated(
+    begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """As `feed`, of few elements: TensorFlow calls a function of its own for each."""
+    tf = tensorflow("a dataset")
     args = [tf.convert_to_tensor(arg) for arg in args]
     number = [tf.TensorSpec(None, tf.int64)]
     functions = tuple(
@@ -90,10 +141,8 @@ class _Exit:
         self._seen = time.monotonic()
         end = self._seen + _PATIENCE
         while _open or time.monotonic() < self._seen + _QUIET:
-            for number, iterator in list(_open.items()):
-                with suppress(ValueError):  # it is at work, and will look around soon
-                    iterator.close()  # type: ignore[attr-defined]  # a generator
-                    _open.pop(number, None)
+            for number in list(_open):
+                _close(number)
             if time.monotonic() > end:
                 return
             time.sleep(0.01)
@@ -138,11 +187,7 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
 def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
     def stop(number: Any) -> Any:  # noqa: ANN401, arrays
         _exit.has_come()
-        found = _open.get(int(number))
-        if found is not None:
-            with suppress(ValueError):  # the end of the process is at it
-                found.close()  # type: ignore[attr-defined]  # a generator
-            _open.pop(int(number), None)
+        _close(int(number))
         return np.int64(0)
 
     return tensorflow("a dataset").numpy_function(stop, [number], np.int64)
