@@ -296,7 +296,7 @@ class _Flat:
 
     def readers(self) -> Generator[int]:
         """One number, of a reader that is there for as long as this is."""
-        with _calls.call() as may:
+        with _calls as may:
             if not may:
                 return
             number = next(self._numbers)
@@ -305,12 +305,12 @@ class _Flat:
         try:
             yield number
         finally:
-            with _calls.call():
+            with _calls:
                 del self._readers[number]
                 reader.close()
 
     def next(self, number: Array) -> tuple[Any, ...]:
-        with _calls.call() as may:
+        with _calls as may:
             flat = next(self._readers.get(int(number), iter(())), _END) if may else _END
         return (flat is not _END, *(self._nothing if flat is None or flat is _END else flat))
 

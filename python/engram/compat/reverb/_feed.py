@@ -1,9 +1,6 @@
 """Any iterator of arrays as a `tf.data.Dataset`."""
 
-import atexit
 import itertools
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,6 +9,7 @@ import numpy as np
 
 from engram.compat.reverb._lazy import tensorflow
 from engram.compat.reverb._tf_errors import guarded, passed
+from engram.data._exit import Calls
 
 __all__ = ["feed"]
 
@@ -22,6 +20,14 @@ _broken: dict[int, Exception] = {}
 """What ended an iterator that is iterated over, by its number."""
 
 _numbers = itertools.count()
+
+
+def _close_all() -> None:
+    for number in list(_open):
+        _close(number)
+
+
+_calls = Calls(_close_all)
 
 
 def feed(
@@ -43,7 +49,7 @@ def feed(
     tf = tensorflow("a dataset")
     from engram.data._tf_arrays import arrays  # noqa: PLC0415, imports TensorFlow
 
-    _exit.wait_for()
+    _calls.await_exit()
     number = [tf.TensorSpec([], tf.int64)]
     variant, functions = _iterated(lambda *values: _numbered(begin(*values)), args, number)
     numbers = tf.data.experimental.from_variant(variant, tuple(number))
@@ -66,19 +72,20 @@ def _numbered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 
 def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
     """What an iterator yields next. An error is kept: TensorFlow would tell of most of them in words of its own."""
-    if _exit.has_come():
-        raise StopIteration  # which TensorFlow knows
-    try:
-        return list(next(_open[int(number)]))
-    except StopIteration:
-        raise
-    except Exception as error:  # noqa: BLE001, `_numbered` raises it
-        _broken[int(number)] = error
-        raise StopIteration from None
+    with _calls as may:
+        if not may:
+            raise StopIteration  # which TensorFlow knows
+        try:
+            return list(next(_open[int(number)]))
+        except StopIteration:
+            raise
+        except Exception as error:  # noqa: BLE001, `_numbered` raises it
+            _broken[int(number)] = error
+            raise StopIteration from None
 
 
 def _close(number: int) -> None:
-    """Closes an iterator, unless it is at work: then it will look around soon, and the end of the process is at it."""
+    """Closes an iterator, unless it is at work: then the end of the process does."""
     with suppress(ValueError):
         if (found := _open.get(number)) is not None:
             found.close()  # type: ignore[attr-defined]  # a generator
@@ -113,48 +120,6 @@ def _iterated(
     return variant, functions
 
 
-class _Exit:
-    """The end of the process: TensorFlow's threads must have left Python by then, or they never return."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_awaited = False
-        self._has_come = False
-        self._seen = 0.0
-
-    def wait_for(self) -> None:
-        """Has `_come` called; after TensorFlow has been imported, so that it is before what TensorFlow does then."""
-        with self._lock:
-            if not self._is_awaited:
-                self._is_awaited = True
-                atexit.register(self._come)
-
-    def has_come(self) -> bool:
-        """All iterations are over."""
-        if self._has_come:
-            self._seen = time.monotonic()
-        return self._has_come
-
-    def _come(self) -> None:
-        """Ends all iterations, and waits a while until no thread asks any more."""
-        self._has_come = True
-        self._seen = time.monotonic()
-        end = self._seen + _PATIENCE
-        while _open or time.monotonic() < self._seen + _QUIET:
-            for number in list(_open):
-                _close(number)
-            if time.monotonic() > end:
-                return
-            time.sleep(0.01)
-
-
-_PATIENCE = 5.0
-_QUIET = 0.1
-"""Seconds."""
-
-_exit = _Exit()
-
-
 def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
     def start(*values: Any) -> Any:  # noqa: ANN401, arrays
         number = next(_numbers)
@@ -170,9 +135,10 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
     nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
     def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        if _exit.has_come():
-            raise StopIteration  # which TensorFlow knows
-        return guarded(lambda: next(_open[int(number)]), nothing)
+        with _calls as may:
+            if not may:
+                raise StopIteration  # which TensorFlow knows
+            return guarded(lambda: next(_open[int(number)]), nothing)
 
     def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
         kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
@@ -186,8 +152,8 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
 
 def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
     def stop(number: Any) -> Any:  # noqa: ANN401, arrays
-        _exit.has_come()
-        _close(int(number))
+        with _calls:
+            _close(int(number))
         return np.int64(0)
 
     return tensorflow("a dataset").numpy_function(stop, [number], np.int64)

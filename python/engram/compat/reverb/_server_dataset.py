@@ -6,8 +6,8 @@ from typing import Any, Self
 from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb import _nest
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._reader import Block
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.data.blocks import Block
 
 __all__ = ["ServerDataset"]
 
