@@ -15,7 +15,15 @@ from docstrings import Name, fields, kind_named, modules, names_of, parameters, 
 from engram.compat import reverb
 from engram.compat.reverb import _arguments
 
-AUDITED = [*modules("engram.compat.reverb")]
+AUDITED = [
+    *modules("engram.compat"),
+    "engram.adders",
+    "engram.data",
+    "engram.data.numpy",
+    pytest.param("engram.data.jax", marks=pytest.mark.jax),
+    pytest.param("engram.data.tensorflow", marks=pytest.mark.frameworks),
+    pytest.param("engram.data.torch", marks=pytest.mark.frameworks),
+]
 
 VERB = re.compile(r"[A-Z][a-z]+s\b")
 """How a first line begins that says what is done, and not what is returned."""

@@ -444,8 +444,8 @@ def td_error(
 ) -> Priority:
     """The priority `w * max|x| + (1 - w) * mean|x|` of an item, over its column `x` of a leaf of the step.
 
-    This is section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning" (2019),
-    where w is called eta, and is 0.9.
+    This is section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning"
+    (2019), where w is called eta, and is 0.9.
 
     Args:
         max_priority_weight: w, a number from 0 to 1, which is not checked.
