@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -62,14 +62,16 @@ def checked_fetching(
     )
 
 
-def signature_of(server_address: str, table: str, timeout: int | None) -> Any:  # noqa: ANN401, a nest
-    """The table's signature.
+def signature_of(
+    server_address: str, table: str, timeout: int | None, axes: Sequence[int | None] = ()
+) -> tuple[Any, Any]:
+    """The dtypes and shapes of the table's signature, two nests; shapes begin with `axes`, too.
 
     Raises:
         ValueError: There is no such table, or it has no signature.
         DeadlineExceededError: The server did not answer in time.
     """
-    tensorflow("a dataset")  # where it has been imported, specs are its own
+    tf = tensorflow("a dataset")  # where it has been imported, specs are its own
     info = Client(server_address).server_info(timeout)
     if table not in info:
         found = ", ".join(sorted(info))
@@ -77,7 +79,11 @@ def signature_of(server_address: str, table: str, timeout: int | None) -> Any:  
     signature = info[table].signature
     if signature is None:
         raise ValueError(f"Table {table} at {server_address} does not have a signature.")
-    return signature
+    leading = tf.TensorShape(axes)
+    return (
+        _nest.map_structure(lambda spec: spec.dtype, signature),
+        _nest.map_structure(lambda spec: leading.concatenate(spec.shape), signature),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
