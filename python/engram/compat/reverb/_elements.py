@@ -133,7 +133,8 @@ def _ragged_shape(wanted: Shape, column: Array, splits: Array) -> Shape:
 def _padded(specs: Sequence[TensorSpec], block: Block) -> list[TensorSpec]:
     """As many specs as columns, so that these can be described also where they are too many or too few."""
     missing = len(block.columns) - len(specs)
-    return [*specs, *[TensorSpec(None, np.float32)] * missing][: len(block.columns)]
+    filling = [TensorSpec(None, np.float32)] * missing if missing > 0 else []
+    return [*specs, *filling][: len(block.columns)]
 
 
 def _check(table: str, specs: Sequence[TensorSpec], found: Sequence[tuple[Any, Shape]]) -> None:

@@ -59,8 +59,8 @@ class Fetching:
     """How items are fetched.
 
     Attributes:
-        ahead: Items that may have been drawn and not be used yet.
-        block: Items per block at most; None: half of `ahead`.
+        ahead: Items that may have been drawn and not be used yet, beside the one that is being used.
+        block: Items per block at most; None: half of `ahead`, rounded up.
         is_exact: Blocks are of so many exactly, and one that does not fit is refused as a whole.
         spares: Blocks are of one item where the table hands each out so many times only: what is left of one is lost.
         per_stream: Items after which a new stream is opened; None: never.
@@ -131,14 +131,14 @@ class _Reader:
     def stream(self) -> Iterator[Any]:
         """Yields what one stream gives."""
         ahead = self._fetching.ahead
-        size = 1 if self.one_by_one else self._fetching.block or max(1, ahead // 2)
+        size = 1 if self.one_by_one else self._fetching.block or (ahead + 1) // 2
         bound = min((each for each in (self._left, self._fetching.per_stream) if each is not None), default=None)
         dataset = Dataset(
             self._store,
             self._table,
             size,
             at_least=None if self._fetching.is_exact else 1,
-            prefetch=max(1, ahead // size - 1),  # one is in use while the others are being fetched
+            prefetch=max(1, (ahead - size + 1) // size),  # one, of which an item or more were used, while others come
             max_items=bound,
             timeout=self._fetching.timeout,
         )

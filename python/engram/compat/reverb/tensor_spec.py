@@ -137,7 +137,7 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
 
 def is_compatible(wanted: tuple[int | None, ...] | None, found: tuple[int | None, ...] | None) -> bool:
     """True if the shapes have the same rank, and the same sizes where both say one; None fits any."""
-    if wanted is None or found is None:
+    if wanted is None or found is None or wanted == found:
         return True
     return len(wanted) == len(found) and all(
         a is None or b is None or a == b for a, b in zip(wanted, found, strict=True)
