@@ -16,6 +16,7 @@ __all__ = [
     "Rows",
     "check_signature",
     "sequences",
+    "steps_in",
     "timesteps",
     "timesteps_of",
     "trajectories",
@@ -55,7 +56,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: Block) -> Eleme
 
 def timesteps(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
     """Each step of each item is an element, with the item's info."""
-    lengths = _lengths(block)
+    lengths = steps_in(block)
     columns: list[Array] = [
         column if squeezed or splits is not None else column.reshape(-1, *column.shape[2:])
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
@@ -68,7 +69,7 @@ def sequences(sequence_length: int | None) -> Convert:
     """Each item is an element, of whole columns, and so is its info, repeated for each step."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
-        lengths = _lengths(block)
+        lengths = steps_in(block)
         _check_lengths(table, sequence_length, lengths)
         splits = next((splits for splits in block.splits if splits is not None), None)
         info: list[Array] = [np.repeat(field, lengths) for field in block.info]
@@ -89,7 +90,7 @@ def timesteps_of(sequence_length: int) -> Convert:
     """As `timesteps`, of items of a given length."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
-        _check_lengths(table, sequence_length, _lengths(block))
+        _check_lengths(table, sequence_length, steps_in(block))
         return timesteps(table, specs, block)
 
     return convert
@@ -104,7 +105,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
         )
 
 
-def _lengths(block: Block) -> Array:
+def steps_in(block: Block) -> Array:
     """i64 `[B]`: the steps of each item.
 
     Raises:
