@@ -265,7 +265,7 @@ class _Cutter(Generic[R]):
         if self._held is not None:
             self._held.keep(block)
         self.uses.cut(lengths)
-        self._fit.saw(len(native), len(block.info.key), sum(column.nbytes for column in block.columns))
+        self._fit.saw(len(native), block.number, sum(column.nbytes for column in block.columns))
         return made
 
     def _rest(self) -> bool:
