@@ -1,4 +1,4 @@
-"""How many elements have left a dataset, as TensorFlow itself counts them: a function for each costs ten times as much."""
+"""How many elements have left a dataset, as TensorFlow itself counts them: calls of a function would cost much more."""
 
 import threading
 from collections.abc import Callable, Sequence
