@@ -113,7 +113,7 @@ def test_a_batch_that_is_refused_is_not_used(open_store, monkeypatch):
 
 def test_a_queue_smaller_than_a_batch(open_store):
     """Items that wait for their batch make room: here they count as used before."""
-    store = open_store(queue(max_size=3))
+    store = open_store(Table.queue("t", max_size=3))
     inserting = Caller(lambda: fill(store, [1] * 24))
     found = data.dataset(store, "t", steps=True, batch_size=8)
     assert [element.data["x"].tolist() for element in islice(found, 3)] == [
