@@ -16,7 +16,7 @@ from engram.store import AnyStore
 
 __all__ = ["Dataset"]
 
-LOOK = 0.5  # seconds that a thread which has just begun may take to find what is there
+LOOK = 0.5  # seconds that what is there, or on its way, may take to come
 
 T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
@@ -110,8 +110,9 @@ class Dataset(Generic[T]):
             prefetch: Batches (or single items) kept ready.
             max_batches: Ends after so many; None: never.
             max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
-            timeout: Ends when the reader waited that many seconds in vain; None: never. An iterator waits up to 0.5 s
-                for its first batch where there is something to have when it begins.
+            timeout: Ends when the reader waited that many seconds in vain for a batch; None: never. What the table
+                could give at once, or has given already, is waited for up to 0.5 s all the same: with 0, an iterator
+                yields what can be had without waiting for an insert.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
         Raises:
@@ -148,8 +149,7 @@ class Dataset(Generic[T]):
         """
         times_closed = self._times_closed
         patience = _patience(self._timeout, glance)
-        # Who waits less is late only for what is not there.
-        look = LOOK if self._timeout is not None and self._timeout < LOOK and self._has_some() else 0.0
+        drawn = self._drawn()
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table,
             self._batch_size,
@@ -172,10 +172,12 @@ class Dataset(Generic[T]):
                 if native is None:
                     waited = time.monotonic() - asked
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
-                    if late and waited < look and batches == 0:
+                    if batches == self._max_batches or items == self._max_items:
+                        break
+                    if late and waited < LOOK and self._is_to_come(drawn, items):
                         time.sleep(0.001)
                         continue
-                    if glance is None or late or batches == self._max_batches or items == self._max_items:
+                    if glance is None or late:
                         break
                     yield None
                     continue
@@ -201,15 +203,25 @@ class Dataset(Generic[T]):
                 stream.close(items if uses is None else max(0, uses.items - before))
             self._open.remove(reader)
 
-    def _has_some(self) -> bool:
-        """Whether a first batch could be had now."""
+    def _drawn(self) -> int | None:
+        """Items drawn from the table so far, by anybody; None where it does not matter."""
+        if self._timeout is None or self._timeout >= LOOK:
+            return None
+        info = self._store.info().get(self._table)
+        return None if info is None else info.samples
+
+    def _is_to_come(self, drawn: int | None, items: int) -> bool:
+        """Whether another batch is on its way: of the items drawn after the first `drawn`, `items` have come.
+
+        Where others read the table, too, it may be theirs. Who waits briefly is late only for what is not there.
+        """
+        if drawn is None:
+            return False
         info = self._store.info().get(self._table)
         least = self._at_least or self._batch_size or 1
-        least = least if self._max_items is None else min(least, self._max_items)
-        if info is None or not self._store._native.can_sample(self._table, least):  # noqa: SLF001, its other half
-            return False
-        free = info.size - info.leased_out
-        return free > 0 and (info.max_times_sampled is None or free * info.max_times_sampled >= least)
+        least = least if self._max_items is None else min(least, self._max_items - items)
+        # As long as this reader's thread does not wait for the table, it has something, or will see that there is.
+        return info is not None and (info.waiting_samples == 0 or info.samples - drawn - items >= least)
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""
