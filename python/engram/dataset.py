@@ -172,12 +172,11 @@ class Dataset(Generic[T]):
                 if native is None:
                     waited = time.monotonic() - asked
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
-                    if batches == self._max_batches or items == self._max_items:
-                        break
-                    if late and waited < LOOK and self._is_to_come(drawn, items):
+                    is_over = batches == self._max_batches or items == self._max_items
+                    if late and waited < LOOK and not is_over and self._is_to_come(drawn, items):
                         time.sleep(0.001)
                         continue
-                    if glance is None or late:
+                    if glance is None or late or is_over:
                         break
                     yield None
                     continue
