@@ -70,8 +70,9 @@ class Options(TypedDict, total=False):
             than a batch takes, or 64 without; it is one item where the table hands each item out so many times only, as
             what a loop leaves in the middle of a block counts as used. Default 2.
         max_batches: Elements to end after, 1 or more. None (the default): never.
-        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever. What is
-            there when an iterator begins is waited for up to 0.5 s, however short this is.
+        timeout: Seconds that a reader waits in vain for an element until the dataset ends. None (the default): for
+            ever. What the table could give at once, or has given already, is waited for up to 0.5 s all the same: with
+            0, a dataset yields what can be had without waiting for an insert.
     """
 
     batch_size: int | None
