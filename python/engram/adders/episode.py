@@ -12,6 +12,7 @@ from engram.adders.plans import LookingItems, Plan, Priority, tables_of
 from engram.adders.step import Step, each_leaf, is_text, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["EpisodeAdder"]
 
@@ -34,6 +35,7 @@ class EpisodeAdder(Adder):
         padding_fn: PaddingFn | None = None,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -46,6 +48,7 @@ class EpisodeAdder(Adder):
                 such as `numpy.zeros`; text is filled with empty text. None: items are as long as their episodes.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
+            compression: As of `Store.writer`; `"delta"` for integers that change little from step to step.
         """
         _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
@@ -57,7 +60,9 @@ class EpisodeAdder(Adder):
             Plan(table=table, length=self._most, period=self._most, priority=priority)
             for table, priority in tables_of(priority_fns).items()
         ]
-        self._rows = LookingItems(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = LookingItems(
+            client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

@@ -8,6 +8,7 @@ from engram.adders.plans import Plan, Priority, items_for, pad, tables_of
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["MultiSequenceAdder"]
 
@@ -31,6 +32,7 @@ class MultiSequenceAdder(Adder):
         final_row: bool = True,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -47,6 +49,7 @@ class MultiSequenceAdder(Adder):
                 reward of 0 in a sequence is one that was observed, unless it is padded.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
+            compression: As of `Store.writer`; `"delta"` for integers that change little from step to step.
 
         Raises:
             InvalidArgumentError: The mappings are not of the same tables.
@@ -82,7 +85,7 @@ class MultiSequenceAdder(Adder):
         _checks.boolean("`final_row`", final_row)
         self._pads = pad_end_of_episode
         self._has_final_row = final_row
-        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

@@ -10,6 +10,7 @@ from engram.adders.base import Adder
 from engram.adders.plans import Plan, Priority, all_columns, items_for, pad, tables_of
 from engram.adders.step import MaskedStep, Step, each_leaf, zeros_like
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
 
@@ -38,6 +39,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         overlap: bool = False,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -51,6 +53,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
             overlap: Items have a row more, which is also the first of the next, and a mask.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
+            compression: As of `Store.writer`; `"delta"` for integers that change little from step to step.
         """
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
         _checks.boolean("`overlap`", overlap)
@@ -67,7 +70,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         ]
         self._pads = pad_end_of_episode
         self._overlap = overlap
-        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

@@ -10,6 +10,7 @@ from engram.adders.plans import LookingItems, Plan, Priority, items_for, pad, ta
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["EndBehavior", "SequenceAdder"]
 
@@ -50,6 +51,7 @@ class SequenceAdder(Adder):
         end_of_episode_behavior: EndBehavior | str = EndBehavior.ZERO_PAD,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -62,6 +64,7 @@ class SequenceAdder(Adder):
             end_of_episode_behavior: See `EndBehavior`.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
+            compression: As of `Store.writer`; `"delta"` for integers that change little from step to step.
         """
         try:
             self._behavior = EndBehavior(end_of_episode_behavior)
@@ -78,7 +81,9 @@ class SequenceAdder(Adder):
         ]
         # An item of another length is made one by one.
         looking = self._behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
-        self._rows = items_for(client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(
+            client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         super().__init__(self._rows, timeout)
 
     def reset(self) -> None:

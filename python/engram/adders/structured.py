@@ -11,7 +11,7 @@ from engram.adders.step import Step, each_leaf
 from engram.errors import EngramError
 from engram.patterns import Pattern, listed
 from engram.store import AnyStore
-from engram.writer import PatternWriter
+from engram.writer import Compression, PatternWriter
 
 __all__ = ["StructuredAdder"]
 
@@ -36,6 +36,7 @@ class StructuredAdder(Adder):
         *,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -44,11 +45,14 @@ class StructuredAdder(Adder):
             patterns: Their functions get a `Step` whose leaves stand for columns.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
+            compression: As of `Store.writer`; `"delta"` for integers that change little from step to step.
         """
         _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
         chosen = listed(patterns)
-        self._rows = _Rows(lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout))
+        self._rows = _Rows(
+            lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout, compression=compression)
+        )
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

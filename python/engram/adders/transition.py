@@ -9,6 +9,7 @@ from engram.adders.plans import Plan, Priority, items_for, tables_of
 from engram.adders.returns import Form, Returns
 from engram.adders.step import Step, Transition, each_leaf, final
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["NStepTransitionAdder"]
 
@@ -36,6 +37,7 @@ class NStepTransitionAdder(Adder):
         priority_fns: Mapping[str, Priority | None] | None = None,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -47,13 +49,14 @@ class NStepTransitionAdder(Adder):
                 1. None: one table, `DEFAULT_PRIORITY_TABLE`.
             chunk_length: Rows per chunk, as of `Store.writer`.
             timeout: Seconds that `add` waits for tables; None: for ever.
+            compression: As of `Store.writer`; `"delta"` for integers that change little from step to step.
         """
         self._returns = Returns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
         plans = [
             Plan(table=table, length=n_step + 1, period=1, priority=priority, take=_transition)
             for table, priority in tables_of(priority_fns).items()
         ]
-        self._rows = items_for(client, plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
         self._last: Step | None = None
         super().__init__(self._rows, timeout)
 
