@@ -11,6 +11,7 @@ import engram
 from engram.compat.reverb import _arguments, _nest, _note, _signatures
 from engram.compat.reverb._described import described, signature_of
 from engram.compat.reverb._errors import is_stopping, translated
+from engram.compat.reverb._sending import Presence
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.reverb_types import TableInfo
@@ -68,6 +69,7 @@ class Client:
         self._server_address = _arguments.text("server_address", server_address)
         self._store = engram.Client(_arguments.bare(server_address), reconnect_timeout=_PATIENCE)
         self._cache: dict[str, Any] | None = None
+        self._presence = Presence(self._store.address)
 
     @property
     def server_address(self) -> str:
