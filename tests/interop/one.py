@@ -1,8 +1,9 @@
-"""Programs that are run at Engram's server alone."""
+"""Programs that are run at one server alone: Engram's, and the last of them dm-reverb's."""
 
 import numpy as np
 import reverb
 import tensorflow as tf
+from random_writers import PROGRAMS, outcomes
 from seen import outcome, whole
 
 
@@ -79,3 +80,8 @@ def write_ten():
         WRITERS[0].append([np.int32(at)])
         WRITERS[0].create_item("table", 1.0, [WRITERS[0].history[0][-1:]])
     WRITERS[0].flush()
+
+
+def random_writers(address):
+    client = reverb.Client(address)
+    return [outcomes(client, "random", seed) for seed in range(PROGRAMS)]
