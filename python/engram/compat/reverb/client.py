@@ -136,12 +136,20 @@ class Client:
 
         return Writer(self, length, bool(delta_encoded), chunk, in_flight)
 
-    def trajectory_writer(self, num_keep_alive_refs: int, *, validate_items: bool = True) -> "TrajectoryWriter":
+    def trajectory_writer(
+        self,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        get_signature_timeout_ms: int | None = None,
+    ) -> "TrajectoryWriter":
         """A writer whose items are made of any slices of its steps.
 
         Args:
             num_keep_alive_refs: Newest steps that items may refer to.
             validate_items: Check items against their tables' signatures.
+            get_signature_timeout_ms: Of older releases of Reverb. 0 is a `validate_items` of False; nothing comes of
+                another.
 
         Raises:
             TypeError: `num_keep_alive_refs` is no integer.
@@ -150,7 +158,7 @@ class Client:
         refs = _positive("num_keep_alive_refs", num_keep_alive_refs)
         from engram.compat.reverb.trajectory_writer import TrajectoryWriter  # noqa: PLC0415, it needs this module
 
-        return TrajectoryWriter(self, refs, validate_items)
+        return TrajectoryWriter(self, refs, validate_items and get_signature_timeout_ms != 0)
 
     def structured_writer(self, configs: "Sequence[Config]") -> "StructuredWriter":
         """A writer that only takes steps: `configs` make the items.

@@ -5,7 +5,7 @@ from typing import Any, Self
 from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb import _nest
 from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
-from engram.compat.reverb._lazy import LazyDataset, tensorflow
+from engram.compat.reverb._lazy import LazyDataset, as_it_is, tensorflow
 
 __all__ = ["ReplayDataset"]
 
@@ -68,6 +68,7 @@ class ReplayDataset(metaclass=LazyDataset):
         face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
 
     @classmethod
+    @as_it_is
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,
