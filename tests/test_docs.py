@@ -11,6 +11,7 @@ from support import run_python
 
 import engram
 from engram import adders
+from engram.data import numpy as data
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,10 +59,12 @@ import engram
 from engram import Dataset, Pattern, Table, patterns, rate_limiters, selectors
 from engram.patterns import column, end_of_episode, step_index, steps_since_applied
 import dm_env
-from engram.adders import NStepTransitionAdder, StructuredAdder
+from engram.adders import *
 timestep, agent = dm_env.restart(0.0), len
+action, next_timestep, state = 0, dm_env.termination(1.0, 0.0), np.zeros(3)
 class environment:
     step = staticmethod(lambda action: dm_env.termination(1.0, 0.0))
+from engram.data.numpy import dataset
 store = engram.Store([engram.Table("replay")], seed=0)
 episode = [{"obs": np.zeros(4, np.float32), "action": n} for n in range(9)]
 learn = print
@@ -73,14 +76,20 @@ EXAMPLES = {
     "TrajectoryWriter": engram.TrajectoryWriter.__doc__,
     "PatternWriter": engram.PatternWriter.__doc__,
     "Dataset": engram.Dataset.__doc__,
+    "engram.data.numpy.dataset": data.dataset.__doc__,
     "Adder": adders.Adder.__doc__,
+    "EpisodeAdder": adders.EpisodeAdder.__doc__,
+    "MultiSequenceAdder": adders.MultiSequenceAdder.__doc__,
+    "NonOverlappingRNNSequenceAdder": adders.NonOverlappingRNNSequenceAdder.__doc__,
+    "SequenceAdder": adders.SequenceAdder.__doc__,
     "StructuredAdder": adders.StructuredAdder.__doc__,
 }
 
 
 def example(doc):
-    """The indented block of a docstring."""
-    lines = [line for line in inspect.cleandoc(doc).splitlines() if line.startswith("    ")]
+    """The indented block of a docstring, before its sections."""
+    text = inspect.cleandoc(doc).partition("\nArgs:")[0]
+    lines = [line for line in text.splitlines() if line.startswith("    ")]
     assert lines, "the docstring has no example"
     return textwrap.dedent("\n".join(lines))
 
@@ -88,6 +97,6 @@ def example(doc):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_docstring_examples_run(name):
     code = example(EXAMPLES[name])
-    if name == "Dataset":
+    if name.lower().endswith("dataset"):
         code = f"store.insert(episode[0], {{'replay': 1.0}})\n{code}\n    break"
     run_python(f"{PRELUDE}\n{code}")

@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
 
 from engram import _checks, _engram
+from engram._uses import Uses
 from engram.batch import Batch, BatchInfo, Sample
-from engram.errors import ForkedError
+from engram.errors import EngramError, ForkedError
 from engram.store import AnyStore
 
 __all__ = ["Dataset"]
@@ -30,10 +31,11 @@ class _Reader:
         self._delivered = 0
         self._closed = False
 
-    def deliver(self) -> bool:
+    def deliver(self, items: int) -> bool:
         """Counts the newest batch as delivered; not once the reader is closed: then it goes back."""
         with self._lock:
-            self._delivered += not self._closed
+            if not self._closed:
+                self._delivered += items
             return not self._closed
 
     def close(self) -> None:
@@ -136,10 +138,13 @@ class Dataset(Generic[T]):
     def _made(self, native: _engram.Batch) -> Batch | Sample:
         return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
 
-    def _read(self, make: Callable[[_engram.Batch], R], glance: float | None = None) -> Generator[R | None]:
+    def _read(
+        self, make: Callable[[_engram.Batch], R], glance: float | None = None, uses: Uses | None = None
+    ) -> Generator[R | None]:
         """What `make` makes of each batch; a batch that it refuses was not delivered, and goes back.
 
-        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
+        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to. With `uses`,
+        an item is on lease until that counts it as used, and only then; otherwise a batch is delivered as a whole.
         """
         times_closed = self._times_closed
         patience = _patience(self._timeout, glance)
@@ -157,33 +162,43 @@ class Dataset(Generic[T]):
         )
         reader = _Reader(stream)
         self._open.append(reader)
-        delivered = items = 0
+        batches = items = 0
+        before = 0 if uses is None else uses.brought
         try:
             asked = time.monotonic()
             # Another thread may close while a stream is being opened, and not see it yet.
             while times_closed == self._times_closed:
-                native = stream.next()
+                native = stream.next(items if uses is None else uses.asks() - before)
                 if native is None:
                     waited = time.monotonic() - asked
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
-                    if late and waited < look and delivered == 0:
+                    if late and waited < look and batches == 0:
                         time.sleep(0.001)
                         continue
-                    if glance is None or late or delivered == self._max_batches or items == self._max_items:
-                        return
+                    if glance is None or late or batches == self._max_batches or items == self._max_items:
+                        break
                     yield None
                     continue
                 made = make(native)
-                items += len(native)
-                if not reader.deliver():
+                number = len(native)
+                if not reader.deliver(number):
                     return
                 # Ctrl-C may strike after any call: until here the batch is on its way.
-                delivered += 1
+                batches += 1
+                items += number
+                if uses is not None:
+                    uses.brought += number
                 yield made
                 asked = time.monotonic()
+            if uses is not None:
+                uses.end()
+        except EngramError:
+            if uses is not None:
+                uses.end()
+            raise
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
-                stream.close(delivered)
+                stream.close(items if uses is None else max(0, uses.items - before))
             self._open.remove(reader)
 
     def _has_some(self) -> bool:

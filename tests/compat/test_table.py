@@ -153,6 +153,9 @@ def test_counts_are_checked(call):
             getattr(table(), call)(count)
     with raises(TypeError, f"`{name}` must be an integer; got 1.5 (float)"):
         getattr(table(), call)(1.5)
+    with raises(TypeError, f"`{name}` must be at most 2147483647; got {2**70}"):
+        getattr(table(), call)(2**70)
+    assert not getattr(reverb.Table.queue("q", 1), call)(2**31 - 1)
 
 
 def test_a_served_table_tells_of_its_server():

@@ -92,8 +92,8 @@ def rows(block: Block) -> Iterator[Block]:
     return (_part(block, (i, ...)) for i in range(len(block.info.key)))
 
 
-def steps_of(native: _engram.Batch) -> Block:
-    """The steps of all items, end to end; `info` is of each step's item.
+def steps_of(native: _engram.Batch) -> tuple[Block, list[int]]:
+    """The steps of all items, end to end; `info` is of each step's item. Beside it, how many each item has.
 
     Raises:
         SignatureError: A column has no time axis, or an item's columns differ in length.
@@ -112,7 +112,9 @@ def steps_of(native: _engram.Batch) -> Block:
         for column, split in zip(block.columns, block.splits, strict=True)
     ]
     info = Info(*(np.repeat(array, first) for array in block.info))
-    return Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)  # the lengths: none
+    # The block's lengths: none.
+    steps = Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)
+    return steps, first.tolist()
 
 
 def _uneven(block: Block, lengths: list[Array | None]) -> str:

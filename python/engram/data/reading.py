@@ -9,12 +9,13 @@ from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar, cast
 
 from engram import _checks, _engram
+from engram._uses import Uses
 from engram.batch import Batch
 from engram.data import blocks
 from engram.data.blocks import Block, Convert
 from engram.data.elements import Element, Options
 from engram.dataset import Dataset
-from engram.errors import EngramError, InvalidArgumentError
+from engram.errors import EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
 from engram.store import AnyStore
 
@@ -23,6 +24,7 @@ __all__ = ["Reading"]
 BLOCK_BYTES = 4 * 2**20
 BLOCK_ITEMS = 64  # where nobody named a batch size
 FIRST_ITEMS = 16  # before any has been seen
+LOOK_AROUND = 0.2  # seconds without anything after which it is asked whether items that are held are in the way
 FADES = 0.875  # how much earlier blocks weigh beside a new one
 
 R = TypeVar("R")
@@ -133,22 +135,27 @@ class Reading:
     def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
         info = self.store.info().get(self.table)
         fit = _Fit(info, self.batch_size, steps=self.steps)
-        cutter = _Cutter(self.steps, self.batch_size, make, fit)
+        cutter = _Cutter(self, make, fit)
         left = self.max_batches
         broken: EngramError | None = None
         try:
             while left != 0 and not cutter.has_ended:
                 found = self._blocks(cutter, fit, left, glance)
-                with closing(found) as elements:
-                    for each in elements:
-                        yield each
-                        if each is not None and left is not None:
-                            left -= 1
+                try:
+                    with closing(found) as elements:
+                        for each in elements:
+                            yield each
+                            if each is not None and left is not None:
+                                left -= 1
+                except SignatureError:
+                    # Items that do not go side by side may be read one by one, unless they are to fill batches.
+                    if fit.by_one or self.batch_size is not None:
+                        raise
+                    fit.by_one = True
         except EngramError as error:
             broken = error
-        # Their items have been used.
-        if left != 0 and not self.drop_remainder and (rest := cutter.rest()) is not None:
-            yield make(rest)
+        if left != 0:
+            yield from cutter.last
         if broken is not None:
             raise broken
 
@@ -158,17 +165,32 @@ class Reading:
         # Every item has one step or more.
         most = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
         source = self._dataset(size, at_least=1, max_items=most, max_batches=None if is_sure else 1)
-        with closing(source._read(cutter.take, glance)) as taken:  # noqa: SLF001, every dataset's half
+        uses, pieces = cutter.uses, self.batch_size or 1
+        look = LOOK_AROUND if glance is None and self.steps and pieces > 1 else glance
+        with closing(source._read(cutter.take, look, uses)) as taken:  # noqa: SLF001, every dataset's half
             for elements in taken:
                 if elements is None:
-                    yield None
+                    if uses.is_holding and self._is_in_the_way():
+                        uses.let_go()
+                    if glance is not None:
+                        yield None
                     continue
                 for each in islice(elements, left):
+                    # No call between these two: Ctrl-C may strike in any.
+                    uses.items = uses.begun(pieces)
                     yield each
                     left = None if left is None else left - 1
-                if left == 0 or not is_sure or not fit.still(size):
+                if left == 0:
+                    return
+                if not is_sure or not fit.still(size):
+                    uses.settle()
                     return
         cutter.has_ended = True
+
+    def _is_in_the_way(self) -> bool:
+        """Whether somebody waits to insert: maybe for the room of items that are held until they fill a batch."""
+        info = self.store.info().get(self.table)
+        return info is not None and info.waiting_inserts > 0
 
 
 class _Fit:
@@ -177,7 +199,7 @@ class _Fit:
     def __init__(self, info: TableInfo | None, batch_size: int | None, *, steps: bool) -> None:
         self._most = batch_size or BLOCK_ITEMS
         self._batch_size = batch_size if steps else None
-        self._by_one = info is None or info.max_times_sampled is not None
+        self.by_one = info is None or info.max_times_sampled is not None
         # They are no smaller than what the table keeps of them, as a rule.
         self._first = FIRST_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
         self._items = self._steps = self._bytes = 0.0
@@ -185,7 +207,7 @@ class _Fit:
     @property
     def is_sure(self) -> bool:
         """Whether the size is more than a guess."""
-        return self._by_one or self._items > 0
+        return self.by_one or self._items > 0
 
     def saw(self, items: int, steps: int, nbytes: int) -> None:
         """Counts a block."""
@@ -195,7 +217,7 @@ class _Fit:
 
     def items(self) -> int:
         """As many as make `BLOCK_BYTES`, and no more than a batch needs."""
-        if self._by_one:
+        if self.by_one:
             return 1
         if self._items == 0:
             return max(1, min(self._most, FIRST_ITEMS, self._first))
@@ -210,18 +232,28 @@ class _Fit:
 
 
 class _Cutter(Generic[R]):
-    """Cuts blocks into elements."""
+    """Cuts blocks into elements.
 
-    def __init__(self, steps: bool, batch_size: int | None, make: Callable[[Block], R], fit: _Fit) -> None:  # noqa: FBT001, an option
-        self._steps = steps
-        self._held = None if batch_size is None or not steps else blocks.Held(batch_size)
+    Attributes:
+        uses: Which items were used.
+        last: What is left to yield once nothing more comes.
+        has_ended: Nothing more comes.
+    """
+
+    def __init__(self, reading: Reading, make: Callable[[Block], R], fit: _Fit) -> None:
+        self._steps = reading.steps
+        size = reading.batch_size
+        self._held = None if size is None or not reading.steps else blocks.Held(size)
+        self._drops = reading.drop_remainder
         self._make = make
         self._fit = fit
+        self.uses = Uses(self._rest)
+        self.last: list[R] = []
         self.has_ended = False
 
     def take(self, native: _engram.Batch) -> Iterator[R]:
         """The elements of a block. What is the matter with one is so with all: the first is made before any counts."""
-        block = blocks.steps_of(native) if self._steps else blocks.items_of(native)
+        block, lengths = blocks.steps_of(native) if self._steps else (blocks.items_of(native), [1] * len(native))
         if not self._steps:
             parts = blocks.items(block)
         elif self._held is None:
@@ -232,9 +264,13 @@ class _Cutter(Generic[R]):
         made = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
         if self._held is not None:
             self._held.keep(block)
+        self.uses.cut(lengths)
         self._fit.saw(len(native), len(block.info.key), sum(column.nbytes for column in block.columns))
         return made
 
-    def rest(self) -> Block | None:
-        """Steps that did not fill a batch."""
-        return None if self._held is None else self._held.rest()
+    def _rest(self) -> bool:
+        """Makes what is left of steps that did not fill a batch; whether their items are used."""
+        rest = None if self._held is None or self._drops else self._held.rest()
+        if rest is not None:
+            self.last = [self._make(rest)]
+        return rest is not None

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from engram.compat.reverb import _nest
-from engram.compat.reverb._reader import Block, MismatchError
+from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
+from engram.data.blocks import Array, Block
 
 __all__ = [
     "Convert",
@@ -21,7 +21,6 @@ __all__ = [
     "trajectories",
 ]
 
-Array = npt.NDArray[Any]
 Shape = tuple[int | None, ...] | None
 
 
@@ -74,7 +73,7 @@ def sequences(sequence_length: int | None) -> Convert:
         info: list[Array] = [np.repeat(field, lengths) for field in block.info]
         columns: list[Array]
         if splits is None:
-            info = [field.reshape(block.number, -1) for field in info]
+            info = [field.reshape(len(block.info.key), -1) for field in info]
             columns = [
                 column[:, None] if squeezed else column
                 for column, squeezed in zip(block.columns, block.squeezed, strict=True)
@@ -112,7 +111,9 @@ def _lengths(block: Block) -> Array:
     """
     found: Array | None = None
     for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
-        lengths = np.full(block.number, 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
+        lengths = (
+            np.full(len(block.info.key), 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
+        )
         if found is None:
             found = lengths
         elif not np.array_equal(found, lengths):

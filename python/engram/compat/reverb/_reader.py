@@ -5,53 +5,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-
-import numpy.typing as npt
+from typing import Any, TypeVar
 
 from engram import Dataset, _engram
+from engram.data.blocks import Block, items_of
 from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Block", "Fetching", "MismatchError", "read"]
+__all__ = ["Fetching", "MismatchError", "read"]
 
 _LOG = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 R = TypeVar("R")
 
 
 class MismatchError(ValueError):
     """Items are not what was asked for."""
-
-
-class Block(NamedTuple):
-    """Items side by side, in the order in which they were drawn.
-
-    Attributes:
-        info: Five arrays `[B]`, as the fields of `SampleInfo`.
-        columns: Arrays `[B, T, ...]`; `[B, ...]` where squeezed; `[sum of T, ...]` where ragged.
-        splits: For a ragged column i64 `[B + 1]`: item `i` has its rows from `splits[i]` to `splits[i + 1]`. Else None.
-        squeezed: Of each column: whether it has no time axis.
-    """
-
-    info: tuple[Array, ...]
-    columns: list[Array]
-    splits: list[Array | None]
-    squeezed: list[bool]
-
-    @classmethod
-    def of(cls, batch: _engram.Batch) -> "Block":
-        """The items of a batch."""
-        info = (batch.key(), batch.probability(), batch.table_size(), batch.priority(), batch.times_sampled())
-        columns = _engram.flatten(batch.data)[0]
-        splits = [None] * len(columns) if batch.row_splits is None else _engram.flatten(batch.row_splits)[0]
-        return cls(info, columns, splits, batch.squeezed)
-
-    @property
-    def number(self) -> int:
-        """B, of items."""
-        return len(self.info[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +153,8 @@ class _Reader:
         return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
-        block = Block.of(native)
-        self._count = block.number
+        block = items_of(native)
+        self._count = len(native)
         return self._make(block)
 
     def rest(self, error: Exception) -> Iterator[None]:

@@ -8,22 +8,21 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from engram.compat.ftw.datasets._plan import Plan
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_face import Source, read_table
 from engram.compat.reverb._elements import Convert as Make
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._reader import Block, MismatchError
+from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.data.blocks import Array, Block
 from engram.errors import NeverServedError
 from engram.store import AnyStore
 
 __all__ = ["ArrayDataset", "converter"]
 
-Array = npt.NDArray[Any]
 Convert = Callable[[list[Any]], list[Any]]
 _REST = 0.002
 """Seconds between glances at several stores that all have nothing."""
