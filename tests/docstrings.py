@@ -17,7 +17,6 @@ from engram.compat.reverb import errors as compat_errors
 
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 _ENTRY = re.compile(r"^ {4}\*{0,2}([A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*):")
-_HEADING = re.compile(r"^\w+:$")
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,11 @@ def _members(path: str, cls: type) -> list[Name]:
 
 @dataclass
 class Said:
-    """A docstring's first line, and the names in its sections."""
+    """A docstring's first line, the names in its sections, and what is said of each name."""
 
     first: str = ""
     sections: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 def said(docstring: str | None) -> Said:
@@ -102,6 +102,9 @@ def said(docstring: str | None) -> Said:
             section = None
         elif section is not None and (entry := _ENTRY.match(line)):
             section += entry[1].split(", ")
+            found.texts[section[-1]] = line[entry.end() :]
+        elif section:
+            found.texts[section[-1]] += line
     return found
 
 

@@ -100,3 +100,65 @@ def test_docstring_examples_run(name):
     if name.lower().endswith("dataset"):
         code = f"store.insert(episode[0], {{'replay': 1.0}})\n{code}\n    break"
     run_python(f"{PRELUDE}\n{code}")
+
+
+# --- deliberate differences ----------------------------------------------------------------------
+
+LISTING = [ROOT / "docs" / name for name in ("differences.md", "reverb-wire.md")]
+TABLE = re.compile(r"^\|.*\|\n\|[ |:-]+\|\n(?:\|.*\|\n)+", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^ *(?:def (test_\w+)|(?:class )?(Test\w+)(?: = |[:(]))", re.MULTILINE)
+RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n]*)\n)* *(?:async )?fn (\w+)")
+
+
+def tests_by_name():
+    """Of each test, the names of the files that have one of that name."""
+    found = {}
+    for files, pattern in (
+        ((ROOT / "tests").rglob("*.py"), PYTHON_TEST),
+        ((ROOT / "crates").rglob("*.rs"), RUST_TEST),
+    ):
+        for file in files:
+            for match in pattern.finditer(file.read_text(encoding="utf-8")):
+                found.setdefault(next(filter(None, match.groups())), []).append(file.name)
+    return found
+
+
+def unheld(text, tests):
+    """What is wrong with the rows of a page's tables, each of which ends with the tests that hold it."""
+    wrong = []
+    for table in TABLE.findall(f"{text}\n"):
+        header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        for row in rows:
+            names = re.findall(r"`([^`]+)`", row[-1]) if header[-1] == "test" and len(row) == len(header) else []
+            if not names:
+                wrong.append(f"no test: {row}")
+            for name in names:
+                file, _, test = name.rpartition("::")
+                found = [each for each in tests.get(test, []) if each == (file or each)]
+                if len(found) != 1:
+                    wrong.append(f"{name}: it is in {found or 'no file'}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", LISTING, ids=lambda page: page.name)
+def test_each_difference_names_its_test(page):
+    text = page.read_text(encoding="utf-8")
+    assert TABLE.search(text)
+    assert unheld(text, tests_by_name()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ("| a | b | test |\n| --- | --- | --- |\n| 1 | 2 | `test_one`, `b.rs::two` |", 0),
+        ("| a | test |\n| --- | --- |\n| 1 | |\n| 2 | test_one |", 2),
+        ("| a | b |\n| --- | --- |\n| 1 | `test_one` |", 1),
+        ("| a | test |\n| --- | --- |\n| 1 | `test_one`, `test_gone` |", 1),
+        ("| a | test |\n| --- | --- |\n| 1 | `two` |", 1),
+        ("| a | test |\n| --- | --- |\n| 1 | `c.rs::two` |", 1),
+        ("| a | b | test |\n| --- | --- | --- |\n| 1 | `test_one` |", 1),
+    ],
+)
+def test_a_difference_without_a_test_is_found(rows, wrong):
+    """Also one whose test is gone, or is one of two of its name."""
+    assert len(unheld(rows, {"test_one": ["a.py"], "two": ["a.rs", "b.rs"]})) == wrong

@@ -79,6 +79,8 @@ def faults(name: Name) -> list[str]:
     taken = parameters(name.function)
     found = [f"argument {each}" for each in taken if each not in documented]
     found += [f"unknown argument {each}" for each in told.sections.get("Args", []) if each not in taken]
+    timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in told.texts]
+    found += [f"unit of {each}" for each in timed if "econds" not in told.texts[each]]
     word = told.first.partition(" ")[0]
     at_once = isinstance(name.value, property) or not VERB.match(word) or word in PLURALS
     if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*told.sections}):
@@ -109,12 +111,14 @@ class Audited:
 
     def silent(self): ...
 
-    def draws(self, table: str, n: int) -> list[int]:
+    def draws(self, table: str, n: int, timeout: float | None) -> list[int]:  # noqa: ARG002, an example
         """Draws items.
 
         Args:
             tabel: A slip.
             n: How many.
+            timeout: How long to wait,
+                at most.
 
         Raises:
             ValueError: `n` is below 1.
@@ -152,6 +156,7 @@ AUDITED_FAULTS = {
     "draws": [
         "argument table",
         "unknown argument tabel",
+        "unit of timeout",
         "what it returns",
         "unknown error NoSuchError",
         "raises TypeError (in integer)",

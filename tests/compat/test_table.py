@@ -168,6 +168,7 @@ def test_a_served_table_tells_of_its_server():
         assert not queue.can_insert(1)
         info = queue.info
         assert (info.current_size, info.num_episodes, info.rate_limiter_info.insert_stats.completed) == (2, 2, 2)
+        assert info.table_worker_time == reverb.reverb_types.TableWorkerTime()  # there is no worker
         next(client.sample("q"))
         assert queue.info.current_size == 1
 

@@ -205,7 +205,7 @@ class Client:
         Args:
             table: Name of the table.
             num_samples: How many; -1: none.
-            validation_timeout_ms: Nothing comes of it; older releases of Reverb had it.
+            validation_timeout_ms: Milliseconds, of which nothing comes; older releases of Reverb had them.
             emit_timesteps: Yield an item as a list of its steps; False: as one sample of whole columns.
             unpack_as_table_signature: Nest `data` as the table's signature, if it has one; False: a flat list.
 
