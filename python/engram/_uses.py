@@ -15,6 +15,7 @@ class Uses:
     Attributes:
         items: Of all that were brought, the first so many were used. Set by who hands pieces on.
         brought: Items that streams have brought so far. Set by who reads the streams.
+        pieces: Of all items so far.
     """
 
     def __init__(self, last: Callable[[], bool] | None = None) -> None:
@@ -27,7 +28,7 @@ class Uses:
         self.items = 0
         self.brought = 0
         self._begun = 0
-        self._pieces = 0
+        self.pieces = 0
         self._handed = 0
         self._starts: deque[int] = deque()  # of the items that are not begun yet
         self._holds = True
@@ -36,12 +37,16 @@ class Uses:
     def cut(self, pieces: Iterable[int]) -> None:
         """Of the items that come next, each has so many pieces."""
         for number in pieces:
-            self._starts.append(self._pieces)
-            self._pieces += number
+            self._starts.append(self.pieces)
+            self.pieces += number
 
     def begun(self, pieces: int) -> int:
         """How many items are used once so many more pieces have been handed on."""
-        self._handed += pieces
+        return self.reached(self._handed + pieces)
+
+    def reached(self, pieces: int) -> int:
+        """How many items are used once so many pieces have been handed on, of all."""
+        self._handed = pieces
         starts = self._starts
         while starts and starts[0] < self._handed:
             starts.popleft()

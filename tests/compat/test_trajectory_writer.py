@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from compat_tables import items, of_three_steps, once_each, step, table
 from support import raises
 
 from engram.compat import reverb
@@ -19,40 +19,15 @@ class Step(NamedTuple):
     extras: Any
 
 
-def step(value):
-    return {"a": np.full(2, value, np.float32), "b": value}
-
-
 @pytest.fixture
 def client():
-    tables = (
-        table(max_times_sampled=1),
-        table("signed", signature=SIGNATURE, max_times_sampled=1),
-        table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
-        reverb.Table.queue("queue", 1),
-    )
-    with serving(*tables) as (_, client):
+    with once_each(table("signed", signature=SIGNATURE, max_times_sampled=1)) as client:
         yield client
 
 
 @pytest.fixture
 def writer(client):
-    writer = client.trajectory_writer(4)
-    for value in range(3):
-        writer.append(step(value))
-    return writer
-
-
-def items(client, name="t"):
-    """All items of a table: the columns of each, as lists."""
-    size = client.server_info()[name].current_size
-    found = client.sample(name, size, emit_timesteps=False) if size else ()
-    return [[column.tolist() for column in sample.data] for sample in found]
-
-
-def drawn(client, name):
-    """The columns of an item, once there is one."""
-    return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
+    return of_three_steps(client)
 
 
 def still_works(client, writer):

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["LazyDataset", "as_it_is", "tensorflow"]
+__all__ = ["DatasetBody", "LazyDataset", "as_it_is", "tensorflow"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -28,6 +28,24 @@ def tensorflow(what: str) -> Any:  # noqa: ANN401, a module
             f"{what} needs TensorFlow, which is not installed; `engram.data` has datasets for other frameworks"
         ) from error
     return tf
+
+
+class DatasetBody:
+    """What the bodies of datasets that are made of nothing but a variant have in common."""
+
+    _element_spec: Any
+
+    @property
+    def element_spec(self) -> Any:  # noqa: ANN401, a nest
+        """What elements look like: a nest of `tf.TensorSpec` like theirs, with tuples for lists.
+
+        Of tables, it is a `ReplaySample`: its info, `[]` for each field, or `[T]` for sequences, and the nest of data.
+        """
+        return self._element_spec
+
+    def _inputs(self) -> list[Any]:
+        """No other dataset, where TensorFlow's graph of datasets is asked for."""
+        return []
 
 
 class LazyDataset(type):
