@@ -159,8 +159,8 @@ class Client:
         Args:
             num_keep_alive_refs: Newest steps that items may refer to, at least 1.
             validate_items: Check items against their tables' signatures when they are made.
-            get_signature_timeout_ms: Of older releases of Reverb. 0 is a `validate_items` of False; nothing comes of
-                another.
+            get_signature_timeout_ms: Milliseconds, as older releases of Reverb had it. 0 is a `validate_items` of
+                False; nothing comes of another.
 
         Raises:
             TypeError: `num_keep_alive_refs` is no integer.
