@@ -146,7 +146,7 @@ def test_references_depend_on_the_number_of_steps_alone(client, gaps):
         column = writer.history["x"][-1:]
         writer.append({"x": 2, "y": 2})
         writer.create_item("t", 1.0, [column, writer.history["x"][-1:]])
-    assert not column.expired
+    assert [reference.expired for reference in column] == [False]
     for value in (3, 4):
         writer.append({"x": None if gaps else value, "y": value})
     assert [reference.expired for reference in column] == [True]
