@@ -364,8 +364,18 @@ def test_signatures(client, writer, trajectory, why, found):
     assert items(client, "signed") == [[[[1, 1], [2, 2]], 1]]
 
 
-def test_nothing_is_checked_where_that_is_not_asked(client):
-    writer = client.trajectory_writer(2, validate_items=False)
+def test_a_timeout_of_older_releases(client):
+    """It was that of reading a signature, and 0 meant: do not."""
+    for timeout in (None, 300_000):
+        writer = client.trajectory_writer(2, get_signature_timeout_ms=timeout)
+        writer.append(["anything"])
+        with pytest.raises(ValueError, match="signature"):
+            writer.create_item("signed", 1.0, writer.history[0][-1])
+
+
+@pytest.mark.parametrize("option", [{"validate_items": False}, {"get_signature_timeout_ms": 0}])
+def test_nothing_is_checked_where_that_is_not_asked(client, option):
+    writer = client.trajectory_writer(2, **option)
     writer.append(["anything"])
     writer.create_item("signed", 1.0, writer.history[0][-1])
     with raises(RuntimeError, "Priority table nope was not found; known tables: `prioritized`, `queue`, `signed`, `t`"):

@@ -1,9 +1,18 @@
 """TensorFlow, imported where it is needed; and classes that become its datasets when one is first made."""
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["DatasetBody", "LazyDataset", "tensorflow"]
+__all__ = ["DatasetBody", "LazyDataset", "as_it_is", "tensorflow"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_it_is(function: _Function) -> _Function:
+    """Has a `tf.function`, such as `interleave` makes of what makes datasets, call a function without rewriting it."""
+    function.autograph_info__ = None  # type: ignore[attr-defined]  # what AutoGraph looks for
+    return function
 
 
 def tensorflow(what: str) -> Any:  # noqa: ANN401, a module
@@ -47,6 +56,9 @@ class LazyDataset(type):
     """
 
     _real: Any = None
+
+    autograph_info__ = None
+    """A `tf.function` makes instances `as_it_is`."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any) -> Any:  # noqa: ANN401, a class
         if any(isinstance(base, LazyDataset) for base in bases):

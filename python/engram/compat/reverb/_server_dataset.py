@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._lazy import DatasetBody
+from engram.compat.reverb._lazy import DatasetBody, as_it_is
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.blocks import Block
 
@@ -60,6 +60,7 @@ class ServerDataset(DatasetBody):
         face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
 
     @classmethod
+    @as_it_is
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,

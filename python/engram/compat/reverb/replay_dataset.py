@@ -5,7 +5,7 @@ from typing import Any, Self
 from engram.compat.reverb import _arguments
 from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
-from engram.compat.reverb._lazy import DatasetBody, LazyDataset, tensorflow
+from engram.compat.reverb._lazy import DatasetBody, LazyDataset, as_it_is, tensorflow
 
 __all__ = ["ReplayDataset"]
 
@@ -72,6 +72,7 @@ class ReplayDataset(DatasetBody, metaclass=LazyDataset):
         face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
 
     @classmethod
+    @as_it_is
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,
