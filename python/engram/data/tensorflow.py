@@ -1,6 +1,6 @@
 """A table as a `tf.data.Dataset`."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from engram import _engram
 from engram.data._exit import Calls
+from engram.data._tf_arrays import arrays
 from engram.data.ahead import GLANCE
 from engram.data.blocks import Array, Block
 from engram.data.elements import Element, Info, Options
@@ -24,9 +25,10 @@ __all__ = ["dataset"]
 Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; mypy need not know TensorFlow."""
 
-_END: Any = object()
 _MOST_TOGETHER = 64  # batches
 _calls = Calls()
+_readers: dict[int, Generator[Sequence[Any]]] = {}
+_numbers = count()
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -85,11 +87,8 @@ def dataset(
     columns, structure = _columns(reading, element_spec)
     flat = _Flat(reading, columns, _engram.names(structure))
 
-    def of_reader(token: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        tokens = tf.data.Dataset.from_tensors(token).repeat()
-        # `from_generator` would do for the arrays, too, but takes longer to look at them than it takes to read them.
-        handed = tokens.map(lambda token: tf.numpy_function(flat.next, [token], flat.types))
-        return handed.take_while(lambda more, *_: more).map(flat.shaped).unbatch()
+    def of_reader(number: Any) -> Any:  # noqa: ANN401, TensorFlow's
+        return arrays(_next, number, flat.specs).unbatch()
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
     found = readers.flat_map(of_reader).map(partial(_assembled, reading, columns, structure))
@@ -268,7 +267,7 @@ def _first(reading: Reading) -> Block:
 
 
 class _Flat:
-    """Elements as tuples of arrays: whether there are more, then `info` and the columns' parts, of some elements each.
+    """Elements as tuples of arrays: `info` and the columns' parts, of some elements each.
 
     None at all are handed over, too.
     """
@@ -278,13 +277,10 @@ class _Flat:
         self._columns = columns
         self._names = names
         self._seen = ""  # the structure that was looked at last
-        self._readers: dict[int, Generator[tuple[Any, ...] | None]] = {}
-        self._numbers = count()
         single = reading.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO]
         parts = [*info, *(part for column in columns for part in column.parts())]
-        self.types = [tf.bool, *(part.dtype for part in parts)]
-        self.shapes = [[None, *part.shape] for part in parts]
+        self.specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
         self._nothing = tuple(_empty(part) for part in parts)
         dense = not any(column.is_ragged for column in columns)
         # As many as are kept ready are handed over at once: a call costs more than what it carries.
@@ -296,31 +292,24 @@ class _Flat:
         with _calls.call() as may:
             if not may:
                 return
-            number = next(self._numbers)
-            # Now and then it yields None: TensorFlow sees only between elements that an iterator is not wanted.
-            reader = self._readers[number] = self._read()
+            number = next(_numbers)
+            reader = _readers[number] = self._read()
         try:
             yield number
         finally:
             with _calls.call():
-                del self._readers[number]
+                del _readers[number]
                 reader.close()
 
-    def next(self, number: Array) -> tuple[Any, ...]:
-        with _calls.call() as may:
-            flat = next(self._readers.get(int(number), iter(())), _END) if may else _END
-        return (flat is not _END, *(self._nothing if flat is None or flat is _END else flat))
-
-    def shaped(self, _: Any, *parts: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
-        """The parts alone, with their shapes; traced, not run."""
-        for part, shape in zip(parts, self.shapes, strict=True):
-            part.set_shape(shape)
-        return parts
-
-    def _read(self) -> Generator[tuple[Any, ...] | None]:
+    def _read(self) -> Generator[tuple[Any, ...]]:
         if self._together == 1:
-            return self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
-        return self._reading.read_together(self._stack, self._together, GLANCE)
+            found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
+        else:
+            found = self._reading.read_together(self._stack, self._together, GLANCE)
+        with closing(found) as flats:
+            for flat in flats:
+                # Now and then there is nothing: TensorFlow sees only between calls that an iterator is not wanted.
+                yield self._nothing if flat is None else flat
 
     def _stack(self, parts: list[Block]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, parts), strict=True)))
@@ -338,6 +327,14 @@ class _Flat:
         ):
             flat += column.flatten(array, split, lengths)
         return flat
+
+
+def _next(number: Array) -> Sequence[Any]:
+    with _calls.call() as may:
+        reader = _readers.get(int(number)) if may else None
+        if reader is None:
+            raise StopIteration  # which TensorFlow knows
+        return next(reader)
 
 
 def _empty(spec: Spec) -> Array:

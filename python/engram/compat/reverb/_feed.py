@@ -33,7 +33,7 @@ def feed(
     too, as `guarded` says.
 
     Args:
-        begin: A generator function. What it is given are arrays, or bytes; what it yields are lists of arrays in C order.
+        begin: A generator function. What it is given are arrays, or bytes.
         args: Tensors, evaluated when an iteration begins.
         specs: `tf.TensorSpec` of each array that is yielded.
 
