@@ -100,11 +100,11 @@ class Reading:
         return whole._read(lambda native: make(blocks.items_of(native)), glance)  # noqa: SLF001, every dataset's half
 
     def read_together(
-        self, make: Callable[[list[Block]], R], together: int, glance: float | None = None
+        self, make: Callable[[list[Block]], R], together: int, uses: Uses, glance: float | None = None
     ) -> Generator[R | None]:
         """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
 
-        A block of items that differ in length comes whole.
+        A block of items that differ in length comes whole. What of the items is used, `uses` is to be told.
         """
         size = self.batch_size or 1
         held = blocks.Held(size)
@@ -115,11 +115,12 @@ class Reading:
                 return make([block])
             made = make(held.filled(block))
             held.keep(block)
+            uses.cut([1] * len(native))
             return made
 
         most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
         source = self._dataset(size * together, prefetch=1, at_least=size, max_items=most)
-        return source._read(take, glance)  # noqa: SLF001, every dataset's half
+        return source._read(take, glance, uses)  # noqa: SLF001, every dataset's half
 
     @property
     def keeps_items(self) -> bool:

@@ -4,14 +4,16 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Unpack
 
 import numpy as np
 import tensorflow as tf
 
 from engram import _engram
+from engram._uses import Uses
 from engram.data._exit import Calls
+from engram.data._taken import Taken, counted
 from engram.data._tf_arrays import arrays
 from engram.data.ahead import GLANCE
 from engram.data.blocks import Array, Block
@@ -28,7 +30,6 @@ Spec = Any
 _MOST_TOGETHER = 64  # batches
 _calls = Calls()
 _readers: dict[int, Generator[Sequence[Any]]] = {}
-_numbers = count()
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -47,9 +48,12 @@ def dataset(
     The order is the table's; of several datasets, `interleave` makes one. It runs in the process that made it: a
     dataset cannot be saved, nor sent to tf.data's service.
 
-    Each iterator fetches ahead on lease: what it has not yielded when it is dropped goes back. But a call into
-    TensorFlow costs more than a batch: dense batches, of tables that hand out items any number of times, are handed
-    over `prefetch` at a time, and count as sampled together. `prefetch=8` is much faster than the default.
+    Each iterator fetches ahead on lease: what TensorFlow has not taken when it is dropped goes back. Taken is what has
+    left this dataset: what a `batch` or `prefetch` after it has asked for, too, whether the loop came to see it or not.
+
+    A call into TensorFlow costs more than a batch: dense batches, of tables that hand out items any number of times,
+    are handed over `prefetch` at a time; those that were not taken do not count as sampled in the end. `prefetch=8` is
+    much faster than the default.
 
     So that nothing else is used unasked, tf.data's own ideas of reading ahead and of running `map` in parallel are
     switched off: ask for `prefetch` and `num_parallel_calls`.
@@ -88,7 +92,8 @@ def dataset(
     flat = _Flat(reading, columns, _engram.names(structure))
 
     def of_reader(number: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        return arrays(_next, number, flat.specs).unbatch()
+        found = arrays(_next, number, flat.specs).unbatch()
+        return found if flat.together == 1 else counted(found, number)
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
     found = readers.flat_map(of_reader).map(partial(_assembled, reading, columns, structure))
@@ -276,6 +281,7 @@ class _Flat:
         self._reading = reading
         self._columns = columns
         self._names = names
+        self._size = reading.batch_size or 1
         self._seen = ""  # the structure that was looked at last
         single = reading.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO]
@@ -285,31 +291,43 @@ class _Flat:
         dense = not any(column.is_ragged for column in columns)
         # As many as are kept ready are handed over at once: a call costs more than what it carries.
         together = reading.batch_size is not None and not reading.steps and not reading.pad and dense
-        self._together = min(reading.prefetch, _MOST_TOGETHER) if together and reading.keeps_items else 1
+        self.together = min(reading.prefetch, _MOST_TOGETHER) if together and reading.keeps_items else 1
 
     def readers(self) -> Generator[int]:
         """One number, of a reader that is there for as long as this is."""
         with _calls.call() as may:
             if not may:
                 return
-            number = next(_numbers)
-            reader = _readers[number] = self._read()
+            taken, uses = Taken(), Uses(lambda: False)  # what fills no batch is not used
+            reader = _readers[taken.number] = self._read(uses)
         try:
-            yield number
+            yield taken.number
         finally:
             with _calls.call():
-                del _readers[number]
+                del _readers[taken.number]
+                if self.together > 1:
+                    uses.items = uses.reached(taken.elements * self._size)
                 reader.close()
+                taken.close()
 
-    def _read(self) -> Generator[tuple[Any, ...]]:
-        if self._together == 1:
+    def _read(self, uses: Uses) -> Generator[tuple[Any, ...]]:
+        if self.together == 1:
             found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
         else:
-            found = self._reading.read_together(self._stack, self._together, GLANCE)
+            found = self._read_together(uses)
         with closing(found) as flats:
             for flat in flats:
                 # Now and then there is nothing: TensorFlow sees only between calls that an iterator is not wanted.
                 yield self._nothing if flat is None else flat
+
+    def _read_together(self, uses: Uses) -> Generator[tuple[Any, ...] | None]:
+        handed = 0
+        with closing(self._reading.read_together(self._stack, self.together, uses, GLANCE)) as found:
+            for flat in found:
+                yield flat
+                # TensorFlow asks for more only when it has taken all.
+                handed += 0 if flat is None else len(flat[0]) * self._size
+                uses.items = uses.reached(handed)
 
     def _stack(self, parts: list[Block]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, parts), strict=True)))

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engram_core::gather::{Data, Uneven};
-use engram_core::{SelectorKind, TableOptions};
+use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::stream::Next;
 use engram_engine::{Batch, Patience, Stream, StreamOptions, Table};
 
@@ -127,7 +127,7 @@ fn a_part_of_a_batch_goes_back() {
 fn a_part_of_a_batch_of_a_table_that_keeps_items_is_uncounted() {
     let table = table(TableOptions {
         max_times_sampled: 0,
-        sampler: SelectorKind::Fifo,
+        limits: RateLimits::min_size(1),
         ..queue("t", 20)
     });
     put(&table, items(0..1));

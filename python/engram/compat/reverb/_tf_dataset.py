@@ -8,7 +8,7 @@ import numpy as np
 from engram.compat.reverb._elements import Elements, Rows
 from engram.compat.reverb._feed import feed
 from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._taken import Taken, watched
+from engram.data._taken import Taken, watched
 
 __all__ = ["unpacked"]
 

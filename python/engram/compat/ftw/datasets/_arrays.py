@@ -39,8 +39,8 @@ _INFO = len(SampleInfo._fields)
 class ArrayDataset:
     """An iterable of batches; each iterator fetches ahead, and gives back what it has not used.
 
-    Whole items of one store come in batches, others in blocks of as many items as a batch has elements. An item counts as
-    used with its first element, once the batch is handed over. Only where an insert waits for the room of items whose
+    Whole items of one store come in batches, others in blocks of as many items as a batch has elements. An item counts
+    as used with its first element, once the batch is handed over. Only where an insert waits for the room of items whose
     batch is not full yet, these count as used before, from then on.
     """
 
@@ -140,7 +140,7 @@ class _Reader:
         return found
 
     def make_room(self) -> None:
-        """Where somebody waits to insert, maybe for the room of items whose batch is not full yet, holds none any more."""
+        """Holds no items any more where somebody waits to insert, maybe for their room."""
         if self.uses.is_holding:
             info = self._store.info().get(self._table)
             if info is not None and info.waiting_inserts > 0:

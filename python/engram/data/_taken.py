@@ -1,14 +1,13 @@
-"""How many elements have left a dataset, as TensorFlow itself counts them: a function for each costs ten times as much."""
+"""How many elements have left a dataset, as TensorFlow itself counts them: calls of a function would cost much more."""
 
+import importlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from engram.compat.reverb._lazy import tensorflow
-
-__all__ = ["Taken", "watched"]
+__all__ = ["Taken", "counted", "watched"]
 
 _NAME = "engram_taken"
 """Of the resource that counts for all iterations, each under the number that it has while it lasts."""
@@ -19,49 +18,57 @@ _most = 0
 
 
 def watched(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """The dataset that `make` makes of tensors, those of `args` and a number for `Taken`; elements that leave it count.
+    """The dataset that `make` makes of tensors: those of `args`, and a number for `Taken`.
 
     Nothing leaves it unasked: TensorFlow's own idea of reading ahead is switched off.
     """
-    tf = tensorflow("a dataset")
+    tf = _tensorflow()
 
     def iteration(*tensors: Any) -> Any:  # noqa: ANN401, tensors
         number = tf.numpy_function(_begin, [], tf.int64)
         number.set_shape([])
-        dataset = make([*tensors, number])
-        spec = dataset.element_spec
-        leaves = tf.nest.flatten(spec)
-        like = {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
-        # What it measures of each is of no interest.
-        variant = tf.raw_ops.LatencyStatsDataset(
-            input_dataset=tf.data.experimental.to_variant(dataset), tag=tf.as_string(number), **like
-        )
-        variant = tf.raw_ops.SetStatsAggregatorDataset(
-            input_dataset=variant, stats_aggregator=_counter(tf), tag="", counter_prefix="", **like
-        )
-        return tf.data.experimental.from_variant(variant, spec)
+        return counted(make([*tensors, number]), number)
 
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
     return tf.data.Dataset.from_tensors(tuple(args)).flat_map(iteration).with_options(only_asked)
 
 
-class Taken:
-    """The elements that have left one iteration of a dataset."""
+def counted(dataset: Any, number: Any) -> Any:  # noqa: ANN401, TensorFlow's
+    """The same dataset; the elements that leave it count for the `Taken` of that number, a tensor."""
+    tf = _tensorflow()
+    spec = dataset.element_spec
+    leaves = tf.nest.flatten(spec)
+    like = {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
+    variant = tf.data.experimental.to_variant(dataset)
+    # What it measures of each is of no interest.
+    variant = tf.raw_ops.LatencyStatsDataset(input_dataset=variant, tag=tf.as_string(number), **like)
+    variant = tf.raw_ops.SetStatsAggregatorDataset(
+        input_dataset=variant, stats_aggregator=_counter(tf), tag="", counter_prefix="", **like
+    )
+    return tf.data.experimental.from_variant(variant, spec)
 
-    def __init__(self, number: int) -> None:
-        self._number = int(number)
-        self._before = _count(self._number)
+
+class Taken:
+    """The elements that have left one iteration of a dataset, which has a number while it lasts."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.number = int(_begin() if number is None else number)
+        self._before = _count(self.number)
 
     @property
     def elements(self) -> int:
         """So many so far."""
-        return _count(self._number) - self._before
+        return _count(self.number) - self._before
 
     def close(self) -> None:
         """No more leave it."""
         with _lock:
-            _free.append(self._number)
+            _free.append(self.number)
+
+
+def _tensorflow() -> Any:  # noqa: ANN401, a module
+    return importlib.import_module("tensorflow")
 
 
 def _begin() -> Any:  # noqa: ANN401, NumPy's
@@ -78,7 +85,7 @@ def _counter(tf: Any) -> Any:  # noqa: ANN401, a tensor
 
 
 def _count(number: int) -> int:
-    tf = tensorflow("a dataset")
+    tf = _tensorflow()
     # An iteration may end wherever Python collects garbage: also where a function is being traced.
     with tf.init_scope(), tf.device("CPU:0"):
         text = tf.raw_ops.StatsAggregatorSummary(iterator=_counter(tf)).numpy()
