@@ -19,10 +19,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// among them that it has not heard of again.
 const MOST_AHEAD: usize = 1_000;
 
-/// A batch that comes so soon is waited for before those that were used are acknowledged: what is
-/// said of them then goes together with the next ask.
-const SOON: Duration = Duration::from_millis(1);
-
 /// Batches that a reader may hold and not have used: more count as used, the oldest first.
 const MOST_HANDED: usize = 500;
 
@@ -120,41 +116,18 @@ impl RemoteStream {
     /// # Errors
     /// What ended the asks: the table was dropped, the server is gone.
     pub fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<RemoteNext> {
-        let mut used = Vec::new();
         while let Some(lease) = self.handed.next_used(delivered) {
-            used.push(lease);
+            lease.acknowledge();
         }
         while self.handed.len() >= MOST_HANDED
             && let Some(lease) = self.handed.oldest()
         {
-            used.push(lease);
-        }
-        let mut waited = Waited::Late;
-        if let Some((_, ticket)) = self.ahead.front_mut()
-            && !used.is_empty()
-        {
-            let soon = Instant::now() + SOON;
-            let deadline = patience
-                .deadline
-                .map_or(soon, |deadline| deadline.min(soon));
-            waited = wait(
-                ticket,
-                &mut Patience {
-                    deadline: Some(deadline),
-                    interrupted: &mut *patience.interrupted,
-                },
-            );
-        }
-        for lease in used {
             lease.acknowledge();
         }
         let Some((n, ticket)) = self.ahead.front_mut() else {
             return Ok(RemoteNext::End);
         };
-        if matches!(waited, Waited::Late) {
-            waited = wait(ticket, patience);
-        }
-        match waited {
+        match wait(ticket, patience) {
             Waited::Served(outcome) => {
                 let n = *n;
                 self.ahead.pop_front();
