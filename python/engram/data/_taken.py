@@ -31,7 +31,11 @@ def watched(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # no
 
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
-    return tf.data.Dataset.from_tensors(tuple(args)).flat_map(iteration).with_options(only_asked)
+    return (
+        tf.data.Dataset.from_tensors(tuple(args))
+        .flat_map(tf.autograph.experimental.do_not_convert(iteration))
+        .with_options(only_asked)
+    )
 
 
 def counted(dataset: Any, number: Any) -> Any:  # noqa: ANN401, TensorFlow's

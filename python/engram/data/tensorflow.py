@@ -96,7 +96,9 @@ def dataset(
         return found if flat.together == 1 else counted(found, number)
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
-    found = readers.flat_map(of_reader).map(partial(_assembled, reading, columns, structure))
+    found = readers.flat_map(tf.autograph.experimental.do_not_convert(of_reader)).map(
+        partial(_assembled, reading, columns, structure)
+    )
     # TensorFlow would read ahead unasked, and use items up that nobody sees.
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
