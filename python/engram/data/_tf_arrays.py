@@ -1,4 +1,4 @@
-"""What a Python function returns, again and again, as a `tf.data.Dataset`: as little of TensorFlow's own work as can be."""
+"""What a Python function returns, again and again, as a `tf.data.Dataset` that does little work of its own."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 __all__ = ["arrays"]
 
-Next = Callable[[npt.NDArray[Any]], list[npt.NDArray[Any]]]
+Next = Callable[[npt.NDArray[Any]], Sequence[Any]]
 
 
 def arrays(step: Next, number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN401, TensorFlow's
@@ -20,7 +20,7 @@ def arrays(step: Next, number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN40
     It runs in the thread that asks for an element: handing it to another one and back takes longer than most calls do.
 
     Args:
-        step: A function of a module, as TensorFlow knows it for ever. Its arrays are in C order; text is bytes.
+        step: A function of a module, as TensorFlow knows it for ever. Text is arrays of `bytes` objects.
         number: An i64 tensor `[]`, given to it.
         specs: `tf.TensorSpec` of each array.
     """
@@ -78,7 +78,7 @@ def _registered(step: Next) -> tuple[str, Any]:
             """Nothing of what others need."""
 
         def __call__(self, device: Any, token: Any, args: Sequence[Any]) -> Any:  # noqa: ANN401, ARG002, TensorFlow's
-            return step(*args)
+            return [np.asarray(array, order="C") for array in step(*args)]
 
     direct = Direct()
     return script_ops._py_funcs.insert(direct), direct  # noqa: SLF001, nothing else knows

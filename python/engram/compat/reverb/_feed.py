@@ -39,7 +39,7 @@ def feed(
     too, as `guarded` says.
 
     Args:
-        begin: A generator function. What it is given are arrays, or bytes; what it yields are lists of arrays in C order.
+        begin: A generator function. What it is given are arrays, or bytes.
         args: Tensors, evaluated when an iteration begins.
         specs: `tf.TensorSpec` of each array that is yielded.
 
@@ -53,7 +53,7 @@ def feed(
     number = [tf.TensorSpec([], tf.int64)]
     variant, functions = _iterated(lambda *values: _numbered(begin(*values)), args, number)
     numbers = tf.data.experimental.from_variant(variant, tuple(number))
-    found = numbers.flat_map(lambda number: arrays(_next, number, specs))
+    found = numbers.flat_map(tf.autograph.experimental.do_not_convert(lambda number: arrays(_next, number, specs)))
     return tf.data.experimental.to_variant(found), (functions, numbers, found)
 
 
