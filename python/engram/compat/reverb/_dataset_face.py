@@ -211,7 +211,8 @@ def _pieces(block: Block, elements: Elements) -> list[int]:
     if number == block.number:
         return [1] * number
     steps = steps_in(block)
-    return (steps * number // max(1, steps.sum())).tolist()
+    pieces: list[int] = (steps * number // max(1, steps.sum())).tolist()
+    return pieces
 
 
 def _infos(store: AnyStore, *, returns: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:

@@ -10,9 +10,10 @@ __all__ = ["TimestepDataset"]
 class TimestepDataset(ServerDataset, metaclass=LazyDataset):
     """A `tf.data.Dataset` of a table's steps: each element is a `ReplaySample` with one step of an item, `[...]`.
 
-    The steps of one item follow each other, with the item's info, and nothing marks where the next item begins. What it
-    has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
-    elements come in the order in which they were drawn.
+    The steps of one item follow each other, with the item's info, and nothing marks where the next item begins. Items
+    that it has fetched and of which TensorFlow has taken no step go back when an iteration ends: to their old places,
+    where items are used up. Taken is what has left this dataset: what a `batch` or a `prefetch` after it has asked
+    for, too. However many workers it is given, elements come in the order in which they were drawn.
     """
 
     _convert = staticmethod(timesteps)

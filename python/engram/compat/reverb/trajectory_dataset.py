@@ -10,8 +10,9 @@ __all__ = ["TrajectoryDataset"]
 class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
     """A `tf.data.Dataset` of a table's items: each element is a `ReplaySample` with whole columns, `[T, ...]`.
 
-    What it has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
-    elements come in the order in which they were drawn.
+    Items that it has fetched and TensorFlow has not taken go back when an iteration ends: to their old places, where
+    items are used up. Taken is what has left this dataset: what a `batch` or a `prefetch` after it has asked for, too.
+    However many workers it is given, elements come in the order in which they were drawn.
     """
 
     _convert = staticmethod(trajectories)
