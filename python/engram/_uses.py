@@ -1,7 +1,8 @@
 """Which of the items that a dataset has fetched were used, where its reader cuts them up or puts them together."""
 
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 __all__ = ["Uses"]
 
@@ -30,28 +31,27 @@ class Uses:
         self._begun = 0
         self.pieces = 0
         self._handed = 0
-        self._starts: deque[int] = deque()  # of the items that are not begun yet
+        self._starts: list[int] = []  # the first pieces of items, but of the first `_begun`
         self._holds = True
         self._last = last
 
     def cut(self, pieces: Iterable[int]) -> None:
         """Of the items that come next, each has so many pieces."""
-        for number in pieces:
-            self._starts.append(self.pieces)
-            self.pieces += number
+        begun = bisect_left(self._starts, self._handed)
+        del self._starts[:begun]
+        self._begun += begun
+        self._starts += accumulate(pieces, initial=self.pieces)
+        self.pieces = self._starts.pop()
 
     def begun(self, pieces: int) -> int:
         """How many items are used once so many more pieces have been handed on."""
-        return self.reached(self._handed + pieces)
+        self._handed += pieces
+        return max(self.items, self._begun + bisect_left(self._starts, self._handed))
 
     def reached(self, pieces: int) -> int:
         """How many items are used once so many pieces have been handed on, of all."""
         self._handed = pieces
-        starts = self._starts
-        while starts and starts[0] < self._handed:
-            starts.popleft()
-            self._begun += 1
-        return max(self._begun, self.items)
+        return max(self.items, self._begun + bisect_left(self._starts, pieces))
 
     def settle(self) -> None:
         """All that was brought counts as used: its stream is about to be closed, and its pieces are still there."""

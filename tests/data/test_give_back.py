@@ -1,6 +1,7 @@
 """What an iterator that is left early gives back: all items that none of its elements was of, in their order."""
 
 import importlib
+import signal
 import threading
 from itertools import islice
 
@@ -74,14 +75,12 @@ def test_a_batch_that_is_waited_for_is_not_used(open_store):
     with pytest.raises(KeyboardInterrupt):
         for element in data.dataset(store, "t", steps=True, batch_size=3, prefetch=1):
             if element.data["x"][0] == 3:  # the next has two steps, and waits for a third
-                threading.Timer(0.3, lambda: signal_main()).start()
+                threading.Timer(0.3, signal_main).start()
     assert left(store) == [6]
     assert store.info()["t"].samples == 4
 
 
 def signal_main():
-    import signal  # noqa: PLC0415, of this test
-
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,8 @@ class ArrayDataset:
     """An iterable of batches; each iterator fetches ahead, and gives back what it has not used.
 
     Whole items of one store come in batches, others in blocks of as many items as a batch has elements. An item counts
-    as used with its first element, once the batch is handed over. Only where an insert waits for the room of items whose
-    batch is not full yet, these count as used before, from then on.
+    as used with its first element, once the batch is handed over. Only where an insert waits for the room of items
+    whose batch is not full yet, these count as used before, from then on.
     """
 
     def __init__(self, plan: Plan, stores: Sequence[AnyStore], convert: Convert) -> None:
@@ -66,9 +67,7 @@ class ArrayDataset:
         source = self._source(is_whole=is_whole)
         made = self._batches if is_whole else self._elements
         with ExitStack() as stack:
-            readers = [
-                _Reader(store, plan.table, lambda uses, at=store: made(at, source, uses)) for store in self._stores
-            ]
+            readers = [_Reader(store, plan.table, partial(made, store, source)) for store in self._stores]
             for reader in readers:
                 stack.enter_context(closing(reader.found))
             elements = _in_turn(readers, waits=self._waits)
