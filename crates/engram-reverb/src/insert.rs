@@ -32,8 +32,11 @@ const LARGE: usize = 256 << 10;
 /// Bytes of an item that waits, beside its trajectory's.
 const WAITING: usize = 512;
 
-/// Keys in one reply.
+/// Keys that wait to be told before no more is read; about as many are on their way.
 const KEYS: usize = 65_536;
+
+/// Keys in one reply.
+const REPLY: usize = KEYS / REPLIES;
 
 type Reply = Result<pb::InsertStreamResponse, Status>;
 
@@ -188,7 +191,7 @@ fn work(request: &pb::InsertStreamRequest) -> usize {
 }
 
 fn reply(confirmed: &mut Vec<u64>) -> pb::InsertStreamResponse {
-    let rest = confirmed.split_off(confirmed.len().min(KEYS));
+    let rest = confirmed.split_off(confirmed.len().min(REPLY));
     pb::InsertStreamResponse {
         keys: std::mem::replace(confirmed, rest),
     }
