@@ -11,6 +11,7 @@ use engram_core::NewItem;
 use engram_engine::{Room, Table};
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
+use tokio::task::consume_budget;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -99,6 +100,8 @@ impl Writer {
         let stop = shared.stopping();
         tokio::pin!(stop);
         loop {
+            // Where much has come already, nothing below waits.
+            consume_budget().await;
             let is_heard = self.confirmed.len() < KEYS;
             let reads = is_heard && self.room.is_none() && self.pending.has_room();
             tokio::select! {

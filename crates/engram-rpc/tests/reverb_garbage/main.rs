@@ -131,7 +131,7 @@ async fn garbage_ends_its_call_at_most() {
         messages::refill(table);
     }
     let before = peak();
-    let calls = setting("ENGRAM_FUZZ", 6_000) / TASKS;
+    let calls = setting("ENGRAM_FUZZ", 12_000) / TASKS;
     let mut tasks = Vec::new();
     for (task, name) in names.iter().enumerate() {
         let link = Link::new(server.address()).await;

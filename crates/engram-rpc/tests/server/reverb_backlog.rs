@@ -13,7 +13,9 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use smallvec::smallvec;
 use tonic::transport::Endpoint;
 
-use crate::reverb::{Client, Talk, chunk, connect, inserts, item, request, size, table};
+use crate::reverb::{
+    Client, Talk, ask, chunk, connect, inserts, item, request, samples, size, table,
+};
 use crate::support::{engine, narrow, options, start, until};
 
 /// Bytes that cannot be made fewer, in one row.
@@ -156,4 +158,30 @@ async fn a_writer_that_does_not_listen_is_read_no_further() {
     }
     drop(said.await.unwrap());
     assert_eq!(writer.end().await.code(), tonic::Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn for_a_reader_that_is_gone_nothing_is_drawn() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
+    let mut writer = inserts(&mut client).await;
+    let item = item(1, "table", 9, 0, 1);
+    let message = request(vec![noise(9, 4096)], vec![item], &[]);
+    writer.say(message).await;
+    assert_eq!(writer.hear().await.keys, [1]);
+    let table = table(&engine, "table");
+    let drawn = || table.info().stats.limiter.samples;
+    let readers = 8;
+    for _ in 0..readers {
+        let mut reader = samples(&mut client).await;
+        reader.say(ask("table", i64::MAX, 0)).await;
+        for _ in 0..5 {
+            reader.hear().await;
+        }
+        settled(drawn).await;
+    }
+    // Responses of 2 MiB each: what was heard, three that waited, and what was on its way.
+    let drawn = settled(drawn).await;
+    assert!(drawn < readers * 20 * 512, "{drawn}");
 }
