@@ -85,8 +85,8 @@ async fn sweep(
     task: u64,
     calls: u64,
 ) -> Seen {
-    let seed = setting("ENGRAM_FUZZ_SEED", 1).wrapping_mul(TASKS) + task;
-    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let number = setting("ENGRAM_FUZZ_SEED", 1).wrapping_mul(TASKS) + task;
+    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(number));
     let messages = Messages::new();
     let mut seen = Seen::default();
     for at in 0..calls {
@@ -94,7 +94,7 @@ async fn sweep(
         match link.call(&call).await {
             Ok(End::Status(status)) => seen.statuses[call.method][status] += 1,
             Ok(End::Left) => seen.left += 1,
-            Err(problem) => panic!("{at} of task {task} of seed {seed}: {problem}: {call:?}"),
+            Err(problem) => panic!("{at} of task {task} of seed {number}: {problem}: {call:?}"),
         }
         // Whoever samples may wait for ever where there is nothing.
         for table in &tables {

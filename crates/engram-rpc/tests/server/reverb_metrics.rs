@@ -64,11 +64,11 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
     assert_eq!(reader.hear().await.entries.len(), 5);
     client.server_info(pb::ServerInfoRequest {}).await.unwrap();
     for table in ["table", "other"] {
-        let changes = pb::MutatePrioritiesRequest {
+        let request = pb::MutatePrioritiesRequest {
             table: table.into(),
             ..pb::MutatePrioritiesRequest::default()
         };
-        let changed = client.mutate_priorities(changes).await;
+        let changed = client.mutate_priorities(request).await;
         assert_eq!(changed.is_ok(), table == "table");
     }
     let checkpoint = client.checkpoint(pb::CheckpointRequest {}).await;
