@@ -230,6 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn chunks_that_no_table_has_have_a_bound() {
+        let mut kept = narrow(MAX_CHUNKS, 1 << 20);
+        let full = (1..10).find_map(|key| kept.take(&chunk(key, 1000)).err());
+        let status = full.unwrap();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let text = "bytes of chunks that no table refers to; at most 1048576 are allowed";
+        assert!(status.message().ends_with(text), "{status}");
+        assert!(kept.by_key.len() > 3);
+        // What was let go counts no more.
+        kept.keep_only(&[1]).unwrap();
+        kept.take(&chunk(10, 1000)).unwrap();
+    }
+
+    #[test]
     fn keeping_more_than_there_are_changes_nothing() {
         let mut kept = Kept::default();
         kept.take(&chunk(1, 1)).unwrap();

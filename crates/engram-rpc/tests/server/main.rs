@@ -20,6 +20,7 @@ mod refusals;
 mod reverb;
 mod reverb_backlog;
 mod reverb_bounds;
+mod reverb_differences;
 mod reverb_metrics;
 mod sample;
 mod sample_bounds;
