@@ -13,7 +13,7 @@ from engram.adders.step import Step, each_leaf, is_text, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
 
-__all__ = ["EpisodeAdder"]
+__all__ = ["EpisodeAdder", "PaddingFn"]
 
 PaddingFn = Callable[[tuple[int, ...], npt.DTypeLike], npt.ArrayLike]
 """From shape and dtype of a leaf to what a row of padding has there."""
