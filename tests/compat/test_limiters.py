@@ -122,6 +122,9 @@ def test_sizes_are_checked():
             kind(0)
         with raises(TypeError, "`size` must be an integer; got 1.5 (float)"):
             kind(1.5)
+        with raises(ValueError, f"`size` must be at most {2**63 - 1}; got {2**63}"):
+            kind(2**63)
+        assert "max_diff=9.22337e+18" in repr(kind(2**63 - 1))
 
 
 def test_a_limiter_belongs_to_one_table():

@@ -169,7 +169,9 @@ def test_specs_are_values():
         (lambda: TensorSpec([], "datetime64[s]"), "the dtype datetime64[s] is not supported"),
         (lambda: TensorSpec([], "V8"), "the dtype |V8 is not supported"),
         (lambda: TensorSpec([], [("a", "i1")]), "the dtype [('a', 'i1')] is not supported"),
+        (lambda: TensorSpec([], None), "`dtype` must be a dtype; got None"),
         (lambda: BoundedTensorSpec([], "string", "a", "b"), "text has no bounds; use a TensorSpec"),
+        (lambda: BoundedTensorSpec([], "f4", 0, None), "`maximum` must be a number, or an array of them; got None"),
     ],
 )
 def test_specs_refused(make, text):
@@ -302,6 +304,8 @@ def test_tensorflows_types():
     }
     assert table(signature=signature).info.signature == signature
     assert as_spec(signature["b"][1]).shape is None
+    with raises(TypeError, "the dtype tf.resource is not supported"):
+        as_spec(tf.TensorSpec([], tf.resource))
     text = _nest.as_array(tf.constant(["a", "é"]))
     assert (text.dtype, text.tolist()) == (object, [b"a", "é".encode()])
     assert _nest.as_array(tf.constant("a")).tolist() == b"a"

@@ -74,6 +74,7 @@ def test_conditions():
         flat_source_index=2, mod_eq=modulo, inverse=True
     )
     assert C.is_end_episode() == sw.ConditionProto(is_end_episode=True, eq=1)
+    assert (C.data(STEP)["a"] == np.True_) == (C.data(STEP)["a"] == True)  # noqa: E712, as Reverb's users write it
     with raises(ValueError, "a remainder can be compared with == and != only"):
         C.step_index() % 3 >= 2  # noqa: B015, refused
     with raises(ValueError, "Condition.eq must be an integer of 32 bits; got 4294967296"):
@@ -256,8 +257,31 @@ def test_what_is_no_config_or_spec():
         inferred(5)
     with raises(TypeError, "`config` must be a Config; got 5 (int)"):
         sw.unpack_pattern(5)
-    with raises(TypeError, "each leaf of `step_spec` must have a shape and a dtype; got 5 (int)"):
-        sw.infer_signature([config([REF["a"][-1]])], {"a": 5})
+    unread = {"a": SPEC["a"], "b": (None, [5])}
+    assert plain(sw.infer_signature([config([REF["a"][-1]])], unread)[0]) == ("0", np.float32, (3,))
+    with raises(TypeError, "leaves of `step_spec` that configs read must have a shape and a dtype; got 5 (int)"):
+        sw.infer_signature([config([REF["b"][1][0][-1]])], unread)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: sw.create_config([REF["a"][-1]], None), "`table` must be text; got None"),
+        (lambda: sw.constant_priority_fn(None), "`value` must be a number; got None"),
+        (
+            lambda: sw.td_error(None, [0], lambda step: step[0]),
+            "`max_priority_weight` must be a number; got None",
+        ),
+        (
+            lambda: sw.td_error(0.9, [0], lambda _: None),
+            "`get_field_from_step_fn(step)` must be a number; got None",
+        ),
+    ],
+)
+def test_none_is_nothing_that_a_config_can_be_made_of(make, text):
+    """A message would have it for a field that is not set."""
+    with raises(TypeError, text):
+        make()
 
 
 @pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), np.array(0.5), 0.5])

@@ -528,6 +528,8 @@ def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, it must be ins
             reverb.TrajectoryDataset.from_table_signature(address, "c", 1)
         with raises(ValueError, f"Table a at {address} does not have a signature."):
             reverb.TrajectoryDataset.from_table_signature(address, "a", 1)
+        with raises(TypeError, "`table` must be text; got 5 (int)"):
+            reverb.TrajectoryDataset.from_table_signature(address, 5, 1)
     with pytest.raises(reverb.DeadlineExceededError, match="did not complete within provided timeout of 1s"):
         reverb.TrajectoryDataset.from_table_signature("localhost:1", "a", 1, get_signature_timeout_secs=1)
 

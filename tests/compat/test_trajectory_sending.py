@@ -211,15 +211,12 @@ def test_items_that_wait_have_a_bound(client, monkeypatch):
             writer.create_item("queue", 1.0, writer.history[0][-1])
 
     writing = Caller(write)
-    found = []
-    while writing.is_alive() or len(found) < 3:
-        writing.join(0.2)
-        if writing.is_alive() or len(found) < 3:  # it waits until somebody samples
-            found += drawn(client, "queue")
+    writing.join(0.5)
+    assert writing.is_alive()  # it waits until somebody samples
+    reading = Caller(lambda: [drawn(client, "queue")[0] for _ in range(6)])
     writing.result()
-    reading = Caller(lambda: [drawn(client, "queue")[0] for _ in range(6 - len(found))])
     writer.flush()
-    assert found + reading.result() == list(range(6))
+    assert reading.result() == list(range(6))
 
 
 def test_closing_does_not_wait_for_a_table(client):

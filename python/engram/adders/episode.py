@@ -14,7 +14,7 @@ from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
 from engram.writer import Compression
 
-__all__ = ["EpisodeAdder"]
+__all__ = ["EpisodeAdder", "PaddingFn"]
 
 PaddingFn = Callable[[tuple[int, ...], npt.DTypeLike], npt.ArrayLike]
 """From shape and dtype of a leaf to what a row of padding has there."""

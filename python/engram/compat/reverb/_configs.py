@@ -5,6 +5,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from engram.compat.reverb import _nest
 from engram.compat.reverb._message import Message
 
@@ -66,6 +68,8 @@ class _Record(Message):
 
     def _int32(self, name: str, value: object) -> int:
         try:
+            if isinstance(value, np.bool_):
+                return int(value)  # as True is 1
             found = operator.index(value)  # type: ignore[arg-type]  # what it is for
         except TypeError:
             raise TypeError(f"{type(self).__name__}.{name} must be an integer; got {value!r}") from None

@@ -75,7 +75,7 @@ def signature_of(
     """
     tf = tensorflow("a dataset")  # where it has been imported, specs are its own
     info = Client(server_address).server_info(timeout)
-    if table not in info:
+    if _arguments.text("table", table) not in info:
         found = ", ".join(sorted(info))
         raise ValueError(f"Server at {server_address} does not contain any table named {table}. Found: {found}.")
     signature = info[table].signature

@@ -31,7 +31,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
 
     Args:
         configs: All of that table.
-        step_spec: A nest like a step; leaves have a shape `[...]` and a dtype: specs, or arrays.
+        step_spec: A nest like a step. Leaves that configs read have a shape `[...]` and a dtype: specs, or arrays.
 
     Returns:
         A nest of `TensorSpec` like the configs' patterns, TensorFlow's where that has been imported: `[T, ...]`, or
@@ -39,7 +39,8 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
         of the columns, joined by `/`.
 
     Raises:
-        TypeError: A config is no `Config`, or a leaf of the step has no shape and dtype, or one that specs do not take.
+        TypeError: A config is no `Config`, or a leaf that one reads has no shape and dtype, or one that specs do not
+                take.
         ValueError: There are no configs, they make items for several tables or of several structures, one reads a leaf
             that steps do not have, or their columns differ in dtype or shape.
     """
@@ -53,7 +54,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
     tables = sorted({config.table for config in configs})
     if len(tables) > 1:
         raise ValueError(f"All configs must target the same table but provided configs included {', '.join(tables)}.")
-    leaves = [_spec(leaf) for leaf in _nest.flatten(step_spec)]
+    leaves = _nest.flatten(step_spec)
     pattern = unpack_pattern(first)
     paths = [path for path, _ in _nest.flatten_with_path(pattern)]
     columns = zip(*[config.flat for config in configs], strict=True)
@@ -63,7 +64,9 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
 
 def _spec(leaf: Any) -> TensorSpec:  # noqa: ANN401, anything
     if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
-        raise TypeError(f"each leaf of `step_spec` must have a shape and a dtype; got {_arguments.describe(leaf)}")
+        raise TypeError(
+            f"leaves of `step_spec` that configs read must have a shape and a dtype; got {_arguments.describe(leaf)}"
+        )
     return TensorSpec(leaf.shape, leaf.dtype)
 
 
@@ -71,14 +74,15 @@ def _structure(config: Config) -> Any:  # noqa: ANN401, what can be compared
     return config.pattern_structure if config.HasField("pattern_structure") else len(config.flat)
 
 
-def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequence[TensorSpec]) -> Any:  # noqa: ANN401, a spec
+def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequence[Any]) -> Any:  # noqa: ANN401, a spec
     last = max(node.flat_source_index for node in nodes)
     if last >= len(leaves):
         raise ValueError(f"Configs read leaf {last} of a step at {path}; the step has {len(leaves)} leaves.")
-    dtypes = [leaves[node.flat_source_index].dtype for node in nodes]
+    specs = [_spec(leaves[node.flat_source_index]) for node in nodes]
+    dtypes = [spec.dtype for spec in specs]
     if any(dtype != dtypes[0] for dtype in dtypes):
         raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}.")
-    shapes = [_shape(node, leaves[node.flat_source_index].shape) for node in nodes]
+    shapes = [_shape(node, spec.shape) for node, spec in zip(nodes, specs, strict=True)]
     one = shapes[0]
     alike = all(
         shape == one if shape is None or one is None else len(shape) == len(one) and shape[1:] == one[1:]

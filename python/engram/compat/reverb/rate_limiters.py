@@ -163,11 +163,11 @@ class Queue(RateLimiter):
             TypeError: It is no integer.
             ValueError: It is below 1, or above 2**63 - 1.
         """
-        _size(size)
-        super().__init__(1.0, 1, 0.0, size)
+        self._size = _size(size)
+        super().__init__(1.0, 1, 0.0, self._size)
 
     def _as_native(self) -> native.AnyRateLimiter:
-        return native.Queue(int(self._max_diff))
+        return native.Queue(self._size)
 
 
 class Stack(RateLimiter):
@@ -183,16 +183,18 @@ class Stack(RateLimiter):
             TypeError: It is no integer.
             ValueError: It is below 1, or above 2**63 - 1.
         """
-        _size(size)
-        super().__init__(1.0, 1, 0.0, size)
+        self._size = _size(size)
+        super().__init__(1.0, 1, 0.0, self._size)
 
     def _as_native(self) -> native.AnyRateLimiter:
-        return native.Stack(int(self._max_diff))
+        return native.Stack(self._size)
 
 
-def _size(size: int) -> None:
-    if _arguments.integer("size", size) < 1:
+def _size(size: int) -> int:
+    count = _arguments.integer("size", size)
+    if count < 1:
         raise ValueError(f"size ({size}) must be a positive integer")
+    return count
 
 
 def _range(error_buffer: Any, offset: float) -> tuple[float, float]:  # noqa: ANN401, anything

@@ -333,7 +333,7 @@ def create_config(
     return Config(
         flat=_nest.flatten(pattern),
         pattern_structure=PatternStructure(_nest.map_structure(lambda _: None, pattern)),
-        table=table,
+        table=_arguments.text("table", table),
         priority=constant_priority_fn(1.0) if priority is None else priority,
         conditions=list(conditions),
     )
@@ -435,7 +435,7 @@ def constant_priority_fn(value: float) -> Priority:
     Raises:
         TypeError: It is no number.
     """
-    return Priority(constant_fn=Priority.ConstantPriorityFn(value=value))
+    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_given("value", value)))
 
 
 def td_error(
@@ -460,4 +460,16 @@ def td_error(
     """
     indices = _nest.unflatten_as(step_structure, list(range(len(_nest.flatten(step_structure)))))
     index = get_field_from_step_fn(indices)
-    return Priority(td_error=Priority.TDError(max_priority_weight=max_priority_weight, flat_source_index=index))
+    return Priority(
+        td_error=Priority.TDError(
+            max_priority_weight=_given("max_priority_weight", max_priority_weight),
+            flat_source_index=_given("get_field_from_step_fn(step)", index),
+        )
+    )
+
+
+def _given(name: str, value: Any) -> Any:  # noqa: ANN401, a number
+    """What is not None, which a message takes for nothing given."""
+    if value is None:
+        raise TypeError(f"`{name}` must be a number; got None")
+    return value

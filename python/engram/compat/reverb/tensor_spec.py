@@ -88,7 +88,7 @@ class BoundedTensorSpec(TensorSpec):
 
         Raises:
             TypeError: As of `TensorSpec`, the dtype is text's, or a bound is None.
-            ValueError: A bound is no value of the dtype, or its shape does not broadcast with the spec's.
+            ValueError: A bound cannot be converted to the dtype, or its shape does not broadcast with the spec's.
         """
         super().__init__(shape, dtype, name)
         if self.dtype == object:
@@ -97,6 +97,8 @@ class BoundedTensorSpec(TensorSpec):
         self.maximum = self._bound("maximum", maximum)
 
     def _bound(self, which: str, bound: npt.ArrayLike) -> npt.NDArray[Any]:
+        if bound is None:  # NumPy takes it for a NaN
+            raise TypeError(f"`{which}` must be a number, or an array of them; got None")
         try:
             made = np.asarray(bound, dtype=self.dtype)
         except (OverflowError, ValueError):
@@ -219,9 +221,14 @@ def _axis(axis: Any) -> int | None:  # noqa: ANN401, TensorFlow's too
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:  # noqa: ANN401, TensorFlow's too
+    if dtype is None:  # NumPy takes it for float64
+        raise TypeError("`dtype` must be a dtype; got None")
     if dtype == "string":
         return np.dtype(object)
-    found = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    try:
+        found = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    except KeyError:  # NumPy has nothing like it, such as tf.resource
+        raise TypeError(f"the dtype {dtype!r} is not supported") from None
     if found.kind in "OUS":
         return np.dtype(object)
     if found.kind not in "?biufc" and (found.kind != "V" or found.names is not None or found.type is np.void):
