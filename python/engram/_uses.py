@@ -1,10 +1,15 @@
 """Which of the items that a dataset has fetched were used, where its reader cuts them up or puts them together."""
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 __all__ = ["Uses"]
+
+HELD = 120.0
+"""Seconds, up to twice as many, that an item may be held unused: a server takes one back that is on lease for longer
+than its `lease_timeout`, 600 by default, and it would come again."""
 
 
 class Uses:
@@ -34,6 +39,8 @@ class Uses:
         self._starts: list[int] = []  # the first pieces of items, but of the first `_begun`
         self._holds = True
         self._last = last
+        self._mark = 0  # items that had been brought at `_marked`
+        self._marked = 0.0
 
     def cut(self, pieces: Iterable[int]) -> None:
         """Of the items that come next, each has so many pieces."""
@@ -67,7 +74,11 @@ class Uses:
         self._holds = False
 
     def asks(self) -> int:
-        """How many items were used; called when the next ones are asked for."""
+        """How many items were used; called when the next ones are asked for. Those held for too long count, too."""
+        if self.items >= self._mark:
+            self._mark, self._marked = self.brought, time.monotonic()
+        elif time.monotonic() - self._marked > HELD:
+            self.settle()
         if not self._holds:
             self.settle()
         return self.items

@@ -170,21 +170,21 @@ def test_a_trajectory_writer_whose_table_is_dropped(losing, length):
         if value % 2 == 0:
             writer.create_item("queue", 1.0, writer.history["x"][-1])
     lose()
-    taken = 0
+    errors, lasts = 0, {}
     for value in range(8, 16):
-        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        errors += not tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
         shown = writer._native.history()[0]
         assert len(writer.history["x"]) == len(shown) == writer.episode_steps
         assert writer.history["x"][-1].numpy() == shown[-1].numpy()
-        last = writer.history["x"][-1].numpy().item()
-        taken += last == value
-        tried(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called here
-    assert taken >= 7
-    tried(writer.flush)
-    writer.flush()
+        lasts[value] = writer.history["x"][-1].numpy().item()
+        errors += not tried(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called here
+    while not tried(writer.flush):
+        errors += 1
+    assert 1 <= errors <= 3, "each of the items that waited may have one of its own, whenever the server tells of it"
+    assert sum(value == last for value, last in lasts.items()) >= 8 - errors
     found = kept(client)
-    assert len(found) >= 6
-    assert all(priority - data in {0, 1} for priority, data in found.items())
+    assert len(found) >= 8 - errors
+    assert all(data == lasts[priority] for priority, data in found.items())
 
 
 def test_a_legacy_writer_whose_table_is_dropped(losing):
@@ -194,15 +194,18 @@ def test_a_legacy_writer_whose_table_is_dropped(losing):
         writer.append([value])
         writer.create_item("queue", 1, 1.0)
     lose()
+    errors = 0
     for value in range(4, 10):
-        tried(lambda: writer.append([value]))  # noqa: B023, called here
+        errors += not tried(lambda: writer.append([value]))  # noqa: B023, called here
         assert f"timesteps={writer._native.episode_steps}," in repr(writer)
-        tried(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called here
-    tried(writer.flush)
+        errors += not tried(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called here
+    while not tried(writer.flush):
+        errors += 1
     writer.close()
+    assert 1 <= errors <= 3
     found = kept(client)
-    assert len(found) >= 4
-    assert all(priority - data[0] in {0, 1} for priority, data in found.items())
+    assert len(found) >= 6 - errors
+    assert all(0 <= priority - data[0] <= errors for priority, data in found.items())
 
 
 @pytest.mark.parametrize("config", [of_last, by_hand])
