@@ -121,6 +121,20 @@ def test_a_queue_smaller_than_a_batch(open_store):
     inserting.result()
 
 
+def test_items_that_are_held_for_long_count_as_used(open_store, monkeypatch):
+    """A server would take them back, and they would come again."""
+    monkeypatch.setattr("engram._uses.HELD", 0.0)
+    store = open_store(queue())
+    fill(store, [1] * 3)
+    reading = iter(data.dataset(store, "t", steps=True, batch_size=4))
+    waiting = Caller(lambda: next(reading))
+    until(lambda: store.info()["t"].size == 0)
+    fill(store, [1] * 2, first=3)
+    assert waiting.result().data["x"].tolist() == [0, 1, 2, 3]
+    reading.close()
+    assert left(store) == [4]
+
+
 def test_more_blocks_than_a_server_keeps_on_lease(open_store):
     store = open_store(queue())
     fill(store, [1] * 1_300)

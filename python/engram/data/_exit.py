@@ -10,7 +10,7 @@ from types import TracebackType
 __all__ = ["Calls"]
 
 _PATIENCE = 5.0
-_QUIET = 0.1
+_QUIET = 0.5
 """Seconds."""
 
 
@@ -52,9 +52,11 @@ class Calls:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        is_main = threading.get_ident() == threading.main_thread().ident  # which ends the process only once it is back
         with self._lock:
             self._under_way -= 1
-            self._seen = time.monotonic()
+            if not is_main:
+                self._seen = time.monotonic()
 
     def _come(self) -> None:
         """Waits a while until no thread calls any more; those that have just called are still on their way out."""

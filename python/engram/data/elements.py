@@ -62,7 +62,8 @@ class Options(TypedDict, total=False):
             None (the default): one by one.
         steps: Yield the items' steps, in order, instead of whole items. All columns must have a time axis of one
             length. An item counts as used with its first step, once that is yielded; but where an insert waits for the
-            room of items whose steps do not fill a batch yet, these count as used before, from then on. Default False.
+            room of items whose steps do not fill a batch yet, these count as used before, from then on; and so do items
+            whose steps have waited for some minutes for their batch to be full. Default False.
         drop_remainder: Leave out a last batch of steps that would be smaller. Default False.
         pad: Fill shorter items of a batch up with zeros (text: empty text); otherwise their columns are ragged. Needs
             a `batch_size`, and does not go with `steps`. Default False.

@@ -1,7 +1,7 @@
 """A table as a `tf.data.Dataset`."""
 
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,8 +28,16 @@ Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; mypy need not know TensorFlow."""
 
 _MOST_TOGETHER = 64  # batches
-_calls = Calls()
 _readers: dict[int, Generator[Sequence[Any]]] = {}
+
+
+def _close_all() -> None:
+    for reader in list(_readers.values()):
+        with suppress(ValueError):  # one that is at work
+            reader.close()
+
+
+_calls = Calls(_close_all)
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -99,9 +107,9 @@ def dataset(
         return found if flat.together == 1 else counted(found, number)
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
-    found = readers.flat_map(tf.autograph.experimental.do_not_convert(of_reader)).map(
-        partial(_assembled, reading, columns, structure)
-    )
+    as_it_is = tf.autograph.experimental.do_not_convert
+    assembled = as_it_is(partial(_assembled, reading, columns, structure))
+    found = readers.flat_map(as_it_is(of_reader)).map(assembled)
     # TensorFlow would read ahead unasked, and use items up that nobody sees.
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
@@ -304,32 +312,34 @@ class _Flat:
             if not may:
                 return
             taken, uses = Taken(), Uses(lambda: False)  # what fills no batch is not used
-            reader = _readers[taken.number] = self._read(uses)
+            reader = _readers[taken.number] = self._read(taken, uses)
         try:
             yield taken.number
         finally:
             with _calls:
                 del _readers[taken.number]
-                if self.together > 1:
-                    uses.items = uses.reached(taken.elements * self._size)
                 reader.close()
                 taken.close()
 
-    def _read(self, uses: Uses) -> Generator[tuple[Any, ...]]:
+    def _read(self, taken: Taken, uses: Uses) -> Generator[tuple[Any, ...]]:
         if self.together == 1:
             found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
         else:
-            found = self._read_together(uses)
+            found = self._read_together(taken, uses)
         with closing(found) as flats:
             for flat in flats:
                 # Now and then there is nothing: TensorFlow sees only between calls that an iterator is not wanted.
                 yield self._nothing if flat is None else flat
 
-    def _read_together(self, uses: Uses) -> Generator[tuple[Any, ...] | None]:
+    def _read_together(self, taken: Taken, uses: Uses) -> Generator[tuple[Any, ...] | None]:
         handed = 0
         with closing(self._reading.read_together(self._stack, self.together, uses, GLANCE)) as found:
             for flat in found:
-                yield flat
+                try:
+                    yield flat
+                except GeneratorExit:
+                    uses.items = uses.reached(taken.elements * self._size)
+                    raise
                 # TensorFlow asks for more only when it has taken all.
                 handed += 0 if flat is None else len(flat[0]) * self._size
                 uses.items = uses.reached(handed)
