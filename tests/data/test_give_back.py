@@ -114,11 +114,11 @@ def test_a_queue_smaller_than_a_batch(open_store):
     """Items that wait for their batch make room: here they count as used before."""
     store = open_store(Table.queue("t", max_size=3))
     inserting = Caller(lambda: fill(store, [1] * 24))
-    found = data.dataset(store, "t", steps=True, batch_size=8)
-    assert [element.data["x"].tolist() for element in islice(found, 3)] == [
-        list(range(8 * n, 8 * n + 8)) for n in range(3)
-    ]
+    # Should nothing come, it is seen what became of the inserts.
+    found = data.dataset(store, "t", steps=True, batch_size=8, timeout=30)
+    batches = [element.data["x"].tolist() for element in islice(found, 3)]
     inserting.result()
+    assert batches == [list(range(8 * n, 8 * n + 8)) for n in range(3)]
 
 
 def test_items_that_are_held_for_long_count_as_used(open_store, monkeypatch):

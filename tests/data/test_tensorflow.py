@@ -1,8 +1,10 @@
 """A table as a `tf.data.Dataset`."""
 
 import gc
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import namedtuple
 from pathlib import Path
@@ -502,8 +504,6 @@ def test_a_reader_that_waits_may_be_dropped(dataset):
 
 
 def test_waiting_for_longer_than_a_glance(dataset):
-    import threading  # noqa: PLC0415
-
     with Store([queue()]) as store:
         fill(store, [2])
         iterator = iter(dataset(store, "t", timeout=10))
@@ -520,6 +520,19 @@ def test_a_store_that_closes(dataset, tf):
         store.close()
         with pytest.raises(tf.errors.UnknownError, match="ClosedError: the store is closed"):
             next(iterator)
+
+
+def test_ctrl_c_ends_a_wait(dataset, tf):
+    with Store([queue()]) as store:
+        fill(store, [2])
+        iterator = iter(dataset(store, "t"))
+        next(iterator)
+        main = threading.main_thread().ident
+        threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        with pytest.raises(tf.errors.UnknownError, match="KeyboardInterrupt"):
+            next(iterator)
+        del iterator
+        assert store.info()["t"].samples == 1
 
 
 AT_THE_END = """

@@ -95,6 +95,8 @@ def dataset(
             gone.
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they go back. Other errors
             of the store come as the `tf.errors` nearest to them, with their text.
+        tf.errors.UnknownError: On iteration: Ctrl-C was pressed while the main thread waited for an element; the text
+            says `KeyboardInterrupt`.
     """
     _calls.await_exit()
     reading = Reading.of(store, table, options)
