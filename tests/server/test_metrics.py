@@ -98,13 +98,13 @@ def test_connections_and_calls_are_counted_and_forgotten(server):
         writer.create_item("plain", 1.0, num_steps=1)
         writer.flush(timeout=10)
         during = scrape(server)
-    assert during["engram_server_open_calls", "insert"] == 1
-    assert during["engram_server_calls_total", "insert"] == 1
-    assert during["engram_server_calls_total", "hello"] == during["engram_server_connections_total",] >= 1
+    assert during["engram_server_open_calls", "engram", "insert"] == 1
+    assert during["engram_server_calls_total", "engram", "insert"] == 1
+    assert during["engram_server_calls_total", "engram", "hello"] == during["engram_server_connections_total",] >= 1
     assert during["engram_server_open_connections",] >= 1
     client.close()
     del client, writer
-    until(lambda: scrape(server)["engram_server_open_calls", "insert"] == 0)
+    until(lambda: scrape(server)["engram_server_open_calls", "engram", "insert"] == 0)
     until(lambda: scrape(server)["engram_server_open_connections",] == 0)
     assert scrape(server)["engram_server_connections_total",] == during["engram_server_connections_total",]
 

@@ -11,6 +11,7 @@ use engram_core::NewItem;
 use engram_engine::{Room, Table};
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
+use tokio::task::consume_budget;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -32,8 +33,11 @@ const LARGE: usize = 256 << 10;
 /// Bytes of an item that waits, beside its trajectory's.
 const WAITING: usize = 512;
 
-/// Keys in one reply.
+/// Keys that wait to be told before no more is read; about as many are on their way.
 const KEYS: usize = 65_536;
+
+/// Keys in one reply.
+const REPLY: usize = KEYS / REPLIES;
 
 type Reply = Result<pb::InsertStreamResponse, Status>;
 
@@ -96,6 +100,8 @@ impl Writer {
         let stop = shared.stopping();
         tokio::pin!(stop);
         loop {
+            // Where much has come already, nothing below waits.
+            consume_budget().await;
             let is_heard = self.confirmed.len() < KEYS;
             let reads = is_heard && self.room.is_none() && self.pending.has_room();
             tokio::select! {
@@ -188,7 +194,7 @@ fn work(request: &pb::InsertStreamRequest) -> usize {
 }
 
 fn reply(confirmed: &mut Vec<u64>) -> pb::InsertStreamResponse {
-    let rest = confirmed.split_off(confirmed.len().min(KEYS));
+    let rest = confirmed.split_off(confirmed.len().min(REPLY));
     pb::InsertStreamResponse {
         keys: std::mem::replace(confirmed, rest),
     }

@@ -10,6 +10,7 @@ use engram_engine::{Lease, Sample, SampleTicket, Table};
 use futures_util::FutureExt as _;
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
+use tokio::task::consume_budget;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -156,8 +157,10 @@ impl Reader<'_> {
             let (before, mut used_up) = (self.response.used_up, 0);
             self.batch.lease = sample.lease;
             for mut draw in sample.draws {
+                // Many samples may be had without waiting: others want the thread, and the reader may be gone.
+                consume_budget().await;
                 if self.response.bytes >= RESPONSE {
-                    self.send().await;
+                    self.send().await?;
                 }
                 draw.table_size = draw.table_size.saturating_sub(before + used_up);
                 let is_used_up = last_time > 0 && draw.times_sampled >= last_time;
@@ -166,13 +169,13 @@ impl Reader<'_> {
                     Ok(entry) => entry,
                     Err(status) => {
                         // Those before it are good.
-                        self.send().await;
+                        self.send().await?;
                         return Err(status);
                     }
                 };
                 let bytes = entry.encoded_len();
                 if !has_room(self.response.bytes, bytes) {
-                    self.send().await;
+                    self.send().await?;
                 }
                 self.batch.ready += 1;
                 let response = &mut self.response;
@@ -182,8 +185,7 @@ impl Reader<'_> {
             }
             self.response.leases.extend(self.batch.split_ready());
         }
-        self.send().await;
-        Ok(())
+        self.send().await
     }
 
     fn entry(&mut self, draw: &Draw, table: &str, waited: bool) -> Result<SampleEntry, Status> {
@@ -203,13 +205,13 @@ impl Reader<'_> {
         if let Some(sample) = (&mut ticket).now_or_never() {
             return Ok((sample.map_err(|error| status(&error))?, false));
         }
-        self.send().await;
+        self.send().await?;
         let sample = wait(ticket, asked.timeout).await?;
         Ok((sample, true))
     }
 
-    /// Hands what there is to the transport. Where that is not to be, it goes back.
-    async fn send(&mut self) {
+    /// Hands what there is to the transport. Where that is not to be, it goes back, and the stream is over.
+    async fn send(&mut self) -> Result<(), Status> {
         let Response {
             entries,
             mut leases,
@@ -217,13 +219,13 @@ impl Reader<'_> {
         } = std::mem::take(&mut self.response);
         leases.extend(self.batch.split_ready());
         if entries.is_empty() {
-            return;
+            return Ok(());
         }
         let response = pb::SampleStreamResponse { entries };
-        // Else its reader is gone, which another branch sees.
-        if self.replies.send(Ok(response)).await.is_ok() {
-            leases.into_iter().for_each(Lease::acknowledge);
-        }
+        let sent = self.replies.send(Ok(response)).await;
+        sent.map_err(|_| Status::cancelled("the reader is gone"))?;
+        leases.into_iter().for_each(Lease::acknowledge);
+        Ok(())
     }
 }
 

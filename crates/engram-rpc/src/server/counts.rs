@@ -17,7 +17,7 @@ pub(super) struct Count {
     ended: AtomicU64,
 }
 
-/// The calls of the protocol.
+/// The calls of both protocols.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call {
     Hello,
@@ -25,6 +25,14 @@ pub(super) enum Call {
     Insert,
     Sample,
     Change,
+    /// dm-reverb's, from here on.
+    InsertStream,
+    SampleStream,
+    MutatePriorities,
+    Reset,
+    Checkpoint,
+    ServerInfo,
+    InitializeConnection,
 }
 
 /// Something that goes on until this is dropped.
@@ -32,21 +40,50 @@ pub(super) enum Call {
 pub(super) struct Ongoing(Arc<Count>);
 
 impl Call {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Hello,
         Self::Manage,
         Self::Insert,
         Self::Sample,
         Self::Change,
+        Self::InsertStream,
+        Self::SampleStream,
+        Self::MutatePriorities,
+        Self::Reset,
+        Self::Checkpoint,
+        Self::ServerInfo,
+        Self::InitializeConnection,
     ];
 
-    pub(super) fn name(self) -> &'static str {
+    /// The call of dm-reverb's service that its clients name so.
+    pub(super) fn of_reverb(method: &str) -> Option<Self> {
+        Some(match method {
+            "InsertStream" => Self::InsertStream,
+            "SampleStream" => Self::SampleStream,
+            "MutatePriorities" => Self::MutatePriorities,
+            "Reset" => Self::Reset,
+            "Checkpoint" => Self::Checkpoint,
+            "ServerInfo" => Self::ServerInfo,
+            "InitializeConnection" => Self::InitializeConnection,
+            _ => return None,
+        })
+    }
+
+    /// Whose call it is, and what it is called there.
+    pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Hello => "hello",
-            Self::Manage => "manage",
-            Self::Insert => "insert",
-            Self::Sample => "sample",
-            Self::Change => "change",
+            Self::Hello => ("engram", "hello"),
+            Self::Manage => ("engram", "manage"),
+            Self::Insert => ("engram", "insert"),
+            Self::Sample => ("engram", "sample"),
+            Self::Change => ("engram", "change"),
+            Self::InsertStream => ("reverb", "insert_stream"),
+            Self::SampleStream => ("reverb", "sample_stream"),
+            Self::MutatePriorities => ("reverb", "mutate_priorities"),
+            Self::Reset => ("reverb", "reset"),
+            Self::Checkpoint => ("reverb", "checkpoint"),
+            Self::ServerInfo => ("reverb", "server_info"),
+            Self::InitializeConnection => ("reverb", "initialize_connection"),
         }
     }
 }

@@ -214,7 +214,8 @@ impl Numbers {
             let kind = read(counts.of(Call::Hello)).kind();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for call in Call::ALL {
-                let labels = [("call", call.name())];
+                let (protocol, name) = call.names();
+                let labels = [("protocol", protocol), ("call", name)];
                 read(counts.of(call)).encode(family.encode_family(&labels)?)?;
             }
         }

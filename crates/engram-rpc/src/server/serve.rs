@@ -135,7 +135,8 @@ impl Serving {
         health
             .set_service_status(SERVICE_NAME, ServingStatus::Serving)
             .await;
-        let count = Arc::clone(&self.service.shared().counts.connections);
+        let shared = Arc::clone(self.service.shared());
+        let count = Arc::clone(&shared.counts.connections);
         let first_call = self.first_call;
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE)
@@ -144,6 +145,7 @@ impl Serving {
             engram,
             reverb: self.reverb.server(),
             health: health_service,
+            shared,
         };
         let layer = InterceptorLayer::new(self.guard);
         let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));

@@ -11,7 +11,7 @@ use engram_rpc::{Server, ServerOptions};
 
 use crate::support::{SOON, engine, fill, options, start};
 
-fn serve(engine: &Arc<Engine>) -> (Server, SocketAddr) {
+pub(crate) fn serve(engine: &Arc<Engine>) -> (Server, SocketAddr) {
     let options = ServerOptions {
         metrics_port: Some(0),
         ..ServerOptions::default()
@@ -37,7 +37,7 @@ fn told(address: SocketAddr, bytes: &[u8]) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-fn get(address: SocketAddr, path: &str) -> String {
+pub(crate) fn get(address: SocketAddr, path: &str) -> String {
     told(
         address,
         format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes(),
@@ -72,7 +72,7 @@ fn numbers_are_those_of_the_moment() {
         "engram_table_sampling_blocked{table=\"plain\"} 0",
         "engram_table_sampling_blocked{table=\"quo\\\"te \\\\ line\\nend\"} 1",
         "engram_server_connections_total 0",
-        "engram_server_open_calls{call=\"insert\"} 0",
+        "engram_server_open_calls{protocol=\"engram\",call=\"insert\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -1,0 +1,116 @@
+//! dm-reverb's calls among the server's numbers.
+
+use engram_reverb::pb;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+
+use crate::metrics::{get, serve};
+use crate::reverb::{Client, ask, chunk, inserts, item, request, samples};
+use crate::support::{engine, narrow, options, until};
+
+const CALLS: [&str; 7] = [
+    "insert_stream",
+    "sample_stream",
+    "mutate_priorities",
+    "reset",
+    "checkpoint",
+    "server_info",
+    "initialize_connection",
+];
+
+/// One number of the text.
+fn number(text: &str, name: &str) -> u64 {
+    let found = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found
+        .unwrap_or_else(|| panic!("no {name} in {text}"))
+        .parse()
+        .unwrap()
+}
+
+/// How many of each call began, and how many are open.
+fn calls(text: &str) -> [(u64, u64); 7] {
+    CALLS.map(|call| {
+        let labels = format!("{{protocol=\"reverb\",call=\"{call}\"}}");
+        let begun = number(text, &format!("engram_server_calls_total{labels}"));
+        (
+            begun,
+            number(text, &format!("engram_server_open_calls{labels}")),
+        )
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_streams_are_counted_while_they_are_open() {
+    let engine = engine(vec![options("table"), narrow("narrow")]);
+    let (server, address) = serve(&engine);
+    let scrape = || get(address, "/metrics");
+    assert_eq!(calls(&scrape()), [(0, 0); 7]);
+
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.address()));
+    let mut client = Client::new(endpoint.unwrap().connect().await.unwrap());
+    let mut writer = inserts(&mut client).await;
+    let items = (1..=2).map(|key| item(key, "narrow", 9, 0, 1));
+    let items = items.chain([item(3, "table", 9, 0, 1)]).collect();
+    writer.say(request(vec![chunk(9, 0, 1)], items, &[9])).await;
+    let mut keys = Vec::new();
+    while keys.len() < 2 {
+        keys.extend(writer.hear().await.keys);
+    }
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("table", 5, 0)).await;
+    assert_eq!(reader.hear().await.entries.len(), 5);
+    client.server_info(pb::ServerInfoRequest {}).await.unwrap();
+    for table in ["table", "other"] {
+        let request = pb::MutatePrioritiesRequest {
+            table: table.into(),
+            ..pb::MutatePrioritiesRequest::default()
+        };
+        let changed = client.mutate_priorities(request).await;
+        assert_eq!(changed.is_ok(), table == "table");
+    }
+    let checkpoint = client.checkpoint(pb::CheckpointRequest {}).await;
+    assert_eq!(checkpoint.unwrap_err().code(), Code::InvalidArgument);
+    let (questions, receiver) = mpsc::channel(1);
+    let call = client.initialize_connection(ReceiverStream::new(receiver));
+    let answers = call.await.unwrap();
+
+    let text = scrape();
+    assert_eq!(
+        calls(&text),
+        [(1, 1), (1, 1), (2, 0), (0, 0), (1, 0), (1, 0), (1, 1)]
+    );
+    for (name, expected) in [
+        ("engram_server_connections_total", 1),
+        ("engram_server_open_connections", 1),
+        (
+            "engram_server_calls_total{protocol=\"engram\",call=\"insert\"}",
+            0,
+        ),
+        ("engram_table_inserts_total{table=\"table\"}", 1),
+        ("engram_table_samples_total{table=\"table\"}", 5),
+        ("engram_table_waiting_inserts{table=\"narrow\"}", 1),
+    ] {
+        assert_eq!(number(&text, name), expected, "{name}");
+    }
+
+    // One that ends as it should, and two whose clients are gone.
+    writer.requests = None;
+    assert_eq!(writer.end().await.code(), Code::Ok);
+    drop(reader);
+    drop((questions, answers));
+    until("all are over", || {
+        calls(&scrape()).iter().all(|(_, open)| *open == 0)
+    })
+    .await;
+    let reset = pb::ResetRequest {
+        table: "table".into(),
+    };
+    client.reset(reset).await.unwrap();
+    assert_eq!(
+        calls(&scrape()).map(|(begun, _)| begun),
+        [1, 1, 2, 1, 1, 1, 1]
+    );
+}
