@@ -55,6 +55,22 @@ async fn what_is_drawn_of_a_table_that_keeps_items_stays_counted() {
     assert_eq!(table.info().stats.limiter.samples, 61);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sample_does_not_tell_when_its_item_came() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let items = vec![item(1, "table", 1, 0, 1)];
+    writer.say(request(vec![chunk(1, 0, 1)], items, &[])).await;
+    assert_eq!(writer.hear().await.keys, [1]);
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("table", 1, 0)).await;
+    let entries = reader.hear().await.entries;
+    let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
+    assert_eq!((item.key, item.inserted_at), (1, None));
+}
+
 /// A chunk of one row of one column of uint8.
 fn bytes(key: u64) -> pb::ChunkData {
     let cell = CellSpec {
