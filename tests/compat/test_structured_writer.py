@@ -209,10 +209,7 @@ def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fi
     assert (items(client), items(client, "u")) == (t, u)
 
 
-@pytest.mark.parametrize(
-    ("configs", "program", "t", "u"),
-    [case for case in PROGRAMS.values() if all(kind == "end" or not rest[1] for kind, *rest in case[1])],
-)
+@pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 def test_patterns_without_a_server(configs, program, t, u):
     patterns = _patterns.PatternSet(configs)
     made = {"t": [], "u": []}
@@ -221,7 +218,7 @@ def test_patterns_without_a_server(configs, program, t, u):
             found = patterns.end_episode(clear=arguments[0])
         else:
             leaves = [arguments[0]["a"], arguments[0]["b"]]
-            found = patterns.append(leaves)
+            found = patterns.append(leaves, partial=arguments[1])
         for item in found:
             columns = [_patterns.stacked(column).tolist() for column in item.columns]
             made[configs[item.config].table].append(columns)

@@ -68,7 +68,7 @@ def check_sources(configs: Sequence[Config], count: int) -> None:
 class PatternSet:
     """The configs of one stream of steps. Each makes at most one item per step.
 
-    Every append and the end of an episode say which items are to be made, in the order of the configs.
+    Every append, partial or not, and the end of an episode say which items are to be made, in the order of the configs.
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
@@ -80,32 +80,41 @@ class PatternSet:
         self._longest = max(self._reach)
         self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._longest) for leaf in sources(configs)}
         self._numbers: dict[int, int | None] = dict.fromkeys(_watched(configs))
-        self._position = 0  # steps ever
+        self._position = 0  # steps ever, one in progress included
         self._index = -1  # of the newest step in its episode
         self._length = 0  # steps in the buffer
+        self._open = False
 
-    def append(self, values: Sequence[Any]) -> list[Made]:
-        """Takes a step.
+    def append(self, values: Sequence[Any], *, partial: bool = False) -> list[Made]:
+        """Takes a step, or a part of one.
 
         Args:
             values: Of each leaf; None: it has no value.
+            partial: The step goes on with the next append, which gives other leaves.
         """
-        self._position += 1
-        self._index += 1
-        self._length = min(self._length + 1, self._longest)
+        if not self._open:
+            self._position += 1
+            self._index += 1
+            self._length = min(self._length + 1, self._longest)
+            for buffer in self._cells.values():
+                buffer.append(None)
+            self._numbers = dict.fromkeys(self._numbers)
         for leaf, buffer in self._cells.items():
-            buffer.append(values[leaf])
-        for leaf in self._numbers:
-            self._numbers[leaf] = None if values[leaf] is None else _number(values[leaf])
+            if values[leaf] is not None:
+                buffer[-1] = values[leaf]
+                if leaf in self._numbers:
+                    self._numbers[leaf] = _number(values[leaf])
+        self._open = partial
         return self._due(end=False)
 
     def end_episode(self, *, clear: bool = True) -> list[Made]:
-        """Ends the episode.
+        """Ends the episode; a step in progress ends as it is.
 
         Args:
             clear: Items of the next episode never reach back into this one.
         """
         made = self._due(end=True) if self._index >= 0 else []
+        self._open = False
         self._index = -1
         if clear:
             self._length = 0
