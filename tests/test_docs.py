@@ -11,6 +11,7 @@ from support import run_python
 
 import engram
 from engram import adders
+from engram.data import numpy as data
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -58,10 +59,12 @@ import engram
 from engram import Dataset, Pattern, Table, patterns, rate_limiters, selectors
 from engram.patterns import column, end_of_episode, step_index, steps_since_applied
 import dm_env
-from engram.adders import NStepTransitionAdder, StructuredAdder
+from engram.adders import *
 timestep, agent = dm_env.restart(0.0), len
+action, next_timestep, state = 0, dm_env.termination(1.0, 0.0), np.zeros(3)
 class environment:
     step = staticmethod(lambda action: dm_env.termination(1.0, 0.0))
+from engram.data.numpy import dataset
 store = engram.Store([engram.Table("replay")], seed=0)
 episode = [{"obs": np.zeros(4, np.float32), "action": n} for n in range(9)]
 learn = print
@@ -73,14 +76,20 @@ EXAMPLES = {
     "TrajectoryWriter": engram.TrajectoryWriter.__doc__,
     "PatternWriter": engram.PatternWriter.__doc__,
     "Dataset": engram.Dataset.__doc__,
+    "engram.data.numpy.dataset": data.dataset.__doc__,
     "Adder": adders.Adder.__doc__,
+    "EpisodeAdder": adders.EpisodeAdder.__doc__,
+    "MultiSequenceAdder": adders.MultiSequenceAdder.__doc__,
+    "NonOverlappingRNNSequenceAdder": adders.NonOverlappingRNNSequenceAdder.__doc__,
+    "SequenceAdder": adders.SequenceAdder.__doc__,
     "StructuredAdder": adders.StructuredAdder.__doc__,
 }
 
 
 def example(doc):
-    """The indented block of a docstring."""
-    lines = [line for line in inspect.cleandoc(doc).splitlines() if line.startswith("    ")]
+    """The indented block of a docstring, before its sections."""
+    text = inspect.cleandoc(doc).partition("\nArgs:")[0]
+    lines = [line for line in text.splitlines() if line.startswith("    ")]
     assert lines, "the docstring has no example"
     return textwrap.dedent("\n".join(lines))
 
@@ -88,6 +97,68 @@ def example(doc):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_docstring_examples_run(name):
     code = example(EXAMPLES[name])
-    if name == "Dataset":
+    if name.lower().endswith("dataset"):
         code = f"store.insert(episode[0], {{'replay': 1.0}})\n{code}\n    break"
     run_python(f"{PRELUDE}\n{code}")
+
+
+# --- deliberate differences ----------------------------------------------------------------------
+
+LISTING = [ROOT / "docs" / name for name in ("differences.md", "reverb-wire.md")]
+TABLE = re.compile(r"^\|.*\|\n\|[ |:-]+\|\n(?:\|.*\|\n)+", re.MULTILINE)
+PYTHON_TEST = re.compile(r"^ *(?:def (test_\w+)|(?:class )?(Test\w+)(?: = |[:(]))", re.MULTILINE)
+RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n]*)\n)* *(?:async )?fn (\w+)")
+
+
+def tests_by_name():
+    """Of each test, the names of the files that have one of that name."""
+    found = {}
+    for files, pattern in (
+        ((ROOT / "tests").rglob("*.py"), PYTHON_TEST),
+        ((ROOT / "crates").rglob("*.rs"), RUST_TEST),
+    ):
+        for file in files:
+            for match in pattern.finditer(file.read_text(encoding="utf-8")):
+                found.setdefault(next(filter(None, match.groups())), []).append(file.name)
+    return found
+
+
+def unheld(text, tests):
+    """What is wrong with the rows of a page's tables, each of which ends with the tests that hold it."""
+    wrong = []
+    for table in TABLE.findall(f"{text}\n"):
+        header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        for row in rows:
+            names = re.findall(r"`([^`]+)`", row[-1]) if header[-1] == "test" and len(row) == len(header) else []
+            if not names:
+                wrong.append(f"no test: {row}")
+            for name in names:
+                file, _, test = name.rpartition("::")
+                found = [each for each in tests.get(test, []) if each == (file or each)]
+                if len(found) != 1:
+                    wrong.append(f"{name}: it is in {found or 'no file'}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", LISTING, ids=lambda page: page.name)
+def test_each_difference_names_its_test(page):
+    text = page.read_text(encoding="utf-8")
+    assert TABLE.search(text)
+    assert unheld(text, tests_by_name()) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ("| a | b | test |\n| --- | --- | --- |\n| 1 | 2 | `test_one`, `b.rs::two` |", 0),
+        ("| a | test |\n| --- | --- |\n| 1 | |\n| 2 | test_one |", 2),
+        ("| a | b |\n| --- | --- |\n| 1 | `test_one` |", 1),
+        ("| a | test |\n| --- | --- |\n| 1 | `test_one`, `test_gone` |", 1),
+        ("| a | test |\n| --- | --- |\n| 1 | `two` |", 1),
+        ("| a | test |\n| --- | --- |\n| 1 | `c.rs::two` |", 1),
+        ("| a | b | test |\n| --- | --- | --- |\n| 1 | `test_one` |", 1),
+    ],
+)
+def test_a_difference_without_a_test_is_found(rows, wrong):
+    """Also one whose test is gone, or is one of two of its name."""
+    assert len(unheld(rows, {"test_one": ["a.py"], "two": ["a.rs", "b.rs"]})) == wrong

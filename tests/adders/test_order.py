@@ -1,6 +1,7 @@
 """The order of calls that all adders ask for."""
 
 from contextlib import suppress
+from types import SimpleNamespace
 
 import dm_env
 import numpy as np
@@ -56,6 +57,42 @@ def test_no_time_steps(make):
         adder.add_first(steps[0])
         with raises(InvalidArgumentError, text):
             adder.add(np.float32(0), (1.0, "obs"))
+
+
+@pytest.mark.parametrize("lacking", ["reward", "discount", "observation", "last"])
+def test_time_steps_that_lack_something_keep_nothing(make, lacking):
+    with Store([queue()]) as store, make(store) as adder:
+        steps = timesteps([1, 2])
+        play(adder, steps)
+        wanted = items(store)
+        has = {name: getattr(steps[1], name) for name in ("reward", "discount", "observation", "first", "last")}
+        partly = SimpleNamespace(**{name: value for name, value in has.items() if name != lacking})
+        text = "a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
+        if lacking == "observation":
+            with raises(InvalidArgumentError, f"{text}{partly!r}"):
+                adder.add_first(partly)
+        adder.add_first(steps[0])
+        with raises(InvalidArgumentError, f"{text}{partly!r}"):
+            adder.add(np.float32(9), partly)
+        adder.add(np.float32(0.1), steps[1])
+        adder.add(np.float32(0.2), steps[2])
+        assert items(store) == wanted
+
+
+@pytest.mark.parametrize(
+    ("timeout", "text"),
+    [
+        ("x", "`timeout` must be a number; got 'x' (str)"),
+        (-1, "`timeout` must be at least 0, or None to wait for ever; got -1"),
+    ],
+)
+def test_timeouts_that_mean_nothing(make, timeout, text):
+    with Store([queue()]) as store, make(store) as adder:
+        adder.add_first(timesteps([1])[0])
+        for call in (adder.flush, adder.close):
+            with raises(InvalidArgumentError, text):
+                call(timeout=timeout)
+        adder.add(np.float32(0), timesteps([1])[1])
 
 
 def test_closed_twice(make):

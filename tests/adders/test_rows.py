@@ -73,6 +73,15 @@ def test_the_rows_of_an_item_are_all_that_a_function_sees():
             lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, should_insert_fns={"t": True}),
             "what to insert into `t` must be said by a function; got True",
         ),
+        (
+            lambda store: MultiSequenceAdder(store, 5, {"t": 1}),
+            "`sequence_lengths` must be a mapping, by table; got 5",
+        ),
+        (lambda store: MultiSequenceAdder(store, {"t": 1}, 5), "`periods` must be a mapping, by table; got 5"),
+        (
+            lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, priority_fns=["t"]),
+            "`priority_fns` must be a mapping, by table; got ['t']",
+        ),
         (lambda store: MultiSequenceAdder(store, {}, {}), "`sequence_lengths` must name a table at least; got none"),
         (
             lambda store: NonOverlappingRNNSequenceAdder(store, 2, overlap="no"),

@@ -9,7 +9,7 @@ import pytest
 from episodes import MAKERS, blocked, episode_rows, items, play, queue, rows, timesteps, unblock
 from support import raises
 
-from engram import Pattern, Store, Table
+from engram import Pattern, Store, Table, selectors
 from engram.adders import (
     EpisodeAdder,
     MultiSequenceAdder,
@@ -23,7 +23,9 @@ from engram.errors import (
     DeadlineExceededError,
     ItemError,
     NeverServedError,
+    PriorityError,
     SignatureError,
+    UnknownTableError,
 )
 from engram.patterns import end_of_episode
 
@@ -251,6 +253,48 @@ def test_no_value(make_full, extras, text):
         adder.add(np.float32(0), steps[1], None)
         adder.add(np.float32(0), steps[2])
         assert store.info()["priority_table"].size
+
+
+@pytest.mark.parametrize("observation", [None, {"a": 1, "b": None}])
+def test_a_first_observation_without_a_value(make_full, observation):
+    """Items would lack their first row."""
+    with Store([queue()]) as store, make_full(store) as adder:
+        steps = timesteps([1, 2])
+        with raises(SignatureError, f"an observation must have a value everywhere; got {observation!r}"):
+            adder.add_first(steps[0]._replace(observation=observation))
+        play(adder, steps)
+        assert store.info()["priority_table"].size
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind", "text"),
+    [
+        ("nowhere", UnknownTableError, "no table `nowhere`; known tables: `picky`"),
+        ("picky", PriorityError, "priority for table `picky` is -1; a Prioritized selector takes finite values from 0"),
+    ],
+)
+def test_tables_that_are_not_there_and_priorities_that_they_refuse(refused, kind, text):
+    steps = timesteps([1, 2])
+    with Store([Table("picky", sampler=selectors.Prioritized(1.0))]) as store:
+        adder = SequenceAdder(store, 1, 1, priority_fns={refused: -1.0})
+        adder.add_first(steps[0])
+        for _ in range(2):
+            with raises(kind, text):
+                adder.add(np.float32(0), steps[1])
+        looking = SequenceAdder(store, 1, 1, priority_fns={refused: lambda _: -1.0})
+        looking.add_first(steps[0])
+        with pytest.raises(ItemError) as caught:
+            looking.add(np.float32(0), steps[1])
+        assert (type(caught.value.__cause__), str(caught.value.__cause__)) == (kind, text)
+
+
+def test_padding_that_fails_costs_the_episode_its_item():
+    with Store([queue()]) as store, EpisodeAdder(store, 5, padding_fn=lambda *_: 1 / 0) as adder:
+        with pytest.raises(ZeroDivisionError):
+            play(adder, timesteps([1]))
+        assert not store.info()["priority_table"].size
+        play(adder, timesteps([1, 2, 3, 4]))
+        assert [len(item.reward) for item in items(store)] == [5], "it needs no padding"
 
 
 def test_an_observation_unlike_those_before_is_refused_at_once(make_full):

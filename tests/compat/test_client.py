@@ -181,6 +181,25 @@ def test_a_table_that_the_engine_made_is_described_too():
         assert info.rate_limiter_info.max_diff == np.finfo(np.float64).max
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.server_info(),
+        lambda client: client.insert([1], {"t": 1.0}),
+        lambda client: next(client.sample("t")),
+        lambda client: next(client.sample("t", 2)),
+        lambda client: client.mutate_priorities("t", {1: 1.0}),
+        lambda client: client.reset("t"),
+    ],
+)
+def test_without_a_server_calls_end(monkeypatch, call):
+    module = sys.modules["engram.compat.reverb.client"]
+    assert module._PATIENCE == 3_600  # seconds
+    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    with pytest.raises(RuntimeError, match=r"^the server at localhost:1 cannot be reached"):
+        call(reverb.Client("localhost:1"))
+
+
 WAITING = """
 import sys
 from engram.compat import reverb

@@ -331,6 +331,15 @@ def test_several_clients_take_turns(framework, num_parallel_calls):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_one_client_has_one_sampler(framework, deterministic):
+    with engram.Store([queue()]) as store:
+        plain_items(store, [1] * 60)
+        made = make_sequences(store, PLAIN, num_parallel_calls=4, deterministic=deterministic, framework=framework)
+        assert [float(np.asarray(each.data.observation)[0, 0]) for each in islice(made, 60)] == list(range(60))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_that_has_nothing_is_passed_over(framework):
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
         plain_items(two, [3] * 6)

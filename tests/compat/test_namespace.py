@@ -86,6 +86,13 @@ def test_names_that_are_not_there():
         reverb.client.nonsense  # noqa: B018, the access is the point
 
 
+@pytest.mark.parametrize("module", ["pybind", "cc", "cc.schema_pb2"])
+def test_modules_that_are_not_there(module):
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"engram.compat.reverb.{module}")
+    assert not hasattr(reverb.reverb_types.TableInfo, "from_serialized_proto")
+
+
 def test_no_framework_is_imported():
     code = """
 import sys

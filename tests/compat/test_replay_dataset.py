@@ -81,8 +81,11 @@ def test_shapes_refused(tf):
     ],
 )
 def test_arguments_refused(tf, option, value, text):
-    with serving(table()) as (_, client), raises(ValueError, text):
-        dataset(tf, client, (), **{option: value})
+    with serving(table()) as (_, client):
+        with raises(ValueError, text):
+            dataset(tf, client, (), **{option: value})
+        with raises(TypeError, f"`{option}` must be an integer; got 1.5 (float)"):
+            dataset(tf, client, (), **{option: 1.5})
 
 
 @pytest.mark.parametrize("emit_timesteps", [True, False])

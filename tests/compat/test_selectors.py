@@ -1,6 +1,7 @@
 """Selectors: their text, and what they are in the engine."""
 
 import pytest
+from compat_tables import serving, steps, table
 from support import raises
 
 import engram
@@ -43,3 +44,13 @@ def test_prioritized_needs_an_exponent():
 
 def test_heaps_are_one_class():
     assert type(selectors.MinHeap()) is type(selectors.MaxHeap()) is item_selectors.HeapSelector
+
+
+def test_a_selector_may_be_given_to_several_tables():
+    shared = selectors.Lifo()
+    tables = [table(name, sampler=shared, remover=shared, max_size=2) for name in "ab"]
+    with serving(*tables) as (_, client):
+        for value in range(3):
+            client.insert([value], {"a": 1.0})
+        client.insert([9], {"b": 1.0})
+        assert (steps(client, "a"), steps(client, "b")) == ([[1]], [[9]])

@@ -74,6 +74,23 @@ def test_ports_refused(port, error, text):
         reverb.Server([table()], port=port)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("host", 5, "`host` must be text; got 5 (int)"),
+        ("checkpointer", 5, "`checkpointer` must be one of reverb.checkpointers; got 5 (int)"),
+        (
+            "checkpointer",
+            reverb.checkpointers.TempDirCheckpointer,
+            "`checkpointer` must be one of reverb.checkpointers; got the class TempDirCheckpointer itself; call it",
+        ),
+    ],
+)
+def test_options_of_other_types(option, value, text):
+    with raises(TypeError, text):
+        reverb.Server([table()], **{option: value})
+
+
 def test_by_default_all_addresses_are_listened_to():
     server = reverb.Server([table()])
     try:

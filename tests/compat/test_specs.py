@@ -177,6 +177,31 @@ def test_specs_refused(make, text):
         make()
 
 
+@pytest.mark.parametrize(
+    ("shape", "bound", "text"),
+    [
+        ([2], [1, 2, 3], "`minimum` has the shape (3,), which does not broadcast with (2,)"),
+        ([2, None, 3], [[1], [2]], None),
+        ([None], [1, 2, 3], None),
+        (None, [1, 2, 3], None),
+        ([2], [[1, 2], [3, 4]], None),
+        ([2], -1, "`minimum` must be of the dtype uint8; got -1"),
+        ([2], "a", "`minimum` must be of the dtype uint8; got 'a'"),
+    ],
+)
+def test_bounds_broadcast_and_are_of_the_dtype(shape, bound, text):
+    if text is None:
+        assert BoundedTensorSpec(shape, np.uint8, bound, 9).minimum.tolist() == bound
+    else:
+        with raises(ValueError, text):
+            BoundedTensorSpec(shape, np.uint8, bound, 9)
+
+
+def test_what_is_no_spec_becomes_none():
+    with raises(TypeError, "a tensor spec has a shape, a dtype and a name; got 5 (int)"):
+        as_spec(5)
+
+
 def test_what_is_a_spec():
     assert is_spec(TensorSpec([]))
     assert not is_spec(np.zeros(3))

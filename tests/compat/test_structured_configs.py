@@ -251,6 +251,25 @@ def test_signatures_refused(configs, text):
         inferred(*configs)
 
 
+def test_what_is_no_config_or_spec():
+    with raises(TypeError, "`each of configs` must be a Config; got 5 (int)"):
+        inferred(5)
+    with raises(TypeError, "`config` must be a Config; got 5 (int)"):
+        sw.unpack_pattern(5)
+    with raises(TypeError, "each leaf of `step_spec` must have a shape and a dtype; got 5 (int)"):
+        sw.infer_signature([config([REF["a"][-1]])], {"a": 5})
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.float64(0.5), np.array(0.5), 0.5])
+def test_priorities_are_numbers_of_any_kind(number):
+    constant = sw.constant_priority_fn(number)
+    assert (constant.constant_fn.value, str(constant)) == (0.5, "constant_fn {\n  value: 0.5\n}\n")
+    assert sw.td_error(number, {"a": 0}, lambda step: step["a"]).td_error.max_priority_weight == 0.5
+    assert sw.constant_priority_fn(np.int64(2)).constant_fn.value == 2
+    with raises(TypeError, "_ConstantPriorityFn.value must be of type float; got '1'"):
+        sw.constant_priority_fn("1")
+
+
 # Random configs and steps: what the engine makes is what `PatternSet` makes
 
 LEAVES = sw.create_reference_step([None, None])

@@ -153,6 +153,9 @@ def test_counts_are_checked(call):
             getattr(table(), call)(count)
     with raises(TypeError, f"`{name}` must be an integer; got 1.5 (float)"):
         getattr(table(), call)(1.5)
+    with raises(TypeError, f"`{name}` must be at most 2147483647; got {2**70}"):
+        getattr(table(), call)(2**70)
+    assert not getattr(reverb.Table.queue("q", 1), call)(2**31 - 1)
 
 
 def test_a_served_table_tells_of_its_server():
@@ -165,6 +168,7 @@ def test_a_served_table_tells_of_its_server():
         assert not queue.can_insert(1)
         info = queue.info
         assert (info.current_size, info.num_episodes, info.rate_limiter_info.insert_stats.completed) == (2, 2, 2)
+        assert info.table_worker_time == reverb.reverb_types.TableWorkerTime()  # there is no worker
         next(client.sample("q"))
         assert queue.info.current_size == 1
 

@@ -426,9 +426,19 @@ def test_another_spec_than_the_signature(tf, dtypes, shapes, text):
     with serving(table(signature=signature)) as (_, client):  # without an item: nothing is waited for
         shapes = [tf.TensorShape(shape) for shape in shapes]
         made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
+        iterator = iter(made)  # says nothing yet
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            next(iter(made))
+            next(iterator)
         assert text in told(error)
+
+
+def test_a_dataset_may_be_made_before_its_server(tf):
+    with serving(queue()) as (server, _):
+        port = server.port
+    iterator = iter(reverb.TrajectoryDataset(f"localhost:{port}", "t", *specs(tf, 3), 1))
+    with serving(queue(), port=port) as (_, client):
+        put(client, "t", [3])
+        assert int(next(iterator).data["time"][0]) == 0
 
 
 def test_no_such_table(tf):

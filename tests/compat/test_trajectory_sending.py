@@ -6,6 +6,7 @@ from compat_tables import serving, table
 from support import Caller, raises, until
 
 from engram.compat import reverb
+from engram.compat.reverb import _sending
 
 
 def step(value):
@@ -88,7 +89,7 @@ def test_flush_lets_so_many_wait(client):
 @pytest.mark.parametrize("refs", [1, 2, 30])
 def test_the_first_items_are_sent_at_once(client, refs):
     writer = client.trajectory_writer(refs)
-    for value in range(4):
+    for value in range(10):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
         assert drawn(client, "t") == [value]
@@ -100,6 +101,25 @@ def test_items_wait_for_no_more_steps_than_are_kept(client):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
     until(lambda: client.server_info()["t"].current_size >= 28)
+
+
+@pytest.mark.parametrize(("size", "steps"), [(1, 16), (600, 6)])
+def test_later_items_wait_for_sixteen_steps_or_sixteen_kib(client, size, steps):
+    writer = client.trajectory_writer(64)
+
+    def write(value):
+        writer.append([np.full(size, value, np.float32)])
+        writer.create_item("t", 1.0, writer.history[0][-1])
+
+    for value in range(10):
+        write(value)
+        assert drawn(client, "t")[0][0] == value
+    for value in range(10, 9 + steps):
+        write(value)
+    assert f"writers hold {steps - 1} more in unfinished chunks" in client._store.info()["t"].blocked
+    write(9 + steps)
+    writer.append([np.zeros(size, np.float32)])
+    assert [drawn(client, "t")[0][0] for _ in range(steps)] == list(range(10, 10 + steps))
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -131,12 +151,49 @@ def test_configured_columns(client):
     assert items(client) == [[[*range(6, 15)], [*range(7, 15)]]]
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+def test_references_depend_on_the_number_of_steps_alone(client, gaps):
+    """Not on items that wait for their chunk and have the same steps, nor on steps without a value."""
+    writer = client.trajectory_writer(2)
+    writer.configure(("x",), num_keep_alive_refs=2, max_chunk_length=2)
+    writer.append({"x": 0, "y": 0})
+    column = writer.history["x"][-1:]
+    if not gaps:
+        writer.append({"x": 1, "y": 1})
+        column = writer.history["x"][-1:]
+        writer.append({"x": 2, "y": 2})
+        writer.create_item("t", 1.0, [column, writer.history["x"][-1:]])
+    assert not column.expired
+    for value in (3, 4):
+        writer.append({"x": None if gaps else value, "y": value})
+    assert [reference.expired for reference in column] == [True]
+    with pytest.raises(ValueError, match=r"^Error in column 0: Column contains expired CellRef"):
+        writer.create_item("t", 1.0, column)
+    writer.flush()
+    assert items(client) == ([] if gaps else [[[1], [2]]])
+
+
+def test_columns_share_the_longest_chunk_that_was_asked_for(client):
+    writer = client.trajectory_writer(4)
+    for name, length in (("a", 1), ("b", 3)):
+        writer.configure((name,), num_keep_alive_refs=4, max_chunk_length=length)
+    for value in range(2):
+        writer.append({"a": value, "b": value})
+        writer.create_item("t", 1.0, writer.history["a"][-1])
+    assert "writers hold 2 more in unfinished chunks" in client._store.info()["t"].blocked
+    writer.append({"a": 2, "b": 2})
+    writer.create_item("t", 1.0, writer.history["a"][-1])
+    assert [drawn(client, "t") for _ in range(3)] == [[0], [1], [2]]
+
+
 def test_configurations_refused(writer):
     with raises(ValueError, "num_keep_alive_refs (0) must be a positive integer"):
         writer.configure(("a",), num_keep_alive_refs=0, max_chunk_length=1)
     text = "max_chunk_length (3) must be None or a positive integer <= num_keep_alive_refs (2)"
     with raises(ValueError, text):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=3)
+    with raises(TypeError, """`path` must be a tuple, such as ("observation",); got 'obs' (str)"""):
+        writer.configure("obs", num_keep_alive_refs=2, max_chunk_length=2)
     with raises(TypeError, "`max_chunk_length` must be an integer; got 1.0 (float)"):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=1.0)
 
@@ -158,6 +215,28 @@ def test_closing(client, writer):
         with raises(RuntimeError, "TrajectoryWriter::Close has been called."):
             call()
     assert column.numpy() == 2
+
+
+def test_items_that_wait_have_a_bound(client, monkeypatch):
+    assert _sending.MOST_IN_FLIGHT == 1_000_000
+    monkeypatch.setattr(_sending, "MOST_IN_FLIGHT", 2)
+    writer = client.trajectory_writer(1)
+
+    def write():
+        for value in range(6):
+            writer.append([value])
+            writer.create_item("queue", 1.0, writer.history[0][-1])
+
+    writing = Caller(write)
+    found = []
+    while writing.is_alive() or len(found) < 3:
+        writing.join(0.2)
+        if writing.is_alive() or len(found) < 3:  # it waits until somebody samples
+            found += drawn(client, "queue")
+    writing.result()
+    reading = Caller(lambda: [drawn(client, "queue")[0] for _ in range(6 - len(found))])
+    writer.flush()
+    assert found + reading.result() == list(range(6))
 
 
 def test_closing_does_not_wait_for_a_table(client):

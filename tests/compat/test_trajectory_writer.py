@@ -343,6 +343,10 @@ def test_steps_that_are_gone(client, writer):
     ):
         with raises(ValueError, f"{none}{shown} asks for steps without a value, or such as are gone; {kept}."):
             history["b"][index]
+    for index in (5, [4, 5]):
+        with raises(IndexError, "list index out of range: 5 of a history of 5 steps"):
+            history["b"][index]
+    assert [len(history["b"][index]) for index in (slice(5, 9), slice(3, 9))] == [0, 2]
     still_works(client, writer)
 
 

@@ -13,6 +13,7 @@ from forks import needs_fork
 from support import Caller, raises, run_python, until
 
 from engram.compat import reverb
+from engram.compat.reverb import _sending
 from engram.compat.reverb import structured_writer as sw
 
 STEP = {"x": None}
@@ -269,6 +270,18 @@ def test_dropped_writers_wait_for_their_tables(kind, end):
         found = drawn(client, "queue", 4)
         assert [value[0] if kind == "legacy" else value for value in found] == [0, 1, 2, 3]
         ending.result()
+
+
+@pytest.mark.parametrize("kind", ["structured", "legacy"])
+def test_dropped_writers_do_not_wait_for_ever(kind):
+    program = _program("{port}", kind, "").replace("\nwriter = write()", "\nsending.PATIENCE = 0.1\nwriter = write()")
+    assert _sending.PATIENCE == 60  # seconds
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        program = "from engram.compat.reverb import _sending as sending" + program.replace("{port}", str(server.port))
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+        assert "UserWarning: a" in done.stderr
+        assert "was closed with 3 items that no table has; flush it first" in done.stderr
+        assert client.server_info()["queue"].current_size == 1
 
 
 @pytest.mark.parametrize("kind", DROPPED)

@@ -71,6 +71,28 @@ def test_single_items_that_have_no_time_axis(open_store):
         assert (element.data["x"].item(), element.data["word"].item()) == (3, b"ab")
 
 
+def test_single_items_need_not_be_alike(open_store):
+    """They are read in blocks, and could not be if items of a block had to go side by side."""
+    store = open_store(Table("t"))
+    insert(store, {"x": np.arange(2)}, {"y": np.arange(3)}, {"x": np.float32([1])}, {"x": np.zeros((1, 2), int)})
+    found = list(dataset(store, "t", max_batches=200))
+    looks = {(name, leaf.dtype.name, leaf.shape) for element in found for name, leaf in element.data.items()}
+    wanted = {("x", "int64", (2,)), ("y", "int64", (3,)), ("x", "float32", (1,)), ("x", "int64", (1, 2))}
+    assert (len(found), looks) == (200, wanted)
+    assert store.info()["t"].samples == 200, "what went back does not count"
+
+
+def test_single_steps_need_not_be_alike(open_store):
+    store = open_store(Table("t"))
+    insert(store, {"x": np.arange(2)}, {"y": np.arange(2)})
+    names = [name for element in dataset(store, "t", steps=True, max_batches=200) for name in element.data]
+    assert names[::2] == names[1::2], "the steps of an item come together"
+    assert set(names) == {"x", "y"}
+    insert(store, {"z": 1}, time_axis=False)
+    with raises(SignatureError, "`steps` needs items whose columns have as many steps each; found: `z` no time axis"):
+        list(dataset(store, "t", steps=True, max_batches=1_000))
+
+
 def test_ragged(open_store):
     store = open_store(queue())
     fill(store, [2, 3, 1])

@@ -20,6 +20,12 @@ def write_pairs(address):
             writer.create_item(table, 1.0, columns)
 
 
+def write_pair(address):
+    with reverb.Client(address).trajectory_writer(1) as writer:
+        writer.append([np.zeros(2, np.float32), np.int64(1)])
+        writer.create_item("pairs", 1.0, [writer.history[0][:], writer.history[1][-1]])
+
+
 def signature_of_pairs(address):
     tables = reverb.Client(address).server_info(30)
     assert tables["table"].signature is None
@@ -41,15 +47,49 @@ def bad_priorities(address):
     client.insert([np.int32(1)], {"table": 1.0})
     key = next(client.sample("table", 1))[0].info.key
 
-    def insert():
+    def insert(priority):
         with client.trajectory_writer(1) as writer:
             writer.append([np.int32(2)])
-            writer.create_item("table", -1.0, [writer.history[0][:]])
+            writer.create_item("table", priority, [writer.history[0][:]])
 
-    def mutate():
-        client.mutate_priorities("table", updates={key: 5.0, 12345: -1.0}, deletes=[key])
+    def mutate(priority):
+        client.mutate_priorities("table", updates={key: 5.0, 12345: priority}, deletes=[key])
 
-    return [outcome(insert), outcome(mutate), [sample[1][2] for sample in whole(client, "table", 2)]]
+    seen = [outcome(lambda: call(bad)) for bad in (-1.0, np.inf) for call in (insert, mutate)]  # noqa: B023, called here
+    return [*seen, [sample[1][2] for sample in whole(client, "table", 2)]]
+
+
+def one_cell_twice(address):
+    """dm-reverb's writer makes one slice of it, which goes beyond the chunk."""
+
+    def write():
+        with reverb.Client(address).trajectory_writer(4) as writer:
+            writer.configure((0,), num_keep_alive_refs=4, max_chunk_length=4)
+            for at in range(4):
+                writer.append([np.int32(at)])
+            writer.create_item("table", 1.0, [writer.history[0][[3, 3]]])
+
+    return outcome(write)
+
+
+def write_what_does_not_fit(address):
+    client = reverb.Client(address)
+
+    def write():
+        with client.trajectory_writer(1, validate_items=False) as writer:
+            writer.append([np.zeros(3, np.float32), np.int64(1)])
+            writer.create_item("pairs", 1.0, [writer.history[0][:], writer.history[1][-1]])
+
+    return outcome(write)
+
+
+def write_five_into_a_queue(address):
+    with reverb.Client(address).trajectory_writer(1) as writer:
+        for at in range(5):
+            writer.append([np.int32(at)])
+            writer.create_item("queue", 1.0, [writer.history[0][-1]])
+        writer.flush()
+    return "flushed"
 
 
 def checkpoint(address):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support import until
 
 import engram
 
@@ -94,9 +95,48 @@ def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
     tables = (engram.Table("table", sampler=engram.selectors.Prioritized(1.0)), engram.Table("other"))
     server, address = serve(*tables)
     seen = programs.run("bad_priorities", address)
-    refused = "priority for table `table` is -1; a Prioritized selector takes finite values from 0"
-    assert seen == [("ValueError", refused), ("ValueError", refused), [1.0, 1.0]]
+    refused = [
+        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector takes finite values from 0")
+        for bad in ("-1", "inf")
+        for _ in range(2)
+    ]
+    assert seen == [*refused, [1.0, 1.0]]
     assert server.store.info()["table"].size == 1
+
+
+def test_a_slice_beyond_its_chunk_is_refused(programs, serve):
+    """Where it is made: dm-reverb's server refuses it to whoever samples it."""
+    server, address = serve(engram.Table("table"))
+    kind, text = programs.run("one_cell_twice", address)
+    assert (kind, "column `0`" in text) == ("ValueError", True), text
+    assert server.store.info()["table"].size == 0
+
+
+def test_what_does_not_fit_a_table_of_engrams_own_is_refused(programs, serve):
+    """Its signature holds for every writer, also one that does not validate its items."""
+    server, address = serve(engram.Table("pairs", signature=PAIR))
+    kind, text = programs.run("write_what_does_not_fit", address)
+    assert (kind, text.partition(";")[0]) == (
+        "ValueError",
+        "item does not match the signature of table `pairs`: column 0 (`x`) does not fit",
+    )
+    assert server.store.info()["pairs"].size == 0
+    programs.run("write_pair", address)
+    assert server.store.info()["pairs"].size == 1
+
+
+def test_what_waits_when_the_server_stops_is_sent_to_the_next(programs, serve):
+    """dm-reverb's server confirms it, and drops it."""
+    server, address = serve(engram.Table.queue("queue", max_size=1))
+    programs.begin("write_five_into_a_queue", address)
+    until(lambda: server.store.info()["queue"].waiting_inserts > 0)
+    server.stop()
+    server, _ = serve(engram.Table.queue("queue", max_size=1), port=server.port)
+    client = engram.Client(server.address)
+    found = [client.sample("queue", 1, timeout=50).data[0].item() for _ in range(4)]
+    assert sorted(found) == [1, 2, 3, 4]
+    assert programs.end() == "flushed"
+    assert server.store.info()["queue"].inserts == 4
 
 
 def test_a_checkpoint_is_where_its_path_says(programs, serve, tmp_path):

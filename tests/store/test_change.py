@@ -86,6 +86,9 @@ def test_prioritized_rejects_in_either_role(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
     with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector takes finite values from 0"):
         store.insert({"x": 0}, {"t": -1.0})
+    assert store.info()["t"].size == 0
+    store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # it goes on
+    assert drain(store, "t", 2) == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,15 @@ def test_priority_zero_is_drawn_only_when_all_are(open_store):
     assert contents(store, "t") == [0, 1, 2]
 
 
+def test_tables_may_share_a_selector_and_a_limiter(open_store):
+    selector, limiter = selectors.Lifo(), rate_limiters.Queue(2)
+    store = open_store(*(Table(name, sampler=selector, remover=selector, rate_limiter=limiter) for name in "ab"))
+    fill(store, "a", [1, 2])
+    fill(store, "b", [9])
+    assert (store.info()["a"].inserting_blocked is None, store.info()["b"].inserting_blocked) == (False, None)
+    assert (drain(store, "a", 1), drain(store, "b", 1)) == ([2], [9])
+
+
 # --- bounds --------------------------------------------------------------------------------------
 
 
@@ -213,6 +222,41 @@ def test_the_words_for_every_block(open_store):
         "`ratio`: sampling waits for inserts: 2 inserts x 2 - 4 samples = 0, and one more sample would go below 0 "
         "(SampleToInsertRatio)"
     )
+
+
+def test_items_in_unfinished_chunks_are_told_of(open_store):
+    store = open_store(Table("t"))
+    with store.writer(chunk_length=5) as writer:
+        for value in range(2):
+            writer.append({"x": value})
+            writer.create_item("t", num_steps=1)
+        text = (
+            "`t`: sampling waits: 0 of 1 items (MinSize); writers hold 2 more in unfinished chunks, which `flush` "
+            "would finish"
+        )
+        assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
+        with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 samples within 0 s; {text}"):
+            store.sample("t", 1, timeout=0)
+        for value in range(2, 6):  # the sixth step begins another chunk
+            writer.append({"x": value})
+        until(lambda: store.info()["t"].size == 2)
+
+
+def test_a_delete_from_a_queue_takes_room_until_a_reset(open_store):
+    """As in Reverb; room for one stays."""
+    store = open_store(Table.queue("q", max_size=3))
+    keys = fill(store, "q", range(3))
+    store.delete("q", keys[:2])
+    text = "inserting waits for samples: 3 inserts x 1 - 0 samples = 3, and one more insert would go above 3"
+    with pytest.raises(DeadlineExceededError, match=text):
+        store.insert({"x": 3}, {"q": 1.0}, timeout=0)
+    assert drain(store, "q", 1) == [2]
+    store.insert({"x": 3}, {"q": 1.0}, timeout=0)
+    with pytest.raises(DeadlineExceededError, match="inserting waits for samples: 4 inserts x 1 - 1 samples = 3"):
+        store.insert({"x": 4}, {"q": 1.0}, timeout=0)
+    store.reset("q")
+    for value in range(3):
+        store.insert({"x": value}, {"q": 1.0}, timeout=0)
 
 
 def test_sample_to_insert_ratio_holds(open_store):

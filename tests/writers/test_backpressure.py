@@ -5,7 +5,7 @@ import pytest
 from support import Caller, raises, until
 
 from engram import Pattern, Table
-from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
+from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, EngramError
 
 FULL = "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
 
@@ -93,6 +93,27 @@ def test_append_waits_at_the_bound(store):
     reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(2)])
     writer.close(5)
     assert seen + reader.result() == list(range(20))
+
+
+def test_a_writer_is_of_one_thread_at_a_time(store):
+    writer = store.writer()
+    write(writer, range(3))
+    caller = Caller(writer.flush)
+    until(lambda: store.info()["q"].waiting_inserts > 0)
+    calls = (
+        lambda: writer.append({"x": 9}),
+        lambda: writer.create_item("q", num_steps=1),
+        lambda: writer.flush(0),
+        lambda: writer.end_episode(0),
+    )
+    for call in calls:
+        with pytest.raises((EngramError, RuntimeError), match=r"in the middle of another call|Already borrowed"):
+            call()
+    assert [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(3)] == [0, 1, 2]
+    caller.result()
+    write(writer, [3])
+    writer.close(5)
+    assert store.sample("q", 1, timeout=5).data["x"].item() == 3
 
 
 def test_a_dropped_table_ends_the_wait(store):

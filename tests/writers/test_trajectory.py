@@ -114,6 +114,10 @@ def test_expired_steps(store):
         )
         with raises(ExpiredStepError, f"trajectory asks for step 2, which has expired; {kept}"):
             writer.create_item("t", trajectory={"x": writer.history["x"][-3:]})
+        with raises(ExpiredStepError, f"trajectory asks for step 0, which has expired; {kept}"):
+            writer.create_item("t", trajectory={"x": writer.history["x"][:4]})
+        with raises(IndexError, "step 5 of a history of 5 steps"):
+            writer.history["x"][5]
         with raises(ExpiredStepError, f"trajectory asks for the last 3 steps; {kept}"):
             writer.create_item("t", num_steps=3)
         held = writer.history["x"][-2:]

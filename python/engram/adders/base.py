@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from engram import _checks
 from engram._closing import Closing
 from engram.adders.looks import Looks, taken
 from engram.adders.step import Step, final, leaves_of
@@ -16,25 +17,28 @@ __all__ = ["Adder", "Items", "TimeStep"]
 
 
 class TimeStep(Protocol):
-    """What adders read of a `dm_env.TimeStep`; anything alike will do."""
+    """What adders read of a `dm_env.TimeStep`; anything alike will do.
+
+    Nests are of arrays, numbers and text; an array `[...]` of any shape and dtype becomes a column of `[T, ...]`.
+    """
 
     @property
     def reward(self) -> Any:  # noqa: ANN401, a nest
-        """Since the time step before: a number, an array or a nest."""
+        """Since the time step before: a number, an array or a nest of them. Of a first time step, it is not read."""
 
     @property
     def discount(self) -> Any:  # noqa: ANN401, an array
-        """Of what comes after: a number or an array."""
+        """Of what comes after: a number or an array, 0 where the episode terminated. Of a first one, it is not read."""
 
     @property
     def observation(self) -> Any:  # noqa: ANN401, a nest
-        """What there is to see, a nest."""
+        """What there is to see: a nest, alike in structure and dtypes throughout, and in shapes within an episode."""
 
     def first(self) -> bool:
-        """It begins an episode."""
+        """True where it begins an episode."""
 
     def last(self) -> bool:
-        """It ends one."""
+        """True where it ends one."""
 
 
 class Items(Protocol):
@@ -56,7 +60,9 @@ class Items(Protocol):
 class Adder(Closing):
     """Takes an episode's time steps one by one, and keeps copies. Belongs to one thread.
 
-    Leaving its block flushes and closes it:
+    This is what all adders have in common; which items they make, their classes say. An item becomes visible when its
+    chunk is full, at the end of its episode, or on `flush`. Leaving an adder's block flushes and closes it; after an
+    error it does not wait:
 
         with NStepTransitionAdder(store, 1, 0.99, priority_fns={"replay": 1.0}) as adder:
             adder.add_first(timestep)
@@ -70,6 +76,12 @@ class Adder(Closing):
     """Leaves may be None: no value at this step."""
 
     def __init__(self, items: Items, timeout: float | None) -> None:
+        """Takes what a kind of adder has made for itself: users make one of those.
+
+        Args:
+            items: Makes items of its rows.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+        """
         self._items = items
         self._timeout = timeout
         self._in_episode = False
@@ -87,40 +99,52 @@ class Adder(Closing):
         """Begins an episode.
 
         Args:
-            timestep: Its first time step.
+            timestep: Its first time step; of that, only the observation is read.
 
         Raises:
-            InvalidArgumentError: The time step is not a first one, or an episode is under way.
-            SignatureError: The observation looks unlike those before.
+            InvalidArgumentError: The time step is not a first one, or none at all, or an episode is under way.
+            SignatureError: The observation nests otherwise than those before, has other dtypes, or no value somewhere;
+                no episode has begun. Its shapes may be others than those of earlier episodes.
             ClosedError: The adder was closed.
         """
         if self._closed:
             raise ClosedError("the adder was closed; it takes no more")
-        if not _is_first(timestep):
+        try:
+            is_first, observation = timestep.first(), timestep.observation
+        except AttributeError as error:
+            raise _no_time_step(timestep) from error
+        if not is_first:
             raise InvalidArgumentError("`add_first` takes an episode's first time step; got one that is not first")
         if self._in_episode:
             raise InvalidArgumentError(
                 "`add_first` begins an episode, and one is under way; `add` its last time step first, or `reset`"
             )
-        observation, looks = taken(timestep.observation)
+        copy, looks = taken(observation)
         if self._known is not None:
             self._check_looks(looks, self._known, shapes=False)
             looks = looks.completed(self._known)
-        self._observation, self._looks = observation, looks
+        elif not (self._takes_none or looks.has_all()):
+            raise SignatureError(f"an observation must have a value everywhere; got {observation!r}")
+        self._observation, self._looks = copy, looks
         self._is_start = self._in_episode = True
 
     def add(self, action: Any, next_timestep: TimeStep, extras: Any = ()) -> None:  # noqa: ANN401, nests
         """Adds a transition; the last of an episode ends it, and waits until the tables have its items.
 
         Args:
-            action: What was done, a nest.
-            next_timestep: What came of it.
-            extras: What else belongs to the observation before it, a nest of the same structure throughout.
+            action: What was done at the observation before, a nest of one structure and of the same dtypes throughout.
+            next_timestep: What came of it: reward, discount and the next observation.
+            extras: What else belongs to the observation before it, a nest likewise. `()` or None: nothing.
 
         Raises:
-            InvalidArgumentError: No episode is under way, or `next_timestep` begins another one; nothing is kept.
-            SignatureError: The data looks unlike that before, has no value somewhere, or items made of it would not fit
-                their table; nothing is kept.
+            InvalidArgumentError: No episode is under way, or `next_timestep` begins another one, or is no time step;
+                nothing is kept.
+            SignatureError: The data nests otherwise than before, has other dtypes, no value somewhere, or one that no
+                column can hold, or items made of it would not fit their table; nothing is kept.
+            UnknownTableError: There is no table of one of the adder's names; nothing is kept. Where items are made one
+                by one, as for priorities that are functions, it is the cause of an `ItemError`.
+            PriorityError: A priority given as a number is negative or infinite, and its table's selector takes no such;
+                as for `UnknownTableError`.
             BackpressureError: Too many items wait for their tables, for the adder's timeout; nothing is kept. Of the
                 rows that end an episode, those that were not taken are lost.
             DeadlineExceededError: The episode has ended, and its tables did not take all items in time: they stay
@@ -128,37 +152,45 @@ class Adder(Closing):
             ItemError: The transition was added, but an item that ends with it was not made: a function of priorities
                 or of what to insert failed, or its table refused it. Other items were made: go on.
             NeverServedError: The episode has ended, and its last items are too large for their table.
-            ClosedError: The adder, its table or its store was closed.
+            ClosedError: The adder was closed; or its table was dropped or its store closed, which is noticed when items
+                are sent.
         """
         if self._closed:
             raise ClosedError("the adder was closed; it takes no more")
         if not self._in_episode:
             raise InvalidArgumentError("`add` goes on with an episode, and none is under way; call `add_first` first")
-        if _is_first(next_timestep):
+        try:
+            is_first, is_last, observation = next_timestep.first(), next_timestep.last(), next_timestep.observation
+            reward, discount = next_timestep.reward, next_timestep.discount
+        except AttributeError as error:
+            raise _no_time_step(next_timestep) from error
+        if is_first:
             raise InvalidArgumentError(
                 "`add` takes what an action led to; got a first time step: `add_first` begins the next episode"
             )
         if extras is None:
             extras = ()
-        row = Step(self._observation, action, next_timestep.reward, next_timestep.discount, self._is_start, extras)
+        row = Step(self._observation, action, reward, discount, self._is_start, extras)
         structures = self._checked(row)
-        following, looks = self._taken(next_timestep.observation)
+        following, looks = self._taken(observation)
         self._add(row)
         self._structures = structures
         self._known = self._looks = looks
         self._observation = following
         self._is_start = False
         with self._complaining():
-            if next_timestep.last():
+            if is_last:
                 self._in_episode = False
                 self._end(final(following, row))
 
     def reset(self) -> None:
         """Gives up the episode under way; items that it has made, or can, stay, and their tables are waited for.
 
+        Without an episode under way, it does nothing.
+
         Raises:
             DeadlineExceededError: They were not taken within the adder's timeout; they stay queued.
-            ItemError, BackpressureError: As of `add`; the episode is given up.
+            ItemError, BackpressureError, NeverServedError, ClosedError: As of `add`; the episode is given up.
         """
         if self._in_episode:
             self._in_episode = False
@@ -185,22 +217,28 @@ class Adder(Closing):
         """Makes all items visible, and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever.
+            timeout: Seconds to wait for the tables' rate limiters; None: for ever, 0: not at all.
 
         Raises:
+            InvalidArgumentError: `timeout` is below 0, or no number.
             DeadlineExceededError: Some were not taken in time; they stay queued.
+            NeverServedError: One is too large for its table.
+            ClosedError: Their table was dropped, or the store closed, while they waited.
         """
-        self._items.flush(timeout)
+        self._items.flush(_checks.seconds("`timeout`", timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """Gives up the episode under way, flushes, and takes no more. May be called again, also after an error.
 
         Args:
-            timeout: As of `flush`.
+            timeout: Seconds to wait for the tables' rate limiters; None: for ever, 0: not at all.
 
         Raises:
-            DeadlineExceededError: As of `flush`.
+            InvalidArgumentError, DeadlineExceededError, NeverServedError, ClosedError: As of `flush`; the adder is not
+                closed then.
+            ItemError, BackpressureError: As of `reset`; likewise.
         """
+        timeout = _checks.seconds("`timeout`", timeout)
         if self._in_episode:
             self._in_episode = False
             self._leave(timeout)
@@ -266,14 +304,11 @@ class Adder(Closing):
         return False if structure.is_leaf() else structure
 
 
-def _is_first(timestep: TimeStep) -> bool:
-    try:
-        return timestep.first()
-    except AttributeError:
-        raise InvalidArgumentError(
-            f"a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
-            f"{timestep!r}"
-        ) from None
+def _no_time_step(given: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
+        f"{given!r}"
+    )
 
 
 _ROW = ("action", "reward", "discount", "extras")

@@ -20,9 +20,17 @@ PaddingFn = Callable[[tuple[int, ...], npt.DTypeLike], npt.ArrayLike]
 
 
 class EpisodeAdder(Adder):
-    """Makes one item of each episode: a `Step` whose leaves are `[T, ...]`.
+    """Makes one item of each episode: a `Step` whose leaves are `[T, ...]`, in the dtypes that were added.
 
-    Its last row has the final observation and zeros: `n` transitions are `n + 1` rows.
+    Its last row has the final observation and zeros: `n` transitions are `T = n + 1` rows. An episode that is given up
+    makes none.
+
+        with EpisodeAdder(store, 1_000, priority_fns={"replay": None}) as adder:
+            adder.add_first(timestep)
+            while not timestep.last():
+                action = agent(timestep)
+                timestep = environment.step(action)
+                adder.add(action, timestep)
     """
 
     def __init__(
@@ -38,14 +46,20 @@ class EpisodeAdder(Adder):
         """Opens a writer.
 
         Args:
-            client: Where the tables are.
-            max_sequence_length: Most rows of an episode, the last one included.
-            priority_fns: The tables, each with a priority, a function of the item's data, or None for 1. None: one
-                table, `DEFAULT_PRIORITY_TABLE`.
-            padding_fn: From shape and dtype of a leaf to what fills shorter episodes up to `max_sequence_length` rows,
-                such as `numpy.zeros`; text is filled with empty text. None: items are as long as their episodes.
-            chunk_length: Rows per chunk, as of `Store.writer`.
-            timeout: Seconds that `add` waits for tables; None: for ever.
+            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
+            max_sequence_length: Most rows of an episode, the last one included: 2 or more. The `add` of a transition
+                that would not fit is an InvalidArgumentError, and keeps nothing.
+            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a `Step`
+                of NumPy arrays `[T, ...]`) to a number, or None for 1. None: one table, `DEFAULT_PRIORITY_TABLE`.
+            padding_fn: From shape `(...)` and dtype of a leaf of one row to an array like it, such as `numpy.zeros`: it
+                fills shorter episodes up to `max_sequence_length` rows; text is filled with empty text. An error of its
+                is raised by the `add` that ends the episode, whose item is not made. None: items are as long as their
+                episodes.
+            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+
+        Raises:
+            InvalidArgumentError: An argument is not what is said here.
         """
         _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
@@ -71,9 +85,10 @@ class EpisodeAdder(Adder):
     def _end(self, row: Step) -> None:
         with self._ending(self._timeout):
             self._rows.append(row)
-            if self._padding_fn is not None:
+            missing = self._most - self._rows.count
+            if self._padding_fn is not None and missing:
                 filler = each_leaf(self._filler, row)
-                for _ in range(self._most - self._rows.count):
+                for _ in range(missing):
                     self._rows.append(filler)
             if self._rows.count < self._most:
                 for plan in self._plans:

@@ -1,6 +1,7 @@
 """Sequences of several lengths for several tables, and only those that are wanted."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from engram import _checks
 from engram.adders.base import Adder
@@ -15,8 +16,11 @@ __all__ = ["MultiSequenceAdder"]
 class MultiSequenceAdder(Adder):
     """Makes items for several tables out of the same rows, each with a length and a period of its own.
 
-    Every table gets what a `SequenceAdder` of its own would write: padding goes to its own next boundary, and no item
-    is made whose rows, those aside that it shares with the one before, are only padding.
+    Items are `Step`s whose leaves are `[T, ...]`, with the `T` of their table, in the dtypes that were added. Every
+    table gets what a `SequenceAdder` of its own would write: padding goes to its own next boundary, and no item is made
+    whose rows, those aside that it shares with the one before, are only padding.
+
+        adder = MultiSequenceAdder(store, {"short": 5, "long": 50}, {"short": 5, "long": 25})
     """
 
     def __init__(
@@ -35,31 +39,33 @@ class MultiSequenceAdder(Adder):
         """Opens a writer.
 
         Args:
-            client: Where the tables are.
-            sequence_lengths: Rows of an item, by table.
-            periods: Rows from the beginning of one item to that of the next, by table.
-            priority_fns: By table: a priority, a function of the item's data, or None for 1. None: 1 for all.
-            should_insert_fns: By table: a function of an item's rows, a list of `Step`s, that says whether to make it.
-                None: all are made.
-            pad_end_of_episode: Rows of zeros complete the last items of an episode; otherwise its last rows may be in
-                no item.
-            final_row: Write the row after an episode's last transition: its final observation, and zeros. Without it, a
-                reward of 0 in a sequence is one that was observed, unless it is padded.
-            chunk_length: Rows per chunk, as of `Store.writer`.
-            timeout: Seconds that `add` waits for tables; None: for ever.
+            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
+            sequence_lengths: Rows of an item, `T`, by table: 1 or more.
+            periods: Rows from the beginning of one item to that of the next, by table: 1 or more.
+            priority_fns: By table: its items' priority, a number, a function from an item's data (a `Step` of NumPy
+                arrays `[T, ...]`) to one, or None for 1. None: 1 for all.
+            should_insert_fns: By table: a function of an item's `T` rows, a list of `Step`s without a time axis, that
+                says whether to make it. None: all are made.
+            pad_end_of_episode: True: rows of zeros complete the last items of an episode; False: its last rows may be
+                in no item.
+            final_row: True: write the row after an episode's last transition: its final observation, and zeros. Without
+                it, a reward of 0 in a sequence is one that was observed, unless it is padded.
+            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
 
         Raises:
-            InvalidArgumentError: The mappings are not of the same tables.
+            InvalidArgumentError: The mappings are not of the same tables, or an argument is not what is said here.
         """
+        mappings: dict[str, Mapping[str, Any]] = {"sequence_lengths": sequence_lengths, "periods": periods}
+        optional = {"priority_fns": priority_fns, "should_insert_fns": should_insert_fns}
+        mappings |= {name: mapping for name, mapping in optional.items() if mapping is not None}
+        for name, mapping in mappings.items():
+            if not isinstance(mapping, Mapping):
+                raise InvalidArgumentError(f"`{name}` must be a mapping, by table; got {mapping!r}")
         if not sequence_lengths:
             raise InvalidArgumentError("`sequence_lengths` must name a table at least; got none")
-        mappings = {
-            "periods": periods,
-            "priority_fns": priority_fns,
-            "should_insert_fns": should_insert_fns,
-        }
         for name, mapping in mappings.items():
-            if mapping is not None and set(mapping) != set(sequence_lengths):
+            if set(mapping) != set(sequence_lengths):
                 raise InvalidArgumentError(
                     f"`{name}` must be of the same tables as `sequence_lengths`, {sorted(sequence_lengths)}; "
                     f"got {sorted(mapping)}"

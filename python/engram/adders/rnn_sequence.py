@@ -24,8 +24,12 @@ class NonOverlappingRNNSequenceAdder(Adder):
     observation and zeros. An episode of `n` transitions makes `ceil((n + 1) / T)` items, `floor((n + 1) / T)` without
     padding.
 
-    With `overlap`, items are `MaskedStep`s of `T` transitions and one row more, whose observation the next item begins
-    with: every transition can be learnt from, `ceil(n / T)` items have them all.
+    With `overlap`, items are `MaskedStep`s of `T` transitions and one row more, `[T + 1, ...]`, whose observation the
+    next item begins with: every transition can be learnt from, `ceil(n / T)` items have them all.
+
+        adder = NonOverlappingRNNSequenceAdder(store, 20, priority_fns={"replay": None})
+        adder.add_first(timestep)
+        adder.add(action, next_timestep, {"core_state": state})
     """
 
     def __init__(
@@ -42,15 +46,19 @@ class NonOverlappingRNNSequenceAdder(Adder):
         """Opens a writer.
 
         Args:
-            client: Where the tables are.
-            sequence_length: `T`.
-            priority_fns: The tables, each with a priority, a function of the item's data, or None for 1. None: one
-                table, `DEFAULT_PRIORITY_TABLE`.
-            pad_end_of_episode: Rows of zeros complete the last item of an episode; otherwise its last rows may be in no
-                item.
-            overlap: Items have a row more, which is also the first of the next, and a mask.
-            chunk_length: Rows per chunk, as of `Store.writer`.
-            timeout: Seconds that `add` waits for tables; None: for ever.
+            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
+            sequence_length: `T`, 1 or more.
+            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a `Step`,
+                or `MaskedStep`, of NumPy arrays `[T, ...]`) to a number, or None for 1. None: one table,
+                `DEFAULT_PRIORITY_TABLE`.
+            pad_end_of_episode: True: rows of zeros complete the last item of an episode; False: its last rows may be in
+                no item.
+            overlap: True: items have a row more, which is also the first of the next, and a mask. Default False.
+            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+
+        Raises:
+            InvalidArgumentError: An argument is not what is said here.
         """
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
         _checks.boolean("`overlap`", overlap)

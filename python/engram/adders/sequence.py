@@ -15,7 +15,10 @@ __all__ = ["EndBehavior", "SequenceAdder"]
 
 
 class EndBehavior(enum.Enum):
-    """What becomes of the rows at an episode's end that fill no sequence."""
+    """What becomes of the rows at an episode's end that fill no sequence.
+
+    The row after the last transition, with the final observation, is one of the episode's rows.
+    """
 
     ZERO_PAD = "zero_pad"
     """Rows of zeros complete their sequence."""
@@ -36,8 +39,11 @@ class EndBehavior(enum.Enum):
 class SequenceAdder(Adder):
     """Makes items of the last `sequence_length` rows, every `period` rows: `Step`s whose leaves are `[T, ...]`.
 
-    The row after an episode's last transition has its final observation and zeros. Sequences that are padded, continued
-    or dropped are made by patterns; where priorities are functions, or ends truncated or written, one by one.
+    Leaves keep the dtypes that were added. The row after an episode's last transition has its final observation and
+    zeros. Sequences that are padded, continued or dropped are made by patterns; where priorities are functions, or ends
+    truncated or written, one by one.
+
+        adder = SequenceAdder(store, 20, 10, priority_fns={"replay": None})
     """
 
     def __init__(
@@ -54,14 +60,18 @@ class SequenceAdder(Adder):
         """Opens a writer.
 
         Args:
-            client: Where the tables are.
-            sequence_length: Rows of an item, `T`.
-            period: Rows from the beginning of one item to that of the next: `sequence_length` for no overlap.
-            priority_fns: The tables, each with a priority, a function of the item's data, or None for 1. None: one
-                table, `DEFAULT_PRIORITY_TABLE`.
-            end_of_episode_behavior: See `EndBehavior`.
-            chunk_length: Rows per chunk, as of `Store.writer`.
-            timeout: Seconds that `add` waits for tables; None: for ever.
+            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
+            sequence_length: Rows of an item, `T`: 1 or more.
+            period: Rows from one item's first to the next one's, 1 or more: `sequence_length` for no overlap.
+            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a `Step`
+                of NumPy arrays `[T, ...]`) to a number, or None for 1. None: one table, `DEFAULT_PRIORITY_TABLE`.
+            end_of_episode_behavior: What becomes of rows that fill no sequence: an `EndBehavior`, or its value as text,
+                such as `"truncate"`. Default: rows of zeros complete it.
+            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+
+        Raises:
+            InvalidArgumentError: An argument is not what is said here.
         """
         try:
             self._behavior = EndBehavior(end_of_episode_behavior)
@@ -82,7 +92,11 @@ class SequenceAdder(Adder):
         super().__init__(self._rows, timeout)
 
     def reset(self) -> None:
-        """Gives up the episode under way, and with `CONTINUE` the sequence, too; see `Adder.reset`."""
+        """Gives up the episode under way, and with `CONTINUE` the sequence, too; see `Adder.reset`.
+
+        Raises:
+            DeadlineExceededError, ItemError, BackpressureError, NeverServedError, ClosedError: As of `Adder.reset`.
+        """
         if self._behavior is EndBehavior.CONTINUE and not self._in_episode:
             self._rows.end_episode(self._timeout)
         super().reset()

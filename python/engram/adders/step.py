@@ -29,12 +29,12 @@ class Step(NamedTuple):
     An episode's last row has the final observation, and zeros in place of what never came.
 
     Attributes:
-        observation: What the agent saw, a nest.
-        action: What it then did, a nest.
-        reward: What it got for that, a number, an array or a nest.
-        discount: Of what comes after: 0 where the episode terminated.
-        start_of_episode: bool: the observation is the episode's first.
-        extras: What else the agent wants to find again, a nest; `()`: nothing.
+        observation: What the agent saw, a nest of `[...]`.
+        action: What it then did, a nest of `[...]`.
+        reward: What it got for that, a number, an array `[...]` or a nest.
+        discount: Of what comes after, a number or an array `[...]`: 0 where the episode terminated.
+        start_of_episode: bool `[]`: the observation is the episode's first.
+        extras: What else the agent wants to find again, a nest of `[...]`; `()`: nothing.
     """
 
     observation: Any
@@ -49,13 +49,13 @@ class MaskedStep(NamedTuple):
     """A `Step` that says whether it is a transition.
 
     Attributes:
-        observation: What the agent saw, a nest.
-        action: What it then did, a nest.
-        reward: What it got for that, a number, an array or a nest.
-        discount: Of what comes after: 0 where the episode terminated.
-        start_of_episode: bool: the observation is the episode's first.
-        extras: What else the agent wants to find again, a nest; `()`: nothing.
-        mask: f32: 1 for a transition; 0 for an episode's final observation, and for padding.
+        observation: As of `Step`, like all but `mask`.
+        action: What the agent then did.
+        reward: What it got for that.
+        discount: Of what comes after.
+        start_of_episode: bool `[]`: the observation is the episode's first.
+        extras: What else the agent wants to find again.
+        mask: f32 `[]`: 1 for a transition; 0 for an episode's final observation, and for padding.
     """
 
     observation: Any
@@ -71,12 +71,12 @@ class Transition(NamedTuple):
     """From one observation to one `n` steps later; no leaf has a time axis.
 
     Attributes:
-        observation: Where it began, a nest.
-        action: What was done there, a nest.
-        reward: Sum of the discounted rewards on the way.
-        discount: Product of the discounts on the way; which, its adder says.
+        observation: Where it began, a nest of `[...]`, in the dtypes that were added.
+        action: What was done there, a nest likewise.
+        reward: Sum of the discounted rewards on the way, a number, an array `[...]` or a nest.
+        discount: Product of the discounts on the way, a number or an array `[...]`; which, its adder says.
         next_observation: Where it ended, a nest like `observation`.
-        extras: Those of where it began.
+        extras: Those of where it began, a nest of `[...]`; `()`: nothing.
     """
 
     observation: Any

@@ -40,10 +40,15 @@ class StructuredAdder(Adder):
         """Opens a writer.
 
         Args:
-            client: Where the tables are.
-            patterns: Their functions get a `Step` whose leaves stand for columns.
-            chunk_length: Rows per chunk, as of `Store.writer`.
-            timeout: Seconds that `add` waits for tables; None: for ever.
+            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
+            patterns: One `Pattern` or more. Their functions get a `Step` whose leaves stand for columns: `leaf[-2:]` is
+                `[2, ...]`, `leaf[-1]` is `[...]`.
+            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+
+        Raises:
+            InvalidArgumentError: An argument is not what is said here. What is wrong with a pattern's function is found
+                when it runs, at the first `add`.
         """
         _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)

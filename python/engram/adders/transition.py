@@ -24,6 +24,9 @@ class NStepTransitionAdder(Adder):
     A learner multiplies `discount` by `g` once more: `reward + g discount V(next_observation)` (n-step returns: Sutton
     and Barto 2018, section 7.1; this bookkeeping: Acme's).
 
+    Rewards may be nests; a discount is a number, or fits the axes `[...]` of each reward. With `n` of 1 both stay as
+    they are. Otherwise they are reckoned in f64, and come in the dtypes that the first ones had, f64 for integers.
+
     Items come with the `add` after the one that completes them, and all that are left at an episode's end or `reset`.
     """
 
@@ -40,13 +43,17 @@ class NStepTransitionAdder(Adder):
         """Opens a writer.
 
         Args:
-            client: Where the tables are.
+            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
             n_step: `n`, 1 or more.
             discount: `g`, from 0 to 1.
-            priority_fns: The tables, each with a priority, a function of the `Transition`'s NumPy arrays, or None for
-                1. None: one table, `DEFAULT_PRIORITY_TABLE`.
-            chunk_length: Rows per chunk, as of `Store.writer`.
-            timeout: Seconds that `add` waits for tables; None: for ever.
+            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a
+                `Transition` of NumPy arrays `[...]`) to a number, or None for 1. None: one table,
+                `DEFAULT_PRIORITY_TABLE`.
+            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+
+        Raises:
+            InvalidArgumentError: An argument is not what is said here.
         """
         self._returns = Returns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
         plans = [

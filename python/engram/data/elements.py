@@ -6,11 +6,13 @@ __all__ = ["Element", "Info", "Options", "Ragged"]
 
 
 class Info(NamedTuple):
-    """What is known about the items of an element: NumPy arrays `[B]`, or `[]` where there is no batch.
+    """What is known about the items of an element: arrays `[B]`, or `[]` where there is no batch.
+
+    They are NumPy's, but for TensorFlow's datasets, where they are tensors. Of steps, each has its item's.
 
     Attributes:
-        key: u64, to update priorities with.
-        probability: f64, with which the item was drawn.
+        key: u64, to update priorities with: `store.update_priorities("replay", element.info.key, priorities)`.
+        probability: f64, with which the item was drawn; 1 for the deterministic selectors.
         table_size: i64, items in the table at the draw.
         priority: f64, at the draw.
         times_sampled: i32, this time included.
@@ -24,10 +26,10 @@ class Info(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """A column of items of different lengths.
+    """A column of items of different lengths, in NumPy's arrays: other frameworks have types of their own for it.
 
     Attributes:
-        values: `[sum of T, ...]`, the items' steps end to end.
+        values: `[sum of T, ...]`, the items' steps end to end, in the column's dtype.
         row_splits: i64 `[B + 1]`: item `i` is `values[row_splits[i]:row_splits[i + 1]]`.
     """
 
@@ -39,11 +41,12 @@ class Element(NamedTuple):
     """What a dataset yields.
 
     Attributes:
-        info: Of the items, or of each step's item.
-        data: The nest that was written. Of items its leaves are `[B, T, ...]` (`[B, ...]` for squeezed columns), of
-            steps `[B, ...]`; without a batch there is no `B`.
+        info: Of the items, or of each step's item: `[B]`, or `[]` without a batch.
+        data: The nest that was written, in its dtypes; NumPy has text as bytes, in arrays of objects. Of items its
+            leaves are `[B, T, ...]` (`[B, ...]` for squeezed columns), of steps `[B, ...]`; without a batch there is
+            no `B`.
         mask: With `pad`: a nest like `data` with bool `[B, T]` leaves, True where there is a step, and None where a
-            column needed no padding; None where none did.
+            column needed no padding; None where none did. TensorFlow's says more: see its `dataset`.
     """
 
     info: Info
@@ -52,20 +55,21 @@ class Element(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    """What every dataset can be told.
+    """What every dataset can be told, by keyword.
 
     Attributes:
-        batch_size: Items, or steps, per element, exactly; only the last batch of steps may be smaller. None (the
-            default): one by one.
+        batch_size: Items, or steps, per element, exactly, from 1 to 2**24; only the last batch of steps may be smaller.
+            None (the default): one by one.
         steps: Yield the items' steps, in order, instead of whole items. All columns must have a time axis of one
             length. An item counts as used with its first step. Default False.
         drop_remainder: Leave out a last batch of steps that would be smaller. Default False.
-        pad: Fill shorter items of a batch up with zeros; otherwise their columns are ragged. Default False.
-        prefetch: Batches kept ready. Steps and single items come in blocks of items, and so many of those are kept
-            ready. A block holds as many items as make 4 MiB when read, by what was read so far, and no more than a
-            batch takes, or 64 without; it is one item where the table hands each item out so many times only, as what
-            a loop leaves in the middle of a block counts as used. Default 2.
-        max_batches: Elements to end after. None (the default): never.
+        pad: Fill shorter items of a batch up with zeros (text: empty text); otherwise their columns are ragged. Needs
+            a `batch_size`, and does not go with `steps`. Default False.
+        prefetch: Batches kept ready, 1 or more. Steps and single items come in blocks of items, and so many of those
+            are kept ready. A block holds as many items as make 4 MiB when read, by what was read so far, and no more
+            than a batch takes, or 64 without; it is one item where the table hands each item out so many times only, as
+            what a loop leaves in the middle of a block counts as used. Default 2.
+        max_batches: Elements to end after, 1 or more. None (the default): never.
         timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever. What is
             there when an iterator begins is waited for up to 0.5 s, however short this is.
     """

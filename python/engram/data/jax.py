@@ -37,24 +37,27 @@ def dataset(
             learn(element.data)
 
     Args:
-        store: Where the table is.
+        store: Where the table is: an `engram.Store` or `engram.Client`.
         table: Its name.
         device: A `jax.Device`, or a `jax.sharding.Sharding` of arrays whose first axis is the batch; where that spans
             several processes, each reads its own part. None: JAX's default device.
-        device_prefetch: Elements that a thread puts there before they are asked for. They count as used then: a loop
-            that is left early has used up to so many more. JAX copies while it computes with 0, too, as long as the
-            loop does not wait for results.
-        **options: See `Options`.
+        device_prefetch: Elements that a thread puts there before they are asked for, 0 (the default) or more. They
+            count as used then: a loop that is left early has used up to so many more. JAX copies while it computes with
+            0, too, as long as the loop does not wait for results.
+        **options: Each of `engram.data.Options`.
 
     Returns:
-        An iterable of `Element`s. `info` stays NumPy's, and so does text. JAX cuts `data` of 64 bits to 32, unless
-        `jax_enable_x64` is set.
+        An iterable of `Element`s, whose leaves are arrays `[B, T, ...]`; it may be iterated any number of times. `info`
+        stays NumPy's, and so does text. JAX cuts `data` of 64 bits to 32, unless `jax_enable_x64` is set.
 
     Raises:
-        InvalidArgumentError: An option is not what `Options` says, `device` is neither, or steps may not come out even
-            on a sharding's devices.
+        InvalidArgumentError: An option is not what `Options` says, `device_prefetch` is below 0, `device` is neither,
+            or a sharding over several devices has no `batch_size`, or `steps` without `drop_remainder`, which may not
+            come out even.
+        TypeError: There is no such option.
         SignatureError: On iteration: items of a batch differ in length, and `pad` was not asked for; or as of
             `engram.data.numpy.dataset`.
+        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
     reading = Reading.of(store, table, options)
     _check(device, reading)

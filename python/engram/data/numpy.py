@@ -20,17 +20,23 @@ def dataset(store: AnyStore, table: str, **options: Unpack[Options]) -> Iterable
     views of the block that they were read in, which lives as long as any of them: copy those that you keep.
 
     Args:
-        store: Where the table is.
+        store: Where the table is: an `engram.Store` or `engram.Client`.
         table: Its name.
-        **options: See `Options`.
+        **options: Each of `engram.data.Options`.
 
     Returns:
-        An iterable of `Element`s, whose columns may be `Ragged`. Each iterator fetches ahead on lease: what it has not
-        yielded when it ends goes back.
+        An iterable of `Element`s, whose leaves are arrays `[B, T, ...]`, or `Ragged` where items of a batch differ in
+        length. It may be iterated any number of times. Each iterator fetches ahead on lease: what it has not yielded
+        when it ends goes back.
 
     Raises:
         InvalidArgumentError: An option is not what `Options` says.
-        SignatureError: On iteration: `steps` of items that have none, or of items that do not go together; those go
-            back.
+        TypeError: There is no such option.
+        SignatureError: On iteration: items of a batch differ in columns, dtypes or shapes, or there are no `steps`: a
+            column has no time axis, or an item's columns differ in length. They go back; what came before is yielded.
+        NeverServedError: On iteration: the table can never hold as many items as make a batch, each of which it hands
+            out so many times only.
+        UnknownTableError, ClosedError, UnavailableError: On iteration: there is no such table, it or its store is gone,
+            or the server is.
     """
     return Reading.of(store, table, options)

@@ -14,7 +14,7 @@ from engram.data import blocks
 from engram.data.blocks import Block, Convert
 from engram.data.elements import Element, Options
 from engram.dataset import Dataset
-from engram.errors import EngramError, InvalidArgumentError
+from engram.errors import EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
 from engram.store import AnyStore
 
@@ -139,11 +139,17 @@ class Reading:
         try:
             while left != 0 and not cutter.has_ended:
                 found = self._blocks(cutter, fit, left, glance)
-                with closing(found) as elements:
-                    for each in elements:
-                        yield each
-                        if each is not None and left is not None:
-                            left -= 1
+                try:
+                    with closing(found) as elements:
+                        for each in elements:
+                            yield each
+                            if each is not None and left is not None:
+                                left -= 1
+                except SignatureError:
+                    # Items that do not go side by side may be read one by one; what is wrong with one will be found.
+                    if fit.by_one:
+                        raise
+                    fit.by_one = True
         except EngramError as error:
             broken = error
         # Their items have been used.
@@ -177,7 +183,7 @@ class _Fit:
     def __init__(self, info: TableInfo | None, batch_size: int | None, *, steps: bool) -> None:
         self._most = batch_size or BLOCK_ITEMS
         self._batch_size = batch_size if steps else None
-        self._by_one = info is None or info.max_times_sampled is not None
+        self.by_one = info is None or info.max_times_sampled is not None
         # They are no smaller than what the table keeps of them, as a rule.
         self._first = FIRST_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
         self._items = self._steps = self._bytes = 0.0
@@ -185,7 +191,7 @@ class _Fit:
     @property
     def is_sure(self) -> bool:
         """Whether the size is more than a guess."""
-        return self._by_one or self._items > 0
+        return self.by_one or self._items > 0
 
     def saw(self, items: int, steps: int, nbytes: int) -> None:
         """Counts a block."""
@@ -195,7 +201,7 @@ class _Fit:
 
     def items(self) -> int:
         """As many as make `BLOCK_BYTES`, and no more than a batch needs."""
-        if self._by_one:
+        if self.by_one:
             return 1
         if self._items == 0:
             return max(1, min(self._most, FIRST_ITEMS, self._first))

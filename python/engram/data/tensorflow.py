@@ -60,22 +60,25 @@ def dataset(
       first batch is.
 
     Args:
-        store: Where the table is, in this process or not.
+        store: Where the table is: an `engram.Store` or `engram.Client`.
         table: Its name.
         element_spec: The nest of `data` with a `tf.TensorSpec` or `tf.RaggedTensorSpec` of each column, batch and time
             axes included; or the `element_spec` of another such dataset. None: see above.
-        **options: See `Options`.
+        **options: Each of `engram.data.Options`.
 
     Returns:
-        A `tf.data.Dataset`. `info` is tensors here. Columns that may differ in length are `tf.RaggedTensor`s, of
-        batches of one length too; with `pad` they are dense and `mask` says where there are steps; otherwise `mask` is
-        `()`. Lists are tuples, as tf.data takes lists for tensors.
+        A `tf.data.Dataset` of `Element`s, whose leaves are tensors `[B, T, ...]`, and `[B]` in `info`. Columns that may
+        differ in length are `tf.RaggedTensor`s, of batches of one length too; with `pad` they are dense and `mask` says
+        where there are steps; otherwise `mask` is `()`. Lists are tuples, as tf.data takes lists for tensors.
 
     Raises:
         InvalidArgumentError: An option is not what `Options` says, `element_spec` not what is said here, or a column
             has one of the float8 dtypes.
+        TypeError: There is no such option.
         DeadlineExceededError: `timeout` was over before there was a first element to look at.
-        UnknownTableError: There is no such table.
+        SignatureError, NeverServedError: The first element was looked at, and is as `engram.data.numpy.dataset` says.
+        UnknownTableError, ClosedError, UnavailableError: There is no such table, its store is closed, or the server is
+            gone.
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they go back. Other errors
             of the store come as the `tf.errors` nearest to them, with their text.
     """

@@ -39,28 +39,42 @@ def dataset(
     by `in_order`.
 
     Args:
-        store: Where the table is.
+        store: Where the table is: an `engram.Store` or `engram.Client`.
         table: Its name.
-        device: Where to put `data` and `mask`; to a GPU, through pinned memory and without waiting for the copy. None:
-            they stay in the memory that they were read into. With workers leave it out: they are other processes;
-            `pin_memory=True` of the DataLoader pins what they send.
-        **options: See `Options`. `max_batches` is of all workers of a `DataLoader` together.
+        device: Where to put `data` and `mask`, such as `"cuda:0"`; to a GPU, through pinned memory and without waiting
+            for the copy. None: they stay in the memory that they were read into. With workers leave it out: they are
+            other processes; `pin_memory=True` of the DataLoader pins what they send.
+        **options: Each of `engram.data.Options`. `max_batches` is of all workers of a `DataLoader` together.
 
     Returns:
-        An iterable dataset of `Element`s. Columns of different lengths become nested tensors (`torch.jagged`), those of
-        the same lengths of one batch with the same offsets, so that they may be added; text stays NumPy's (`Ragged`
-        where lengths differ), and so does `info`. Steps and single items are views of the block that they were read in.
+        An iterable dataset of `Element`s, whose leaves are tensors `[B, T, ...]`. Columns of different lengths become
+        nested tensors (`torch.jagged`), those of the same lengths of one batch with the same offsets, so that they may
+        be added; text stays NumPy's (`Ragged` where lengths differ), and so does `info`. Steps and single items are
+        views of the block that they were read in.
 
     Raises:
         InvalidArgumentError: An option is not what `Options` says, or PyTorch cannot use the device; on iteration: a
-            `Store`, or a GPU, in a worker's process.
-        SignatureError: See `engram.data.numpy.dataset`.
+            `Store`, or a GPU, in a worker's process, or a DataLoader would make batches of batches.
+        TypeError: There is no such option.
+        SignatureError: On iteration: as of `engram.data.numpy.dataset`; or a DataLoader with a `batch_size` of its own
+            gets items that differ in length.
+        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
     return _Dataset(Reading.of(store, table, options), _usable(device))
 
 
 def as_it_is(element: Element) -> Element:
-    """A `collate_fn` for a DataLoader with `batch_size=None`: leaves elements as the dataset yields them."""
+    """A `collate_fn` for a DataLoader with `batch_size=None`: leaves elements as the dataset yields them.
+
+        for element in DataLoader(dataset(client, "replay", batch_size=256), batch_size=None, collate_fn=as_it_is):
+            learn(element.data)
+
+    Args:
+        element: What the dataset yields.
+
+    Returns:
+        The same.
+    """
     return element
 
 

@@ -7,6 +7,7 @@
 
 mod durability;
 mod leases;
+mod room;
 mod sessions;
 mod streams;
 mod stress;

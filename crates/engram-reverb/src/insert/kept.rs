@@ -13,8 +13,8 @@ use crate::pb;
 /// Chunks that a stream keeps.
 const MAX_CHUNKS: usize = 1 << 20;
 
-/// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came.
-const MAX_UNHELD: usize = 1 << 30;
+/// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came; a test has less memory.
+const MAX_UNHELD: usize = if cfg!(test) { 1 << 20 } else { 1 << 30 };
 
 /// Chunks by their keys, and what makes them.
 #[derive(Debug, Default)]
@@ -119,6 +119,20 @@ mod tests {
         kept.take(&chunk(1, 1000)).unwrap();
         // Its place, its type, and 15 axes of 8 bytes.
         assert!(kept.unheld > 1000 * (64 + 16 + 15 * 8), "{}", kept.unheld);
+    }
+
+    #[test]
+    fn chunks_that_no_table_has_have_a_bound() {
+        let mut kept = Kept::default();
+        let full = (1..10).find_map(|key| kept.take(&chunk(key, 1000)).err());
+        let status = full.unwrap();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        let text = "bytes of chunks that no table refers to; at most 1048576 are allowed";
+        assert!(status.message().ends_with(text), "{status}");
+        assert!(kept.by_key.len() > 3);
+        // What was let go counts no more.
+        kept.keep_only(&[1]).unwrap();
+        kept.take(&chunk(10, 1000)).unwrap();
     }
 
     #[test]

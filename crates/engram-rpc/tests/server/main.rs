@@ -19,6 +19,7 @@ mod outbox;
 mod refusals;
 mod reverb;
 mod reverb_bounds;
+mod reverb_differences;
 mod sample;
 mod sample_bounds;
 mod silence;

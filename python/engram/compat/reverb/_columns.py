@@ -230,13 +230,7 @@ def _show(index: object) -> str:
 
 
 class DataReference:
-    """One value of a column, at one step.
-
-    Attributes:
-        shape: Of the value.
-        dtype: NumPy's.
-        expired: The writer keeps it no more.
-    """
+    """One value of a column, at one step. Histories and columns consist of them."""
 
     __slots__ = ("history", "position")
 
@@ -246,10 +240,16 @@ class DataReference:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of the value."""
         return self.history.column.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """NumPy's; `object` for text.
+
+        Raises:
+            RuntimeError: The column has had no value yet.
+        """
         found = self.history.column.dtype
         if found is None:
             raise RuntimeError(f"column {self.history.column.label} has no values")
@@ -257,20 +257,26 @@ class DataReference:
 
     @property
     def expired(self) -> bool:
+        """The writer keeps it no more."""
         return self.position < self.history.floor()
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The value, copied."""
+        """The value, an array `[...]` of its own.
+
+        Raises:
+            RuntimeError: It has expired.
+        """
         return TrajectoryColumn([self], squeeze=True).numpy()
 
 
 class TrajectoryColumn:
-    """Some values of a column: what the leaves of an item's trajectory are.
+    """Some values of a column: what the leaves of an item's trajectory are. Slices of `TrajectoryWriter.history`.
+
+    It has a length and can be sliced as a history can: an index gives a column of one value without a time axis, a
+    slice or a list of integers a column of those.
 
     Attributes:
         is_squeezed: It is one value, without a time axis.
-        shape: Of `numpy()`.
-        dtype: NumPy's.
     """
 
     __slots__ = ("_history", "_lowest", "_positions", "_references", "is_squeezed")
@@ -285,11 +291,13 @@ class TrajectoryColumn:
         """Makes a column of references: those that a history or another column consists of, or such as look like them.
 
         Args:
-            data_references: Objects with `shape`, `dtype`, `expired` and `numpy()`.
+            data_references: Objects with `shape`, `dtype`, `expired` and `numpy()`. An item can be made only of those
+                of one history.
             squeeze: There is exactly one, which gets no time axis.
             path: What to call it in messages.
 
         Raises:
+            TypeError: The references are no sequence.
             ValueError: There is another number of references than one where `squeeze` is set, or a None among them.
         """
         references = tuple(data_references)
@@ -335,12 +343,23 @@ class TrajectoryColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of `numpy()`: `(T, ...)`, or without T where it is squeezed.
+
+        Raises:
+            IndexError: It was made of no references at all.
+        """
         history = self._history
         cell = tuple(self._all()[0].shape) if history is None else history.column.shape
         return cell if self.is_squeezed else (len(self), *cell)
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of `numpy()`; `object` for text.
+
+        Raises:
+            IndexError: It was made of no references at all.
+            RuntimeError: The column has had no value yet.
+        """
         if self._history is not None and self._history.column.dtype is not None:
             return self._history.column.dtype
         found: np.dtype[Any] = self._all()[0].dtype
@@ -385,7 +404,7 @@ class TrajectoryColumn:
         return "Column refers to values of several columns, or of no history; an item's columns are of one each."
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The values stacked, or the one of a squeezed column; an array of its own.
+        """The values stacked, `[T, ...]`, or the one of a squeezed column, `[...]`; an array of its own.
 
         Raises:
             RuntimeError: One of them has expired.

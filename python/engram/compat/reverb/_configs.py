@@ -19,6 +19,16 @@ class _Record(Message):
     _lists: ClassVar[dict[str, type]] = {}
 
     def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
+        """Makes a message, whose fields can be set one by one, too.
+
+        Args:
+            **fields: Values by the names of fields. Those that are None, or not given, are not set: asking for one
+                gives its default, which is 0, False, "", an empty list or an empty message.
+
+        Raises:
+            TypeError: A value has another type than its field.
+            ValueError: There is no such field, or an integer has more than 32 bits.
+        """
         object.__setattr__(self, "_parent", None)
         super().__init__(**fields)
 
@@ -64,7 +74,14 @@ class _Record(Message):
         return found
 
     def CopyFrom(self, other: Any) -> None:  # noqa: ANN401, N802, protobuf's name
-        """Becomes a copy of another one of the same class."""
+        """Becomes a copy of another one.
+
+        Args:
+            other: A message of the same class.
+
+        Raises:
+            TypeError: It is of another class. This one is as it was.
+        """
         if type(other) is not type(self):
             raise TypeError(f"a {type(self).__name__} cannot become a {type(other).__name__}")
         fields = copy.deepcopy(other._set)  # noqa: SLF001, of the same class
@@ -73,7 +90,14 @@ class _Record(Message):
             setattr(self, name, value)
 
     def ClearField(self, name: str) -> None:  # noqa: N802, protobuf's name
-        """Forgets a field."""
+        """Unsets a field: it has its default again.
+
+        Args:
+            name: Of the field.
+
+        Raises:
+            ValueError: There is no such field.
+        """
         if name not in self._fields:
             raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {', '.join(self._fields)}")
         self._set.pop(name, None)
@@ -98,7 +122,18 @@ def _lines(record: Message, indent: str) -> list[str]:
 
 
 class PatternNode(_Record):
-    """Which steps of a leaf a column is made of, counted from the newest: `[start:stop:step]`, or the one at `stop`."""
+    """Which steps of a leaf a column is made of, counted from the newest: `[start:stop:step]`, or the one at `stop`.
+
+    Slices of a reference step make them, see `create_reference_step`. All fields are integers of 32 bits.
+
+    Attributes:
+        flat_source_index: Which leaf of a step, from 0, in the order in which a step is flattened.
+        start: First step, below 0: -1 is the newest. Not set: the column is the step at `stop` alone, and has no time
+            axis.
+        stop: Where it ends, the step there not included: 0 or less. Not set, with `start`: at the newest step, that
+            included.
+        step: Distance of its steps, above 0; not set: 1.
+    """
 
     _fields: ClassVar[dict[str, Any]] = {"flat_source_index": 0, "start": 0, "stop": 0, "step": 0}
     _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {f"optional_{name}": (name,) for name in ("start", "stop", "step")}
@@ -111,13 +146,33 @@ class PatternNode(_Record):
 
 
 class ModuloEq(_Record):
-    """The remainder `eq` of a division by `mod`."""
+    """A remainder. Its fields are integers of 32 bits.
+
+    Attributes:
+        mod: What is divided by, above 0.
+        eq: What must remain, from 0.
+    """
 
     _fields: ClassVar[dict[str, Any]] = {"mod": 0, "eq": 0}
 
 
 class Condition(_Record):
-    """What must hold for a config to be applied."""
+    """What must hold for a config to be applied: one number, and what it is compared with.
+
+    `Condition` of the structured writer makes them in fewer words. Of the first five fields exactly one is set, and of
+    `eq`, `ge` and `mod_eq` likewise. Numbers are integers of 32 bits.
+
+    Attributes:
+        step_index: bool: look at the number of the newest step in its episode, from 0.
+        steps_since_applied: bool: look at the steps since the config last made an item, the newest included.
+        buffer_length: bool: look at the steps that can be reached back to, the newest included.
+        is_end_episode: bool: look at whether the episode has ended, with `eq` 1.
+        flat_source_index: Look at the newest value of this leaf of a step, from 0: a single integer or bool.
+        eq: It must be this.
+        ge: It must be this or more.
+        mod_eq: A `ModuloEq`: what must remain of it.
+        inverse: bool: the opposite must hold.
+    """
 
     _fields: ClassVar[dict[str, Any]] = {
         "step_index": False,
@@ -137,15 +192,33 @@ class Condition(_Record):
 
 
 class _ConstantPriorityFn(_Record):
+    """Always the same.
+
+    Attributes:
+        value: float: the priority.
+    """
+
     _fields: ClassVar[dict[str, Any]] = {"value": 0.0}
 
 
 class _TDError(_Record):
+    """From the item's column of a leaf, see `td_error`.
+
+    Attributes:
+        max_priority_weight: float: what the greatest error counts, from 0 to 1; the mean counts the rest.
+        flat_source_index: int: which leaf of a step, from 0.
+    """
+
     _fields: ClassVar[dict[str, Any]] = {"max_priority_weight": 0.0, "flat_source_index": 0}
 
 
 class Priority(_Record):
-    """How the priority of an item is found: always the same, or from a column of it."""
+    """How the priority of an item is found. One of its fields is set.
+
+    Attributes:
+        constant_fn: A message whose `value` is a float: all items have this priority.
+        td_error: A message with `max_priority_weight`, a float, and `flat_source_index`, an int; see `td_error`.
+    """
 
     ConstantPriorityFn = _ConstantPriorityFn
     TDError = _TDError
@@ -183,7 +256,15 @@ def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
 
 
 class Config(_Record):
-    """What items a structured writer makes: the columns in `flat`, nested as `pattern_structure`, for `table`."""
+    """What items a structured writer makes, and when. `create_config` makes them.
+
+    Attributes:
+        flat: A list of `PatternNode`: the columns of an item.
+        pattern_structure: How they nest; not set: as a flat list.
+        table: Where the items go.
+        priority: A `Priority`: how an item's priority is found.
+        conditions: A list of `ConditionProto`: all must hold for an item to be made.
+    """
 
     _fields: ClassVar[dict[str, Any]] = {
         "flat": list,

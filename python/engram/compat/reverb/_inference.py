@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from engram.compat.reverb import _nest
+from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Config, PatternNode
 from engram.compat.reverb.tensor_spec import TensorSpec, public
 
@@ -11,7 +11,16 @@ __all__ = ["infer_signature", "unpack_pattern"]
 
 
 def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNode`s
-    """The pattern that a config was made of; a flat list where it does not say how it nests."""
+    """The pattern that a config was made of, a nest of `PatternNode`s; a flat list where it does not say how it nests.
+
+    Args:
+        config: Made by `create_config`, or by hand.
+
+    Raises:
+        TypeError: It is no `Config`.
+        ValueError: It nests another number of columns than it has.
+    """
+    _arguments.instance("config", config, Config, "a Config")
     if not config.HasField("pattern_structure"):
         return config.flat
     return _nest.unflatten_as(config.pattern_structure.nest, list(config.flat))
@@ -22,15 +31,20 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
 
     Args:
         configs: All of that table.
-        step_spec: A nest like a step; leaves have a shape and a dtype.
+        step_spec: A nest like a step; leaves have a shape `[...]` and a dtype: specs, or arrays.
 
     Returns:
-        A nest of specs like the configs' patterns. Where columns differ in length, their first axis is None.
+        A nest of `TensorSpec` like the configs' patterns, TensorFlow's where that has been imported: `[T, ...]`, or
+        `[...]` for a column without a time axis. Where the configs differ in T, it is None. Their names are the paths
+        of the columns, joined by `/`.
 
     Raises:
-        ValueError: There are no configs, they make items for several tables or of several structures, or their columns
-            differ in dtype or shape.
+        TypeError: A config is no `Config`, or a leaf of the step has no shape and dtype, or one that specs do not take.
+        ValueError: There are no configs, they make items for several tables or of several structures, one reads a leaf
+            that steps do not have, or their columns differ in dtype or shape.
     """
+    for config in configs:
+        _arguments.instance("each of configs", config, Config, "a Config")
     if not configs:
         raise ValueError("At least one config must be provided.")
     first = configs[0]
@@ -39,12 +53,18 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
     tables = sorted({config.table for config in configs})
     if len(tables) > 1:
         raise ValueError(f"All configs must target the same table but provided configs included {', '.join(tables)}.")
-    leaves = [TensorSpec(leaf.shape, leaf.dtype) for leaf in _nest.flatten(step_spec)]
+    leaves = [_spec(leaf) for leaf in _nest.flatten(step_spec)]
     pattern = unpack_pattern(first)
     paths = [path for path, _ in _nest.flatten_with_path(pattern)]
     columns = zip(*[config.flat for config in configs], strict=True)
     specs = [_merged(path, nodes, leaves) for path, nodes in zip(paths, columns, strict=True)]
     return _nest.unflatten_as(pattern, specs)
+
+
+def _spec(leaf: Any) -> TensorSpec:  # noqa: ANN401, anything
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        raise TypeError(f"each leaf of `step_spec` must have a shape and a dtype; got {_arguments.describe(leaf)}")
+    return TensorSpec(leaf.shape, leaf.dtype)
 
 
 def _structure(config: Config) -> Any:  # noqa: ANN401, what can be compared

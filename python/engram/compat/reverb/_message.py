@@ -1,6 +1,6 @@
 """Messages: plain objects that are asked what protobuf's are asked, without protobuf."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, SupportsFloat
 
 __all__ = ["Message"]
 
@@ -16,7 +16,16 @@ class Message:
     _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
-        """Makes a message of the fields that are given; those that are None are not."""
+        """Makes a message.
+
+        Args:
+            **fields: Values by the names of fields. Those that are None, or not given, are not set: asking for one
+                gives its default, which is 0, False, "" or an empty message.
+
+        Raises:
+            TypeError: A value has another type than its field.
+            ValueError: There is no such field.
+        """
         self._set: dict[str, Any] = {}
         for name, value in fields.items():
             if name not in self._fields:
@@ -45,7 +54,7 @@ class Message:
                     self._set.pop(other, None)
         default = self._fields[name]
         kind = default if isinstance(default, type) else type(default)
-        if kind is float and isinstance(value, int):
+        if kind is float and isinstance(value, SupportsFloat):  # NumPy's scalars, too
             value = float(value)
         if not isinstance(value, kind):
             raise TypeError(f"{type(self).__name__}.{name} must be of type {kind.__name__}; got {value!r}")
@@ -53,6 +62,9 @@ class Message:
 
     def HasField(self, name: str) -> bool:  # noqa: N802, protobuf's name
         """True if a message, or a field that excludes others, is set.
+
+        Args:
+            name: Of the field, or of a group of fields: True if one of them is set.
 
         Raises:
             ValueError: There is no such field, or it is a plain number or text, of which that is not known.
@@ -66,7 +78,10 @@ class Message:
         return name in self._set
 
     def WhichOneof(self, group: str) -> str | None:  # noqa: N802, protobuf's name
-        """Which field of a group is set, or None.
+        """Which field of a group is set, by its name; None: none is.
+
+        Args:
+            group: Name of a group of fields that exclude each other, such as `"distribution"`.
 
         Raises:
             ValueError: There is no such group.

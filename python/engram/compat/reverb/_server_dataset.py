@@ -37,16 +37,18 @@ class ServerDataset:
         Args:
             server_address: `host:port`, text or a string tensor.
             table: Its name, text or a string tensor.
-            dtypes: A nest of the data's dtypes.
-            shapes: The same nest, of shapes; None where any size will do.
-            max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker.
-            num_workers_per_iterator: -1: one.
-            max_samples_per_stream: Items after which a new stream to the server is opened; -1: never.
-            rate_limiter_timeout_ms: Ends after having waited so long for the rate limiter; -1: never.
-            max_samples: Ends after so many items; -1: never.
+            dtypes: A nest of the data's `tf.DType`, as they lie in the table: nothing is converted.
+            shapes: The same nest, of `tf.TensorShape`: plain lists are nests. None: of any rank.
+            max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker, at least 1.
+            num_workers_per_iterator: At least 1, or -1: one.
+            max_samples_per_stream: Items after which a new stream to the server is opened, at least 1; -1: never.
+            rate_limiter_timeout_ms: Milliseconds of waiting for the rate limiter, from 0, after which it ends; -1:
+                never.
+            max_samples: Ends after so many items, at least 1; -1: never.
 
         Raises:
-            ValueError: The nests differ, or an argument is not allowed; the text says which.
+            TypeError: A number is no integer, the address or the table no text, or a dtype or a shape is none.
+            ValueError: The nests differ, or a number is not allowed; the text says which.
             ImportError: TensorFlow is not installed.
         """
         fetching = face.checked_fetching(
@@ -71,7 +73,7 @@ class ServerDataset:
         get_signature_timeout_secs: int | None = None,
         max_samples: int = -1,
     ) -> Self:
-        """A dataset of what the table's signature says.
+        """A dataset whose dtypes and shapes are those of the table's signature.
 
         Args:
             server_address: `host:port`.
@@ -79,13 +81,17 @@ class ServerDataset:
             max_in_flight_samples_per_worker: This and the others as for the class.
             num_workers_per_iterator: As for the class.
             max_samples_per_stream: As for the class.
-            rate_limiter_timeout_ms: As for the class.
-            get_signature_timeout_secs: Whole seconds to wait for the server; None: for ever.
+            rate_limiter_timeout_ms: Milliseconds, as for the class.
+            get_signature_timeout_secs: Whole seconds to wait for the server; None or 0: up to an hour.
             max_samples: As for the class.
 
         Raises:
-            ValueError: The table is not there, has no signature, or an argument is not allowed.
+            TypeError: As of the class.
+            ValueError: The address is not `host:port`, the table is not there or has no signature, or a number is not
+                allowed.
             DeadlineExceededError: The server did not answer in time.
+            RuntimeError: There has been no server for an hour.
+            ImportError: TensorFlow is not installed.
         """
         signature = face.signature_of(server_address, table, get_signature_timeout_secs)
         return cls(
@@ -102,7 +108,7 @@ class ServerDataset:
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """A `ReplaySample` of `tf.TensorSpec`."""
+        """A `ReplaySample` of `tf.TensorSpec`: scalars for its info, and the nest of data, with tuples for lists."""
         return self._element_spec
 
     def _inputs(self) -> list[Any]:

@@ -51,6 +51,11 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401, a class
 class Client:
     """Reaches the tables of one server.
 
+        client = reverb.Client("localhost:8000")
+        client.insert({"observation": np.zeros(4, np.float32)}, priorities={"replay": 1.0})
+        for steps in client.sample("replay", num_samples=2):
+            learn(steps[0].data, steps[0].info.priority)
+
     It connects when it is first used, and may be pickled, used by threads and in forked children. Where there is no
     server, calls wait up to an hour for one; Ctrl-C ends them.
     """
@@ -63,7 +68,7 @@ class Client:
 
         Raises:
             TypeError: The address is no text.
-            ValueError: It is not `host:port`.
+            ValueError: It is not `host:port`, with a port up to 65535.
         """
         self._server_address = _arguments.text("server_address", server_address)
         self._store = engram.Client(_arguments.bare(server_address), reconnect_timeout=_PATIENCE)
@@ -71,7 +76,7 @@ class Client:
 
     @property
     def server_address(self) -> str:
-        """`host:port` of the server."""
+        """The address as it was given, text."""
         return self._server_address
 
     def __reduce__(self) -> tuple[type["Client"], tuple[str]]:
@@ -81,16 +86,20 @@ class Client:
         return f"Client, server_address={self._server_address}"
 
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:  # noqa: ANN401, a nest
-        """Inserts one step as an item into each table, and waits until all have it.
+        """Inserts one step as an item into each table, and waits until all have it, for ever if a rate limiter says so.
 
         Args:
-            data: A nest of arrays, numbers and text. All tables share it.
-            priorities: For each table to insert into, the item's priority there.
+            data: A nest of arrays, numbers and text: mappings, tuples and lists are nests, not arrays. A leaf `[...]`
+                becomes a column `[1, ...]`. Python's int is int64, float is float64. All tables share it.
+            priorities: For each table to insert into, the item's priority there, which is kept as a float64.
 
         Raises:
-            TypeError: A leaf is no array, number or text, or a priority no number.
-            ValueError: There are no priorities, a table is unknown, a priority is NaN, or negative or infinite where
-                it is a weight, or the data does not fit a table's signature. No table has the item then.
+            TypeError: A leaf is no array, number or text, keys of a mapping cannot be sorted, a name of a table is no
+                text, or a priority no number.
+            ValueError: There are no priorities or no leaves, a table is unknown, a priority is NaN, or negative or
+                infinite where it is a weight, or the data does not fit a table's signature, which may be that of a step
+                `[...]` or of an item `[1, ...]`. No table has the item then.
+            RuntimeError: There has been no server for an hour.
         """
         if not priorities:
             raise ValueError("priorities must contain at least one item")
@@ -111,13 +120,15 @@ class Client:
         chunk_length: int | None = None,
         max_in_flight_items: int | None = 25,
     ) -> "Writer":
-        """A writer of steps whose items are their last few.
+        """A writer of steps whose items are their last few; it does not connect yet.
 
         Args:
-            max_sequence_length: Most steps of an item.
+            max_sequence_length: Most steps of an item, at least 1.
             delta_encoded: Compress integers as differences from step to step.
-            chunk_length: Steps that are sent together; None: 10 or `max_sequence_length`, whichever is less.
-            max_in_flight_items: Items that may wait for their tables before the writer waits too; None: 1,000,000.
+            chunk_length: Steps that are sent together, up to `max_sequence_length`; None: 10 or that, whichever is
+                less.
+            max_in_flight_items: Items that may wait for their tables before the writer waits too, at least 1; None:
+                1,000,000.
 
         Raises:
             TypeError: An argument has another type.
@@ -135,11 +146,11 @@ class Client:
         return Writer(self, length, bool(delta_encoded), chunk, in_flight)
 
     def trajectory_writer(self, num_keep_alive_refs: int, *, validate_items: bool = True) -> "TrajectoryWriter":
-        """A writer whose items are made of any slices of its steps.
+        """A writer whose items are made of any slices of its steps; it does not connect yet.
 
         Args:
-            num_keep_alive_refs: Newest steps that items may refer to.
-            validate_items: Check items against their tables' signatures.
+            num_keep_alive_refs: Newest steps that items may refer to, at least 1.
+            validate_items: Check items against their tables' signatures when they are made.
 
         Raises:
             TypeError: `num_keep_alive_refs` is no integer.
@@ -151,10 +162,14 @@ class Client:
         return TrajectoryWriter(self, refs, validate_items)
 
     def structured_writer(self, configs: "Sequence[Config]") -> "StructuredWriter":
-        """A writer that only takes steps: `configs` make the items.
+        """A writer that only takes steps: `configs` make the items. It does not connect yet.
+
+        Args:
+            configs: Made by `structured.create_config`; the writer copies them. Items are not checked against their
+                tables' signatures.
 
         Raises:
-            ValueError: There are no configs, or one is not valid.
+            ValueError: There are no configs, or one is not valid: the text says which, and why.
         """
         found = list(configs)
         if not found:
@@ -172,7 +187,7 @@ class Client:
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
     ) -> "Iterator[list[ReplaySample]] | Iterator[ReplaySample]":
-        """Yields items one at a time, waiting for each as long as the rate limiter asks.
+        """Samples items with replacement, one at a time, waiting for each as long as the rate limiter asks.
 
         Nothing happens before the first is asked for, no error either. What was fetched ahead when the iterator is left
         goes back: it was not sampled.
@@ -180,15 +195,23 @@ class Client:
         Args:
             table: Name of the table.
             num_samples: How many; -1: none.
-            validation_timeout_ms: Nothing comes of it; older releases of Reverb had it.
-            emit_timesteps: Yield an item as a list of its steps; False: as one sample of whole columns `[T, ...]`.
+            validation_timeout_ms: Milliseconds, of which nothing comes; older releases of Reverb had them.
+            emit_timesteps: Yield an item as a list of its steps; False: as one sample of whole columns.
             unpack_as_table_signature: Nest `data` as the table's signature, if it has one; False: a flat list.
+
+        Yields:
+            With `emit_timesteps`, lists of T `ReplaySample`, one per step, all with the item's info and with data
+            `[...]`; otherwise a `ReplaySample` with columns `[T, ...]`, and `[...]` those that were written without a
+            time axis. Data are NumPy arrays of their own, scalars too, in the order in which the step was flattened;
+            text is an object array of bytes. The info is Python's numbers.
 
         Raises:
             TypeError: An argument has another type.
-            ValueError: `num_samples` is 0 or below -1, the columns of an item to be split differ in length, or there is
-                no such table whose signature could be used.
-            RuntimeError: There is no such table, or no server.
+            ValueError: `num_samples` is 0 or below -1; the columns of an item to be split differ in length, or one has
+                no time axis; with `unpack_as_table_signature`, there is no such table, or an item has another number of
+                columns than its signature.
+            RuntimeError: There is no such table, or there has been no server for an hour.
+            MemoryError: An item needs more memory than there is.
         """
         _arguments.text("table", table)
         count = _arguments.integer("num_samples", num_samples)
@@ -240,13 +263,13 @@ class Client:
 
         Args:
             table: Name of the table.
-            updates: New priorities by key.
-            deletes: Keys.
+            updates: New priorities by key, such as `{sample.info.key: abs(td_error)}`; None: none.
+            deletes: Keys; None: none.
 
         Raises:
-            TypeError: A key is no integer from 0 to 2**64 - 1, or a priority no number.
+            TypeError: A key is no integer from 0 to 2**64 - 1, a priority no number, or an argument of another type.
             ValueError: A priority is NaN, or negative or infinite where it is a weight. Nothing is changed then.
-            RuntimeError: There is no such table.
+            RuntimeError: There is no such table, or there has been no server for an hour.
         """
         _arguments.text("table", table)
         if not isinstance(updates or {}, Mapping):
@@ -269,8 +292,12 @@ class Client:
     def reset(self, table: str) -> None:
         """Empties a table and zeroes its counters. Calls that wait go on waiting.
 
+        Args:
+            table: Name of the table.
+
         Raises:
-            RuntimeError: There is no such table.
+            TypeError: It is no text.
+            RuntimeError: There is no such table, or there has been no server for an hour.
         """
         with translated():
             self._store.reset(_arguments.text("table", table))
@@ -279,23 +306,28 @@ class Client:
         """What the server's tables are and hold now, by their names.
 
         Args:
-            timeout: Seconds to wait for the server; None or 0: as long as any call.
+            timeout: Whole seconds to wait for the server; None, 0 or less: as long as any call.
+
+        Returns:
+            A `TableInfo` for each name.
 
         Raises:
             TypeError: `timeout` is no integer.
             DeadlineExceededError: The server did not answer in time.
+            RuntimeError: There has been no server for an hour.
         """
         seconds = 0 if timeout is None else _arguments.integer("timeout", timeout)
         return {name: described(info) for name, info in self._infos(seconds).items()}
 
     def checkpoint(self) -> str:
-        """Has the server write a checkpoint; returns once it counts.
+        """Has the server write a checkpoint; returns once the next server at its directory would begin with it.
 
         Returns:
-            Its path on the server's disk.
+            Its path on the server's disk: its name alone, where the server is none of this package's.
 
         Raises:
-            RuntimeError: The server cannot be reached, or the checkpoint not be written.
+            RuntimeError: The server cannot be reached within a second, or the checkpoint not be written.
+            ValueError: The server is none of this package's, and has no directory.
         """
         with translated():
             with engram.Client(_arguments.bare(self._server_address), reconnect_timeout=_AT_ONCE) as probe:

@@ -8,4 +8,4 @@ class ReverbError(Exception):
 
 
 class DeadlineExceededError(ReverbError):
-    """A call waited for its whole timeout and could not be served."""
+    """A call waited for its whole timeout and could not be served. The text says for what."""

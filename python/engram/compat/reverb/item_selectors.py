@@ -9,9 +9,14 @@ __all__ = ["Fifo", "HeapSelector", "Lifo", "MaxHeap", "MinHeap", "Prioritized", 
 
 
 class Selector:
-    """Base of the selectors: what the engine calls it."""
+    """Base of the selectors; use one of the others."""
 
     def __init__(self, selector: native.Selector) -> None:
+        """Wraps a selector of the engine's.
+
+        Args:
+            selector: One of `engram.selectors`.
+        """
         self._native = selector
 
 
@@ -46,9 +51,23 @@ class Uniform(Selector):
 
 
 class Prioritized(Selector):
-    """An item with probability proportional to `priority ** priority_exponent`."""
+    """An item with probability `priority ** priority_exponent / sum(priorities ** priority_exponent)`.
+
+    This is equation 1 of Schaul et al., "Prioritized Experience Replay" (2015), which calls the exponent alpha.
+    Priorities are finite and not negative. An item with the priority 0 is chosen only when all items have it; then each
+    is as likely as any other.
+    """
 
     def __init__(self, priority_exponent: float) -> None:
+        """Makes a selector.
+
+        Args:
+            priority_exponent: How much priorities count: 0 not at all, 1 in proportion; below 0 the least count most.
+
+        Raises:
+            TypeError: It is no number.
+            ValueError: It is NaN or infinite.
+        """
         self._exponent = _arguments.number("priority_exponent", priority_exponent)
         super().__init__(native.Prioritized(self._exponent))
 
@@ -57,9 +76,17 @@ class Prioritized(Selector):
 
 
 class HeapSelector(Selector):
-    """The item with the lowest (`min_heap`) or highest priority; among equals the one not touched for longest."""
+    """The item with the least or the greatest priority; among equals the one not inserted or updated for longest.
+
+    `MinHeap()` is `HeapSelector(True)`, `MaxHeap()` is `HeapSelector(False)`.
+    """
 
     def __init__(self, min_heap: bool) -> None:  # noqa: FBT001, as Reverb has it
+        """Makes a selector.
+
+        Args:
+            min_heap: The least; otherwise the greatest.
+        """
         self._sign = 1 if min_heap else -1
         super().__init__(native.MinHeap() if min_heap else native.MaxHeap())
 
@@ -68,4 +95,7 @@ class HeapSelector(Selector):
 
 
 MaxHeap = functools.partial(HeapSelector, False)  # noqa: FBT003, as Reverb has it
+"""The item with the greatest priority."""
+
 MinHeap = functools.partial(HeapSelector, True)  # noqa: FBT003, as Reverb has it
+"""The item with the least priority."""

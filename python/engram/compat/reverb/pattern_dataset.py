@@ -28,8 +28,14 @@ _AT_ONCE = 64
 class PatternDataset(metaclass=LazyDataset):
     """A `tf.data.Dataset` of the items that configs make of a dataset of steps, without a server.
 
-    Tables and priorities of the configs are not looked at. It reads its input in Python: make the input outside of a
-    `tf.function`.
+        steps = tf.data.Dataset.from_tensor_slices({"observation": tf.range(6), "is_last": [False, False, True] * 2})
+        step = reverb.structured.create_reference_step(steps.element_spec)
+        config = reverb.structured.create_config({"observation": step["observation"][-2:]}, table="unused")
+        for pair in reverb.PatternDataset(steps, [config], True, lambda step: step["is_last"]):
+            learn(pair["observation"])  # [2]
+
+    Elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are not looked
+    at. It reads its input in Python: make the input outside of a `tf.function`.
     """
 
     _element_spec: Any
@@ -44,14 +50,16 @@ class PatternDataset(metaclass=LazyDataset):
         """Describes the elements; nothing is read before iteration begins.
 
         Args:
-            input_dataset: Of steps, one after the other.
-            configs: As for a `StructuredWriter`; all for one table, and of one structure.
+            input_dataset: A `tf.data.Dataset` of steps, nests of tensors `[...]`, one after the other.
+            configs: As for a `StructuredWriter`, at least one; all for one table, and of one structure.
             respect_episode_boundaries: No element reaches back into an episode that has ended.
-            is_end_of_episode: Says of a step whether it is its episode's last, a bool. In TensorFlow's words: it is
-                traced.
+            is_end_of_episode: Given a step, a nest like the input's, returns whether it is its episode's last, a bool
+                scalar. In TensorFlow's words: it is traced.
 
         Raises:
-            ValueError: A config is invalid, they do not go together, or the function does not return a bool.
+            TypeError: `input_dataset` is no `tf.data.Dataset`, or `is_end_of_episode` cannot be called.
+            ValueError: There are no configs, one is invalid, they do not go together, or read a leaf that steps do not
+                have; or the function does not return a bool scalar.
             ImportError: TensorFlow is not installed.
         """
         tf = tensorflow("reverb.PatternDataset")
@@ -80,7 +88,7 @@ class PatternDataset(metaclass=LazyDataset):
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """What `infer_signature` says of the configs, with tuples for lists."""
+        """A nest of `tf.TensorSpec`: what `infer_signature` says of the configs, with tuples for lists."""
         return self._element_spec
 
     def _inputs(self) -> list[Any]:
@@ -93,7 +101,20 @@ def pattern_dataset_with_info(
     respect_episode_boundaries: bool,  # noqa: FBT001, as Reverb has it
     is_end_of_episode: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401, TensorFlow's
-    """A `PatternDataset` whose elements are `ReplaySample`s; all fields of their info are 0."""
+    """A `PatternDataset` whose elements are `ReplaySample`s.
+
+    Args:
+        input_dataset: As for `PatternDataset`, as are the others.
+        configs: At least one.
+        respect_episode_boundaries: No element reaches back into an episode that has ended.
+        is_end_of_episode: Says of a step whether it is its episode's last.
+
+    Returns:
+        A `tf.data.Dataset`. The fields of its elements' info are 0, int32; probability and priority are float32.
+
+    Raises:
+        TypeError, ValueError, ImportError: As of `PatternDataset`.
+    """
     made = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
     return made.map(lambda data: ReplaySample(SampleInfo.zeros(), data))  # type: ignore[attr-defined]  # TensorFlow's
 

@@ -1,6 +1,11 @@
 """Rate limiters: how fast a table may be written and sampled, one relative to the other.
 
-A limiter belongs to one table; see `engram.rate_limiters` for what the four numbers mean.
+With `I` items inserted, `S` samples taken and `D` items deleted so far, one more
+
+* sample is allowed while `I - D >= min_size_to_sample` and `I * samples_per_insert - S - 1 >= min_diff`;
+* insert is allowed while `I + 1 - D <= min_size_to_sample` or `(I + 1) * samples_per_insert - S <= max_diff`.
+
+Every limiter here is a choice of those four numbers. A limiter belongs to one table.
 """
 
 import logging
@@ -29,12 +34,13 @@ class RateLimiter:
         Args:
             samples_per_insert: How many samples each insert pays for. Above 0.
             min_size_to_sample: How many items the table must hold before it is sampled. At least 1.
-            min_diff: Lowest allowed `inserts * samples_per_insert - samples`.
-            max_diff: Highest allowed value of the same.
+            min_diff: Lowest allowed `inserts * samples_per_insert - samples`; `-inf`: samples never wait for it.
+            max_diff: Highest allowed value of the same; `inf`: inserts never wait.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: A number is out of its range, or nothing could ever be sampled.
+            TypeError: `min_size_to_sample` is no integer, or another argument no number.
+            ValueError: A number is NaN or out of its range, `min_diff` is above `max_diff`, or nothing could ever be
+                sampled.
         """
         self._samples_per_insert = _arguments.number("samples_per_insert", samples_per_insert)
         self._min_size_to_sample = _arguments.integer("min_size_to_sample", min_size_to_sample)
@@ -77,6 +83,15 @@ class MinSize(RateLimiter):
     """Sampling waits until the table holds `min_size_to_sample` items; inserts never wait."""
 
     def __init__(self, min_size_to_sample: int) -> None:
+        """Makes a limiter.
+
+        Args:
+            min_size_to_sample: At least 1.
+
+        Raises:
+            TypeError: It is no integer.
+            ValueError: It is below 1, or above 2**63 - 1.
+        """
         super().__init__(1.0, min_size_to_sample, -_NEVER, _NEVER)
 
     def _as_native(self) -> native.AnyRateLimiter:
@@ -94,13 +109,15 @@ class SampleToInsertRatio(RateLimiter):
         Args:
             samples_per_insert: The ratio aimed at. Above 0.
             min_size_to_sample: How many items the table must hold before it is sampled. At least 1.
-            error_buffer: How far `inserts * samples_per_insert - samples` may stray from its value at
-                `min_size_to_sample`, to either side; or the pair (min_diff, max_diff) itself. The range must be at
-                least `2 * max(1, samples_per_insert)` wide.
+            error_buffer: How far `inserts * samples_per_insert - samples` may stray, in samples. One number: that far
+                to either side of `min_size_to_sample * samples_per_insert`. A pair: `(min_diff, max_diff)` themselves;
+                where that ends below `min_size_to_sample * samples_per_insert`, a warning is logged.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: A number is out of its range.
+            TypeError: `min_size_to_sample` is no integer, `samples_per_insert` no number, or `error_buffer` neither a
+                number nor a pair of numbers.
+            ValueError: A number is NaN or out of its range, the range of `error_buffer` is narrower than
+                `2 * max(1, samples_per_insert)`, or it begins above `min_size_to_sample * samples_per_insert`.
         """
         ratio = _arguments.number("samples_per_insert", samples_per_insert)
         size = _arguments.integer("min_size_to_sample", min_size_to_sample)
@@ -137,6 +154,15 @@ class Queue(RateLimiter):
     """Each item is sampled once; inserts wait while `size` items have not been sampled. See `Table.queue`."""
 
     def __init__(self, size: int) -> None:
+        """Makes a limiter.
+
+        Args:
+            size: At least 1: how many items may wait to be sampled.
+
+        Raises:
+            TypeError: It is no integer.
+            ValueError: It is below 1, or above 2**63 - 1.
+        """
         _size(size)
         super().__init__(1.0, 1, 0.0, size)
 
@@ -148,6 +174,15 @@ class Stack(RateLimiter):
     """Each item is sampled once; inserts wait while `size` items have not been sampled. See `Table.stack`."""
 
     def __init__(self, size: int) -> None:
+        """Makes a limiter.
+
+        Args:
+            size: At least 1: how many items may wait to be sampled.
+
+        Raises:
+            TypeError: It is no integer.
+            ValueError: It is below 1, or above 2**63 - 1.
+        """
         _size(size)
         super().__init__(1.0, 1, 0.0, size)
 

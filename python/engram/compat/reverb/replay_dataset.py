@@ -2,8 +2,8 @@
 
 from typing import Any, Self
 
+from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb import _dataset_face as face
-from engram.compat.reverb import _nest
 from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
 from engram.compat.reverb._lazy import LazyDataset, tensorflow
 
@@ -13,7 +13,8 @@ __all__ = ["ReplayDataset"]
 class ReplayDataset(metaclass=LazyDataset):
     """A `tf.data.Dataset` as code for Reverb 0.1 to 0.7 knows it; `TimestepDataset` and `TrajectoryDataset` replace it.
 
-    Its info has the field `times_sampled`, too, which Reverb's had from 0.8 on.
+    Its info has the field `times_sampled`, too, which Reverb's had from 0.8 on. Errors of an iteration are as of those
+    two; an item of another length than `sequence_length` is a `tf.errors.InvalidArgumentError`.
     """
 
     _element_spec: Any
@@ -35,28 +36,33 @@ class ReplayDataset(metaclass=LazyDataset):
         """Describes the elements; nothing is fetched before iteration begins.
 
         Args:
-            server_address: This and the next six as for `TimestepDataset`.
-            table: As there.
-            dtypes: As there.
-            shapes: As there; without `emit_timesteps` each begins with `sequence_length`.
-            max_in_flight_samples_per_worker: As there.
-            num_workers_per_iterator: As there.
-            max_samples_per_stream: As there.
-            sequence_length: Steps that every item must have; None: any number.
-            emit_timesteps: Elements are steps; otherwise whole sequences, whose info is repeated for each step.
-            rate_limiter_timeout_ms: As there.
-            flexible_batch_size: Is looked at and not used: a request is answered as soon as there is an item.
+            server_address: `host:port`, text or a string tensor.
+            table: Its name, text or a string tensor.
+            dtypes: A nest of the data's `tf.DType`, as they lie in the table.
+            shapes: The same nest, of `tf.TensorShape`: of one step `[...]`; without `emit_timesteps` of a sequence,
+                each beginning with `sequence_length`.
+            max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker, at least 1.
+            num_workers_per_iterator: At least 1, or -1: one.
+            max_samples_per_stream: Items after which a new stream to the server is opened, at least 1; -1: never.
+            sequence_length: T: steps that every item must have, at least 1; None: any number.
+            emit_timesteps: Elements are steps: data `[...]`, info of scalars. Otherwise they are whole sequences: data
+                `[T, ...]`, info `[T]`, the same for each step.
+            rate_limiter_timeout_ms: Milliseconds of waiting for the rate limiter, from 0, after which it ends; -1:
+                never.
+            flexible_batch_size: At least 1, or -1; not used: a request is answered as soon as there is an item.
 
         Raises:
-            ValueError: The nests differ, or an argument is not allowed; the text says which.
+            TypeError: A number is no integer, the address or the table no text, or a dtype or a shape is none.
+            ValueError: The nests differ, a number is not allowed, or a shape does not begin with `sequence_length`; the
+                text says which.
             ImportError: TensorFlow is not installed.
         """
         fetching = face.checked_fetching(
             max_in_flight_samples_per_worker, num_workers_per_iterator, max_samples_per_stream, rate_limiter_timeout_ms
         )
-        if sequence_length is not None and sequence_length < 1:
+        if sequence_length is not None and _arguments.integer("sequence_length", sequence_length) < 1:
             raise ValueError(f"sequence_length ({sequence_length}) must be None or a positive integer")
-        if flexible_batch_size < 1 and flexible_batch_size != -1:
+        if _arguments.integer("flexible_batch_size", flexible_batch_size) < 1 and flexible_batch_size != -1:
             raise ValueError(f"flexible_batch_size ({flexible_batch_size}) must be a positive integer or -1")
         if emit_timesteps:
             convert = timesteps if sequence_length is None else timesteps_of(sequence_length)
@@ -81,7 +87,7 @@ class ReplayDataset(metaclass=LazyDataset):
         get_signature_timeout_secs: int | None = None,
         flexible_batch_size: int = -1,
     ) -> Self:
-        """A dataset of what the table's signature says of a step.
+        """A dataset whose dtypes and shapes are those of the table's signature, which is that of a step.
 
         Args:
             server_address: `host:port`.
@@ -91,13 +97,17 @@ class ReplayDataset(metaclass=LazyDataset):
             max_samples_per_stream: As for the class.
             sequence_length: As for the class.
             emit_timesteps: As for the class.
-            rate_limiter_timeout_ms: As for the class.
-            get_signature_timeout_secs: Whole seconds to wait for the server; None: for ever.
+            rate_limiter_timeout_ms: Milliseconds, as for the class.
+            get_signature_timeout_secs: Whole seconds to wait for the server; None or 0: up to an hour.
             flexible_batch_size: As for the class.
 
         Raises:
-            ValueError: The table is not there, has no signature, or an argument is not allowed.
+            TypeError: As of the class.
+            ValueError: The address is not `host:port`, the table is not there or has no signature, or a number is not
+                allowed.
             DeadlineExceededError: The server did not answer in time.
+            RuntimeError: There has been no server for an hour.
+            ImportError: TensorFlow is not installed.
         """
         tf = tensorflow("reverb.ReplayDataset")
         signature = face.signature_of(server_address, table, get_signature_timeout_secs)
@@ -118,7 +128,7 @@ class ReplayDataset(metaclass=LazyDataset):
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """A `ReplaySample` of `tf.TensorSpec`."""
+        """A `ReplaySample` of `tf.TensorSpec`: its info, `[]` or `[T]`, and the nest of data, with tuples for lists."""
         return self._element_spec
 
     def _inputs(self) -> list[Any]:

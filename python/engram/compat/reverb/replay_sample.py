@@ -8,10 +8,14 @@ __all__ = ["ReplaySample", "SampleInfo"]
 class SampleInfo(NamedTuple):
     """What is known about a sampled item.
 
+    `Client.sample` gives Python's numbers, datasets and `TFClient` scalar tensors of the dtypes below. In batches of a
+    dataset the fields are `[B]`, in a `ReplayDataset` of sequences `[T]`.
+
     Attributes:
         key: uint64, to update the item's priority with.
-        probability: float64, with which it was drawn.
-        table_size: int64, items in the table when it was drawn.
+        probability: float64, with which it was drawn, from 0 to 1: the P(i) of equation 1 of Schaul et al.,
+            "Prioritized Experience Replay" (2015), for a prioritized sampler. 1 where chance has no part in it.
+        table_size: int64, items in the table when it was drawn: the N of an importance weight `(N * P(i)) ** -beta`.
         priority: float64, when it was drawn.
         times_sampled: int32, this time included.
     """
@@ -24,14 +28,22 @@ class SampleInfo(NamedTuple):
 
     @classmethod
     def tf_dtypes(cls) -> "SampleInfo":
-        """The fields' TensorFlow dtypes."""
+        """The fields' TensorFlow dtypes, a `SampleInfo` of `tf.DType`.
+
+        Raises:
+            ImportError: TensorFlow is not installed.
+        """
         import tensorflow as tf  # noqa: PLC0415, not every user has it
 
         return cls(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
 
     @classmethod
     def tf_shapes(cls) -> "SampleInfo":
-        """The fields' TensorFlow shapes: all are scalars."""
+        """The fields' TensorFlow shapes, a `SampleInfo` of `tf.TensorShape`: all are scalars.
+
+        Raises:
+            ImportError: TensorFlow is not installed.
+        """
         import tensorflow as tf  # noqa: PLC0415, not every user has it
 
         scalar = tf.TensorShape([])
@@ -39,7 +51,7 @@ class SampleInfo(NamedTuple):
 
     @classmethod
     def zeros(cls) -> "SampleInfo":
-        """All fields zero."""
+        """A `SampleInfo` whose fields are Python's 0 and 0.0."""
         return cls(key=0, probability=0.0, table_size=0, priority=0.0, times_sampled=0)
 
 
@@ -48,7 +60,8 @@ class ReplaySample(NamedTuple):
 
     Attributes:
         info: What is known about the item.
-        data: Its columns.
+        data: Its columns: whole ones `[T, ...]`, or `[...]` those of one step. A flat list, or a nest, as whatever
+            made it says.
     """
 
     info: SampleInfo

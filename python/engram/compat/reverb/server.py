@@ -33,6 +33,7 @@ class Server:
         client = reverb.Client("localhost:8000")
 
     Whoever reaches the port may use it: there is no password. It listens to other machines, too, unless told otherwise.
+    A server that is dropped is stopped.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class Server:
 
         Args:
             tables: At least one, of different names. They belong to this server until it is stopped.
-            port: To listen on; None or 0: any free one, see `port`.
-            checkpointer: Where checkpoints are; None: in a temporary directory.
+            port: To listen on, up to 65535; None or 0: any free one, see `port`.
+            checkpointer: Where checkpoints are, one of `reverb.checkpointers`; None: in a temporary directory.
             host: Name or address to listen on, such as "localhost" for this machine alone; None: all there are.
 
         Raises:
             TypeError: An argument has another type.
-            ValueError: There are no tables, names are used twice, a table is another server's, a port is taken, or a
-                checkpoint has a table that is not given here.
+            ValueError: There are no tables, names are used twice, a table is another server's, the port is taken or
+                none, the host is no address of this machine, or a checkpoint has a table that is not given here.
             RuntimeError: The directory of checkpoints cannot be used: another server has it, or it is damaged.
         """
         tables = _checked(tables)
@@ -64,10 +65,10 @@ class Server:
             port = _arguments.integer("port", port)
         if checkpointer is None:
             checkpointer = default_checkpointer()
-        if not hasattr(checkpointer, "internal_checkpointer"):
-            raise TypeError(
-                f"`checkpointer` must be one of reverb.checkpointers; got {_arguments.describe(checkpointer)}"
-            )
+        if isinstance(checkpointer, type) or not hasattr(checkpointer, "internal_checkpointer"):
+            _arguments.instance("checkpointer", checkpointer, CheckpointerBase, "one of reverb.checkpointers")
+        if host is not None:
+            _arguments.text("host", host)
         place = checkpointer.internal_checkpointer()
         _arguments.instance("checkpointer.internal_checkpointer()", place, Place, "what reverb.checkpointers return")
         self._stopping = threading.Lock()
@@ -91,13 +92,14 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port it listens on, from 1 to 65535; also after `stop`."""
         return self._server.port
 
     def stop(self) -> None:
         """Frees the port and all items. May be called again.
 
-        Calls of clients go on waiting, for the next server at its address.
+        Calls of clients go on waiting, for the next server at its address. What was not written with
+        `Client.checkpoint` is lost. Tables may be given to another server then.
         """
         with self._stopping:
             if self._stopped.is_set():
@@ -115,7 +117,7 @@ class Server:
         """Waits until it is stopped.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed, whatever else the process does then.
+            KeyboardInterrupt: Ctrl-C was pressed while the main thread waits here, whatever handler it has else.
         """
         with _interruptible():
             while not self._stopped.wait(_GLANCE):
@@ -126,7 +128,7 @@ class Server:
         return Client(f"localhost:{self.port}")
 
     def in_process_client(self) -> Client:
-        """The same: its name in older releases of Reverb."""
+        """A client of this server: `localhost_client`, by its name in older releases of Reverb."""
         return self.localhost_client()
 
     def __del__(self) -> None:

@@ -39,22 +39,45 @@ __all__ = [
 
 
 Pattern: TypeAlias = Any
-"""A nest of `PatternNode`s."""
+"""A nest of `PatternNode`s: what the columns of an item are made of, and how they nest."""
 
 ReferenceStep: TypeAlias = Any
 """A nest like a step, to make patterns of."""
 
 PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
+"""Makes a pattern of a reference step."""
 
 
 class StructuredWriter:
     """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread.
+
+        step = reverb.structured.create_reference_step({"observation": None, "action": None})
+        config = reverb.structured.create_config(
+            pattern={"observations": step["observation"][-2:], "action": step["action"][-2]},
+            table="replay",
+            conditions=[reverb.structured.Condition.step_index() % 2 == 1],
+        )
+        writer = client.structured_writer([config])
+        for number in range(6):
+            writer.append({"observation": np.float32(number), "action": number})
+        writer.end_episode()
+
+    Items are sent when their steps fill a chunk, on `flush` and on `end_episode`. The first ten are sent at once.
 
     A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
     tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
     """
 
     def __init__(self, client: "Client", configs: Sequence[Config]) -> None:
+        """As `Client.structured_writer`.
+
+        Args:
+            client: Of the server.
+            configs: At least one; the writer copies them.
+
+        Raises:
+            ValueError: One is not valid: the text says which, and why.
+        """
         self._native: Any = None  # from the first append on
         for number, config in enumerate(configs):
             problem = invalid(config)
@@ -89,16 +112,20 @@ class StructuredWriter:
         """Adds a step, or a part of one, and makes the items that are due.
 
         Args:
-            data: A nest of arrays, numbers and text, of as many leaves as those before. None: no value at this step;
+            data: A nest of arrays, numbers and text, `[...]` each, of as many leaves as those before; mappings, tuples
+                and lists are nests, not arrays. Python's int is int64, float is float64. None: no value at this step;
                 items that would need one are not made. Leaves that no config reads are not looked at.
             partial_step: The step goes on with the next append, which must set other leaves.
 
         Raises:
-            ValueError: It has more or fewer leaves, one has another dtype or shape than before, or a config reads a
-                leaf that steps do not have: nothing of it is kept. Or the priority of an item cannot be found: the
-                step is kept.
-            TypeError: A leaf is nothing that a column can hold. Nothing of it is kept.
-            RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept.
+            ValueError: It has more or fewer leaves, one has another dtype or shape than before, a config reads a leaf
+                that steps do not have, or its constant priority is NaN, or negative or infinite where it is a weight:
+                nothing of it is kept. Or the `td_error` of an item cannot be found, or is no such priority: the step is
+                kept, the item not made.
+            TypeError: A leaf is nothing that a column can hold, or keys of a mapping cannot be sorted. Nothing of it is
+                kept.
+            RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept. Or
+                the server is gone.
         """
         row, firsts = self._row(self._leaves(data))
         if self._open:
@@ -188,9 +215,10 @@ class StructuredWriter:
 
         Args:
             block_until_num_items: How many may be left; where no more are, nothing is sent.
-            timeout_ms: Milliseconds to wait; None or less than 0: for ever.
+            timeout_ms: Milliseconds to wait; 0: not at all; None or less than 0: for ever.
 
         Raises:
+            TypeError: `block_until_num_items` is no integer, or `timeout_ms` no number.
             ValueError: `block_until_num_items` is negative.
             DeadlineExceededError: They were not taken in time; they stay queued.
             RuntimeError: The server, or a table, is gone. Each such error is told once, by whichever call comes
@@ -205,9 +233,13 @@ class StructuredWriter:
 
         Args:
             clear_buffers: Items of the next episode never reach back into this one.
-            timeout_ms: Milliseconds to wait; None or less than 0: for ever.
+            timeout_ms: Milliseconds to wait; 0: not at all; None or less than 0: for ever.
 
         Raises:
+            TypeError: `timeout_ms` is no number.
+            ValueError: The `td_error` of an item that waited for the end cannot be found, or is NaN, or infinite where
+                it is a weight: it is not made, and the episode has ended.
+            MemoryError: The last steps could not be sealed: the episode goes on. Call again.
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.
             RuntimeError: The server, or a table, is gone; or another thread, or the process that it was forked from,
@@ -249,12 +281,31 @@ class _Leaf:
 
 
 def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401, nests
-    """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them."""
+    """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them.
+
+    Steps are counted from the newest, -1. A slice makes a column `[T, ...]`, an integer one without a time axis,
+    `[...]`. Both are `PatternNode`s, and not checked before a writer is made of them. Other indices raise a
+    `ValueError`, as do integers of more than 32 bits; slices of anything but integers a `TypeError`.
+
+    Args:
+        step_structure: A nest like a step; its leaves may be anything, such as None.
+
+    Returns:
+        The nest, with leaves to slice.
+    """
     return _nest.unflatten_as(step_structure, [_Leaf(index) for index in range(len(_nest.flatten(step_structure)))])
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
-    """The pattern that a function makes of a reference step."""
+    """The pattern that a function makes of a reference step.
+
+    Args:
+        step_structure: A nest like a step; its leaves may be anything.
+        transform: Given the reference step. What it raises is passed on.
+
+    Returns:
+        What it returns, a nest of `PatternNode`s.
+    """
     return transform(create_reference_step(step_structure))
 
 
@@ -269,8 +320,12 @@ def create_config(
     Args:
         pattern: A nest of slices of a reference step.
         table: Where its items go.
-        conditions: All must hold for an item to be made.
-        priority: How its priority is found; None: it is 1.
+        conditions: All must hold for an item to be made; none: it is made at every step, once there are enough.
+        priority: How its priority is found, `constant_priority_fn` or `td_error`; None: it is 1.
+
+    Raises:
+        TypeError: A leaf of the pattern is no slice of a reference step, `table` no text, a condition no
+            `ConditionProto`, or `priority` no `Priority`. What else may be wrong is found when a writer is made of it.
     """
     return Config(
         flat=_nest.flatten(pattern),
@@ -329,33 +384,54 @@ class _ConditionBuilder:
 
 
 class Condition:
-    """What conditions can look at."""
+    """What conditions can look at.
+
+        conditions = [Condition.steps_since_applied() >= 4, Condition.step_index() % 2 == 0]
+
+    What `step_index`, `steps_since_applied` and `data` return becomes a condition when it is compared with an integer
+    of 32 bits, by `==`, `!=`, `>`, `>=`, `<` or `<=`; or its remainder, by `==` or `!=`. A comparison with anything
+    else is a `TypeError`, with another integer a `ValueError`, as is one of a remainder by another operator.
+    """
 
     @staticmethod
     def step_index() -> _ConditionBuilder:
-        """Number of the newest step in its episode, from 0."""
+        """Number of the newest step in its episode, from 0: compare it."""
         return _ConditionBuilder(ConditionProto(step_index=True))
 
     @staticmethod
     def steps_since_applied() -> _ConditionBuilder:
-        """Steps since the config last made an item, this one included: 1 on the first step."""
+        """Steps since the config last made an item, this one included, 1 on the first step: compare it."""
         return _ConditionBuilder(ConditionProto(steps_since_applied=True))
 
     @staticmethod
     def is_end_episode() -> ConditionProto:
-        """Holds when the episode ends after this step: the config is tried once more then."""
+        """A condition that holds when the episode ends after this step: the config is tried once more then."""
         return ConditionProto(is_end_episode=True, eq=1)
 
     @staticmethod
     def data(step_structure: Any) -> Any:  # noqa: ANN401, nests
-        """The newest value of each leaf, a nest like a step: a single integer or bool; anything else never holds."""
+        """The newest value of each leaf: compare one. It must be a single integer or bool; anything else never holds.
+
+        Args:
+            step_structure: A nest like a step; its leaves may be anything.
+
+        Returns:
+            The nest, with leaves to compare, such as `Condition.data(step)["is_last"] == 1`.
+        """
         count = len(_nest.flatten(step_structure))
         made = [_ConditionBuilder(ConditionProto(flat_source_index=index)) for index in range(count)]
         return _nest.unflatten_as(step_structure, made)
 
 
 def constant_priority_fn(value: float) -> Priority:
-    """All items have this priority."""
+    """The same priority for all items.
+
+    Args:
+        value: The priority, a number.
+
+    Raises:
+        TypeError: It is no number.
+    """
     return Priority(constant_fn=Priority.ConstantPriorityFn(value=value))
 
 
@@ -364,13 +440,20 @@ def td_error(
     step_structure: Any,  # noqa: ANN401, a nest
     get_field_from_step_fn: Callable[[Any], Any],
 ) -> Priority:
-    """The priority is `w * max|x| + (1 - w) * mean|x|` over the item's column of a leaf of the step.
+    """The priority `w * max|x| + (1 - w) * mean|x|` of an item, over its column `x` of a leaf of the step.
+
+    This is section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning"
+    (2019), where w is called eta, and is 0.9.
 
     Args:
-        max_priority_weight: w.
-        step_structure: A nest like a step.
-        get_field_from_step_fn: Picks the leaf: a number per step, the TD error. The last column made of it counts; an
-            item without one has the priority 0.
+        max_priority_weight: w, a number from 0 to 1, which is not checked.
+        step_structure: A nest like a step; its leaves may be anything.
+        get_field_from_step_fn: Picks the leaf, the TD error: a float32, float64, int32 or int64 scalar per step; an
+            item of another one is refused. The last column made of it counts; an item without one has the priority 0.
+            What it raises is passed on.
+
+    Raises:
+        TypeError: w is no number, or what is picked is no leaf.
     """
     indices = _nest.unflatten_as(step_structure, list(range(len(_nest.flatten(step_structure)))))
     index = get_field_from_step_fn(indices)

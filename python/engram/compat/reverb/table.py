@@ -23,11 +23,26 @@ class TableExtensionBase(abc.ABC):
 
     @abc.abstractmethod
     def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
-        """What it adds to a table."""
+        """What it adds to a table; a table takes only what adds nothing.
+
+        Args:
+            table_name: Name of the table that it is given to.
+
+        Returns:
+            A sequence, empty for nothing.
+        """
 
 
 class Table:
     """A named set of items, with a sampler, a remover and a rate limiter.
+
+        table = reverb.Table(
+            name="replay",
+            sampler=reverb.selectors.Prioritized(0.6),
+            remover=reverb.selectors.Fifo(),
+            max_size=1_000_000,
+            rate_limiter=reverb.rate_limiters.MinSize(1_000),
+        )
 
     Its items are where its server is; without one it is empty, and stays so.
     """
@@ -49,17 +64,19 @@ class Table:
             name: What calls refer to it by.
             sampler: Chooses the items to sample.
             remover: Chooses the items to remove when the table is full.
-            max_size: Most items it holds.
+            max_size: Most items it holds, from 1 to 2**31 - 1.
             rate_limiter: Says when inserts and samples wait for each other. It belongs to this table alone.
-            max_times_sampled: An item is removed after so many samples; below 1: never for that.
+            max_times_sampled: An item is removed after so many samples, at most 2**31 - 1; below 1: never for that.
             extensions: None that do anything: the engine has no extensions.
-            signature: A nest of tensor specs that writers and readers check data against; None: any data.
+            signature: A nest of tensor specs that writers and readers check data against: of a step `[...]`, or of an
+                item's columns `[T, ...]`, as `TimestepDataset` or `TrajectoryDataset` is to read it. None: any data.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: The name is empty, a size below 1, the limiter another table's, a leaf of the signature no
-                tensor spec, the signature larger than 64 KiB, or nothing could ever be sampled.
-            NotImplementedError: An extension wants to do something.
+            TypeError: An argument has another type, or `max_size` is above 2**31 - 1.
+            ValueError: The name is empty, `max_size` below 1, `max_times_sampled` above 2**31 - 1, the limiter another
+                table's, a leaf of the signature no tensor spec, a key of it no text, the signature larger than 64 KiB,
+                or nothing could ever be sampled.
+            NotImplementedError: An extension wants to add something.
         """
         self._name = _arguments.text("name", name)
         if not name:
@@ -102,7 +119,17 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> "Table":
-        """First in, first out; each item is sampled once, and inserts wait while it is full."""
+        """First in, first out; each item is sampled once, and inserts wait while it is full.
+
+        Args:
+            name: As for the class, as are the others.
+            max_size: Most items it holds.
+            extensions: None that do anything.
+            signature: A nest of tensor specs; None: any data.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: As of the class.
+        """
         return cls(name, Fifo(), Fifo(), max_size, rate_limiters.Queue(max_size), 1, extensions, signature)
 
     @classmethod
@@ -113,7 +140,17 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> "Table":
-        """Last in, first out; each item is sampled once, and inserts wait while it is full."""
+        """Last in, first out; each item is sampled once, and inserts wait while it is full.
+
+        Args:
+            name: As for the class, as are the others.
+            max_size: Most items it holds.
+            extensions: None that do anything.
+            signature: A nest of tensor specs; None: any data.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: As of the class.
+        """
         return cls(name, Lifo(), Lifo(), max_size, rate_limiters.Stack(max_size), 1, extensions, signature)
 
     @property
@@ -123,15 +160,19 @@ class Table:
 
     @property
     def info(self) -> TableInfo:
-        """What it is and holds now."""
+        """What it is and holds now: asked of the server that it was given to, or of itself."""
         with translated():
             return described(self._held().info()[self._name])
 
     def can_sample(self, num_samples: int) -> bool:
         """True if the rate limiter would let so many samples through now.
 
+        Args:
+            num_samples: From 1 to 2**31 - 1.
+
         Raises:
-            ValueError: `num_samples` is below 1.
+            TypeError: It is no integer, or above 2**31 - 1.
+            ValueError: It is below 1.
         """
         with translated():
             return self._held()._native.can_sample(self._name, _count("num_samples", num_samples))  # noqa: SLF001
@@ -139,8 +180,12 @@ class Table:
     def can_insert(self, num_inserts: int) -> bool:
         """True if the rate limiter would let so many inserts through now.
 
+        Args:
+            num_inserts: From 1 to 2**31 - 1.
+
         Raises:
-            ValueError: `num_inserts` is below 1.
+            TypeError: It is no integer, or above 2**31 - 1.
+            ValueError: It is below 1.
         """
         with translated():
             return self._held()._native.can_insert(self._name, _count("num_inserts", num_inserts))  # noqa: SLF001
@@ -156,7 +201,21 @@ class Table:
         extensions: Sequence[TableExtensionBase] | None = None,
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> "Table":
-        """A new, empty table like this one, but for what is given. Errors are those of the constructor."""
+        """A new, empty table like this one, but for what is given.
+
+        Args:
+            name: As for the class, as are the others; None: as it is.
+            sampler: None: an equal one.
+            remover: None: an equal one.
+            max_size: None: as it is.
+            rate_limiter: None: one with the same numbers, whose counts begin at 0.
+            max_times_sampled: None: as it is.
+            extensions: None: the same.
+            signature: None: the same; a table without one is made with `Table`.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: As of the class.
+        """
         return Table(
             name=self._name if name is None else name,
             sampler=self._sampler if sampler is None else sampler,
@@ -206,4 +265,6 @@ def _count(name: str, value: int) -> int:
     count = _arguments.integer(name, value)
     if count < 1:
         raise ValueError(f"{name} ({value}) must be a positive integer")
+    if count > _MAX_SIZE:
+        raise TypeError(f"`{name}` must be at most {_MAX_SIZE}; got {value}")
     return count

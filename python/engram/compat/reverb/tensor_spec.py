@@ -1,4 +1,7 @@
-"""Tensor specs: what a signature says of each column. TensorFlow's are accepted wherever these are."""
+"""Tensor specs: what a signature says of each column. TensorFlow's are accepted wherever these are.
+
+A signature of items whose observations are `[T, 4]`: `{"observation": TensorSpec([None, 4], np.float32)}`.
+"""
 
 import sys
 from collections.abc import Iterable
@@ -17,7 +20,7 @@ class TensorSpec:
 
     Attributes:
         shape: A tuple of sizes, None where any will do; or None: of any rank.
-        dtype: NumPy's; `object` for text.
+        dtype: A `numpy.dtype` of this machine's byte order; `object` for text.
         name: Text, or None.
     """
 
@@ -27,12 +30,13 @@ class TensorSpec:
         """Makes a spec.
 
         Args:
-            shape: Sizes, None where any will do; a `tf.TensorShape`; or None: of any rank.
+            shape: Sizes, None where any will do; one size: of rank 1; a `tf.TensorShape`; or None: of any rank.
             dtype: Anything `numpy.dtype` understands, text's dtypes and `"string"` meaning text; or a `tf.DType`.
-            name: What to call it in messages.
+                `float32` if none is given.
+            name: What to call it in messages; None: by its path alone.
 
         Raises:
-            TypeError: The dtype is none, or the shape is no sequence of sizes.
+            TypeError: The dtype is none, or one of dates or records; or the shape is no sequence of sizes from 0.
         """
         self.shape = _shape(shape)
         self.dtype = _dtype(dtype)
@@ -58,8 +62,9 @@ class BoundedTensorSpec(TensorSpec):
     """A tensor spec with bounds, which nothing checks.
 
     Attributes:
-        minimum: An array of the spec's dtype, a scalar or of a shape that broadcasts to the spec's.
-        maximum: Likewise.
+        minimum: An array of the spec's dtype, a scalar or of a shape that broadcasts with the spec's: the least value
+            that is allowed.
+        maximum: Likewise: the greatest.
     """
 
     __slots__ = ("maximum", "minimum")
@@ -72,16 +77,34 @@ class BoundedTensorSpec(TensorSpec):
         maximum: npt.ArrayLike,
         name: str | None = None,
     ) -> None:
-        """Makes a spec; `minimum` and `maximum` are inclusive.
+        """Makes a spec.
+
+        Args:
+            shape: As of `TensorSpec`.
+            dtype: As of `TensorSpec`.
+            minimum: The least value, or an array of them, inclusive.
+            maximum: The greatest, likewise.
+            name: As of `TensorSpec`.
 
         Raises:
-            TypeError: As of `TensorSpec`, or the dtype is text's.
+            TypeError: As of `TensorSpec`, the dtype is text's, or a bound is None.
+            ValueError: A bound is no value of the dtype, or its shape does not broadcast with the spec's.
         """
         super().__init__(shape, dtype, name)
         if self.dtype == object:
             raise TypeError("text has no bounds; use a TensorSpec")
-        self.minimum = np.asarray(minimum, dtype=self.dtype)
-        self.maximum = np.asarray(maximum, dtype=self.dtype)
+        self.minimum = self._bound("minimum", minimum)
+        self.maximum = self._bound("maximum", maximum)
+
+    def _bound(self, which: str, bound: npt.ArrayLike) -> npt.NDArray[Any]:
+        try:
+            made = np.asarray(bound, dtype=self.dtype)
+        except (OverflowError, ValueError):
+            raise ValueError(f"`{which}` must be of the dtype {dtype_name(self.dtype)}; got {bound!r}") from None
+        sizes = zip(reversed(made.shape), reversed(self.shape or ()), strict=False)
+        if any(size not in (1, axis) and axis not in (None, 1) for size, axis in sizes):
+            raise ValueError(f"`{which}` has the shape {made.shape}, which does not broadcast with {self.shape}")
+        return made
 
     def _key(self) -> tuple[Any, ...]:
         bounds = ((bound.shape, bound.tobytes()) for bound in (self.minimum, self.maximum))
@@ -98,7 +121,11 @@ class BoundedTensorSpec(TensorSpec):
 
 
 def is_spec(value: object) -> bool:
-    """True for a spec of this module's or of TensorFlow's; other things with a shape and a dtype are none."""
+    """True for a spec of this module's or of TensorFlow's; other things with a shape and a dtype are none.
+
+    Args:
+        value: Anything.
+    """
     if isinstance(value, TensorSpec):
         return True
     tf = sys.modules.get("tensorflow")
@@ -106,16 +133,30 @@ def is_spec(value: object) -> bool:
 
 
 def as_spec(value: Any) -> TensorSpec:  # noqa: ANN401, TensorFlow's too
-    """This module's spec for one of either kind."""
+    """This module's spec for one of either kind.
+
+    Args:
+        value: A spec; anything with a `shape`, a `dtype` and a `name`, and perhaps `minimum` and `maximum`, will do.
+
+    Raises:
+        TypeError: It is no such thing, or has a dtype that `TensorSpec` does not take.
+        ValueError: Its bounds do not go with its shape or dtype.
+    """
     if isinstance(value, TensorSpec):
         return value
+    if not all(hasattr(value, part) for part in ("shape", "dtype", "name")):
+        raise TypeError(f"a tensor spec has a shape, a dtype and a name; got {value!r} ({type(value).__name__})")
     if hasattr(value, "minimum") and hasattr(value, "maximum"):
         return BoundedTensorSpec(value.shape, value.dtype, value.minimum, value.maximum, value.name)
     return TensorSpec(value.shape, value.dtype, value.name)
 
 
 def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
-    """TensorFlow's spec for one of this module's where TensorFlow has been imported; elsewhere the spec itself."""
+    """TensorFlow's spec for one of this module's where TensorFlow has been imported; elsewhere the spec itself.
+
+    Args:
+        spec: One of this module's.
+    """
     tf = sys.modules.get("tensorflow")
     if tf is None or not hasattr(tf, "TensorSpec"):
         return spec
@@ -128,7 +169,14 @@ def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
 
 
 def dtype_name(dtype: npt.DTypeLike) -> str:
-    """As Reverb's messages name a dtype: `float`, `double`, `int64`, `string`."""
+    """What Reverb's messages call a dtype: `float`, `double`, `int64`, `string`.
+
+    Args:
+        dtype: Anything `numpy.dtype` understands.
+
+    Raises:
+        TypeError: It is no dtype.
+    """
     dtype = np.dtype(dtype)
     if dtype.kind in "OUS":
         return "string"
@@ -136,7 +184,12 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
 
 
 def is_compatible(wanted: tuple[int | None, ...] | None, found: tuple[int | None, ...] | None) -> bool:
-    """True if the shapes have the same rank, and the same sizes where both say one; None fits any."""
+    """True if the shapes have the same rank, and the same sizes where both say one; None fits any.
+
+    Args:
+        wanted: Sizes, None where any will do; None: of any rank.
+        found: Likewise.
+    """
     if wanted is None or found is None:
         return True
     return len(wanted) == len(found) and all(

@@ -20,9 +20,14 @@ __all__ = ["TFClient"]
 
 
 class TFClient:
-    """Reaches the tables of one server with tensors; errors are TensorFlow's.
+    """Reaches the tables of one server with tensors; what goes wrong there is an error of TensorFlow's.
 
-    In a `tf.function`, its calls are made in the process that traced it.
+        client = reverb.TFClient("localhost:8000")
+        sample = client.sample("replay", data_dtypes=[tf.float32])
+        client.update_priorities("replay", keys=[sample.info.key], priorities=[0.5])
+
+    In a `tf.function`, its calls are made in the process that traced it. Where there is no server, calls wait up to an
+    hour for one.
     """
 
     def __init__(self, server_address: str, shared_name: str | None = None, name: str = "reverb") -> None:
@@ -34,6 +39,8 @@ class TFClient:
             name: Begins the names of its operations.
 
         Raises:
+            TypeError: The address is no text.
+            ValueError: It is not `host:port`.
             ImportError: TensorFlow is not installed.
         """
         tensorflow("reverb.TFClient")
@@ -43,25 +50,28 @@ class TFClient:
 
     @property
     def server_address(self) -> str:
-        """`host:port` of the server."""
+        """The address as it was given, text."""
         return self._client.server_address
 
     def __repr__(self) -> str:
         return f"TFClient, server_address={self.server_address}"
 
     def sample(self, table: str, data_dtypes: Any, name: str | None = None) -> ReplaySample:  # noqa: ANN401, a nest
-        """Draws one item; returns its first step.
+        """Draws one item, waiting for it as long as the rate limiter asks; returns its first step.
 
         Args:
-            table: Name of the table.
-            data_dtypes: A nest of dtypes.
-            name: Of the operation.
+            table: Name of the table, text or a string scalar.
+            data_dtypes: A nest of `tf.DType`, one for each column.
+            name: Of the operation; None: `sample`, after the client's name.
 
         Returns:
-            A `ReplaySample`: info of scalars, and the nest with tensors.
+            A `ReplaySample`: info of scalars, see `SampleInfo`, and the nest with tensors `[...]`. In a `tf.function`
+            their shapes are not known.
 
         Raises:
-            tf.errors.InvalidArgumentError: The item has other columns, or is none of steps.
+            TypeError: The table is no text, or a dtype none.
+            tf.errors.InvalidArgumentError: The item has other columns, they differ in length, or its first step does
+                not fit the table's signature.
             tf.errors.NotFoundError: There is no such table.
         """
         tf = tensorflow("reverb.TFClient")
@@ -97,17 +107,20 @@ class TFClient:
         """Inserts one step, one item per table; waits until the tables have it.
 
         Args:
-            data: Tensors, the columns of the step.
-            tables: string `[N]`, the tables' names.
-            priorities: float64 `[N]`, the item's priority in each.
-            name: Of the operation.
+            data: Tensors, or what becomes one, of any dtype, `[...]`: the columns of the step. At least one.
+            tables: A string tensor `[N]`, the tables' names. One that is there twice gets two items.
+            priorities: A float64 tensor `[N]`, the item's priority in each.
+            name: Of the operation; None: `insert`, after the client's name.
 
         Returns:
             The operation in a graph; else None.
 
         Raises:
-            ValueError: `tables` or `priorities` has another dtype or shape.
-            tf.errors.InvalidArgumentError: There is no such table, or the step does not fit it.
+            ValueError: `tables` or `priorities` is no tensor, or has another dtype or shape; or a column of `data`
+                cannot become a tensor.
+            tf.errors.InvalidArgumentError: `data` is empty, there is no such table, the step does not fit its
+                signature, or a priority is NaN, or negative or infinite where it is a weight. No table has the item
+                then, unless one is named twice.
         """
         tf = tensorflow("reverb.TFClient")
         for what, tensor, dtype, words in (
@@ -145,16 +158,19 @@ class TFClient:
         """Sets the priorities of items; keys that have left the table are passed over.
 
         Args:
-            table: Name of the table.
-            keys: uint64 `[N]`.
-            priorities: float64 `[N]`.
-            name: Of the operation.
+            table: Name of the table, text or a string scalar.
+            keys: A uint64 tensor `[N]`, or what becomes one, as of `SampleInfo.key`.
+            priorities: A float64 tensor `[N]`, or what becomes one.
+            name: Of the operation; None: `update_priorities`, after the client's name.
 
         Returns:
             The operation in a graph; else None.
 
         Raises:
-            tf.errors.InvalidArgumentError: Ranks or lengths are others, or a priority is not allowed; none is applied.
+            TypeError: The table is no text, or the keys or priorities are no such numbers.
+            ValueError: The keys or priorities are tensors of another dtype.
+            tf.errors.InvalidArgumentError: Ranks or lengths are others, or a priority is NaN, or negative or infinite
+                where it is a weight; none is applied.
             tf.errors.NotFoundError: There is no such table.
         """
         tf = tensorflow("reverb.TFClient")

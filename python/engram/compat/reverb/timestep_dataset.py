@@ -10,9 +10,23 @@ __all__ = ["TimestepDataset"]
 class TimestepDataset(ServerDataset, metaclass=LazyDataset):
     """A `tf.data.Dataset` of a table's steps: each element is a `ReplaySample` with one step of an item, `[...]`.
 
-    The steps of one item follow each other, with the item's info, and nothing marks where the next item begins. What it
-    has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
-    elements come in the order in which they were drawn.
+        dataset = reverb.TimestepDataset(
+            "localhost:8000",
+            table="replay",
+            dtypes={"observation": tf.float32},
+            shapes={"observation": tf.TensorShape([4])},
+            max_in_flight_samples_per_worker=10,
+        )
+        for sample in dataset.batch(2):
+            learn(sample.data["observation"])  # [2, 4]
+
+    The steps of one item follow each other, with the item's info, whose fields are scalars, see `SampleInfo`; nothing
+    marks where the next item begins. What it has fetched and TensorFlow has not taken goes back when an iteration ends.
+    However many workers it is given, elements come in the order in which they were drawn.
+
+    Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
+    `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, an item's
+    columns differ in length, or the address is not `host:port`. An iteration waits for a server that is not there.
     """
 
     _convert = staticmethod(timesteps)

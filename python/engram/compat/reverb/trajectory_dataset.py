@@ -10,8 +10,23 @@ __all__ = ["TrajectoryDataset"]
 class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
     """A `tf.data.Dataset` of a table's items: each element is a `ReplaySample` with whole columns, `[T, ...]`.
 
-    What it has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
+        dataset = reverb.TrajectoryDataset(
+            "localhost:8000",
+            table="replay",
+            dtypes={"observation": tf.float32},
+            shapes={"observation": tf.TensorShape([None, 4])},
+            max_in_flight_samples_per_worker=10,
+        )
+        for sample in dataset:
+            learn(sample.data["observation"])  # [T, 4]
+
+    A column that was written without a time axis is `[...]`. The info's fields are scalars, see `SampleInfo`. What it
+    has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
     elements come in the order in which they were drawn.
+
+    Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
+    `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, or the
+    address is not `host:port`. An iteration waits for a server that is not there.
     """
 
     _convert = staticmethod(trajectories)

@@ -24,12 +24,30 @@ _CLOSED = "TrajectoryWriter::Close has been called."
 class TrajectoryWriter:
     """Writes steps, and makes items of slices of their history. From `Client.trajectory_writer`.
 
+        with client.trajectory_writer(num_keep_alive_refs=3) as writer:
+            for step in range(5):
+                writer.append({"observation": np.float32(step), "action": step})
+                if step >= 2:
+                    history = writer.history
+                    trajectory = {
+                        "observations": history["observation"][-3:],  # [3]
+                        "action": history["action"][-1],  # without a time axis
+                    }
+                    writer.create_item("replay", priority=1.0, trajectory=trajectory)
+
     Items are sent when their steps fill a chunk, which has at most `num_keep_alive_refs` steps, on `flush` and on
     `end_episode`. The first ten are sent at once. Leaving the block flushes, and does not close the writer. It
     belongs to one thread.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
+        """As `Client.trajectory_writer`, which checks the arguments.
+
+        Args:
+            client: Of the server.
+            num_keep_alive_refs: Newest steps that items may refer to.
+            validate_items: Check items against their tables' signatures when they are made.
+        """
         self._closed = False
         self._native: Any = None
         self._let_go: Callable[[], Any] | None = None
@@ -60,14 +78,17 @@ class TrajectoryWriter:
         """Adds a step, or a part of one.
 
         Args:
-            data: A nest of arrays, numbers and text. It may have more leaves than those before; leaves that it lacks,
-                or that are None, have no value at this step.
+            data: A nest of arrays, numbers and text, `[...]` each; mappings, tuples and lists are nests, not arrays.
+                Python's int is int64, float is float64. The first value of a leaf gives its column its dtype and shape.
+                It may have more leaves than those before; leaves that it lacks, or that are None, have no value at this
+                step.
             partial_step: The step goes on with the next append, which must set other leaves.
 
         Raises:
-            ValueError: A leaf has another dtype or shape than before, stands where a nest was, or has a value in this
-                step already. Nothing of it is kept.
-            TypeError: A leaf is nothing that a column can hold. Nothing of it is kept.
+            ValueError: A leaf has another dtype or shape than before, stands where a nest was or the other way around,
+                or has a value in this step already. Nothing of it is kept.
+            TypeError: A leaf is nothing that a column can hold, or keys of a mapping cannot be sorted. Nothing of it is
+                kept.
             RuntimeError: The writer was closed, or the server is gone.
         """
         if self._closed:
@@ -141,8 +162,11 @@ class TrajectoryWriter:
     def history(self) -> Any:  # noqa: ANN401, a nest
         """The nest of all steps so far, its leaves the columns' histories: lists of the steps since the last clear.
 
-        `history["obs"][-2:]` are the last two steps, `history["obs"][-1]` the last one without a time axis,
-        `history["obs"][[0, 3]]` those two.
+        Slices of them are `TrajectoryColumn`s: `history["obs"][-2:]` the last two steps, `[2, ...]`,
+        `history["obs"][-1]` the last one without a time axis, `[...]`, and `history["obs"][[0, 3]]` those two. Only the
+        newest `num_keep_alive_refs` steps can be used. A slice raises a `ValueError` where a step in it is older, or
+        has no value; an index from the history's length on an `IndexError`, and one that is no integer, slice or list
+        of integers a `TypeError`.
 
         Raises:
             RuntimeError: Nothing was appended yet.
@@ -153,7 +177,7 @@ class TrajectoryWriter:
 
     @property
     def episode_steps(self) -> int:
-        """Complete steps since the episode began."""
+        """Complete steps since the episode began; 0 before the first."""
         native = self._native
         return 0 if native is None else native.episode_steps
 
@@ -162,15 +186,17 @@ class TrajectoryWriter:
 
         Args:
             table: Name of the table.
-            priority: Of the item.
-            trajectory: A nest of `TrajectoryColumn`s. It is stored as a flat list of them.
+            priority: Of the item, a float64.
+            trajectory: A nest of `TrajectoryColumn`s of this writer's history, `[T, ...]`, or `[...]` without a time
+                axis; each may have a T of its own. It is stored as a flat list of them.
 
         Raises:
             TypeError: A leaf is no `TrajectoryColumn`, `table` no text, or `priority` no number.
-            ValueError: There are no columns or one is empty, `priority` is NaN, or negative or infinite where it is a
-                weight, a column refers to steps that are gone, or mixes dtypes or shapes, or the item does not fit its
-                table's signature. Nothing is made.
-            RuntimeError: The writer was closed, or there is no such table.
+            ValueError: There are no columns or one is empty; `priority` is NaN, or negative or infinite where it is a
+                weight; a column refers to steps that are gone, or is of another writer's history or of several columns;
+                or, with `validate_items`, there is no such table or the item does not fit its signature. Nothing is
+                made.
+            RuntimeError: The writer was closed, or, without `validate_items`, there is no such table.
         """
         columns = self._flat(trajectory)
         if not all(columns):
@@ -236,6 +262,7 @@ class TrajectoryWriter:
             timeout_ms: Milliseconds to wait; None, 0 or less: for ever.
 
         Raises:
+            TypeError: `block_until_num_items` is no integer, or `timeout_ms` no number.
             ValueError: `block_until_num_items` is negative.
             DeadlineExceededError: They were not taken in time; they stay queued.
             RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
@@ -256,6 +283,8 @@ class TrajectoryWriter:
             timeout_ms: Milliseconds to wait; None, 0 or less: for ever.
 
         Raises:
+            TypeError: `timeout_ms` is no number.
+            MemoryError: The last steps could not be sealed: the episode goes on. Call again.
             DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
                 same.
             RuntimeError: The writer was closed, or the server or a table is gone; or another thread, or the process
@@ -286,14 +315,17 @@ class TrajectoryWriter:
         afterwards `max_chunk_length` changes nothing.
 
         Args:
-            path: Of the column in a step.
-            num_keep_alive_refs: Newest steps of it that items may refer to.
-            max_chunk_length: Steps that are sent together; None: as for other columns.
+            path: Of the column in a step: keys of mappings, positions in lists and tuples, fields of namedtuples, such
+                as `("observation", 0)`.
+            num_keep_alive_refs: Newest steps of it that items may refer to, at least 1.
+            max_chunk_length: Steps that are sent together, from 1 to `num_keep_alive_refs`; None: as for other columns.
 
         Raises:
-            TypeError: A number is none.
+            TypeError: `path` is no tuple or list, or a number no integer.
             ValueError: `num_keep_alive_refs` is below 1, or `max_chunk_length` below 1 or above it.
         """
+        if not isinstance(path, tuple | list):
+            raise TypeError(f'`path` must be a tuple, such as ("observation",); got {_arguments.describe(path)}')
         keep = _arguments.integer("num_keep_alive_refs", num_keep_alive_refs)
         if keep < 1:
             raise ValueError(f"num_keep_alive_refs ({keep}) must be a positive integer")

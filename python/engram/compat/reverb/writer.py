@@ -28,6 +28,12 @@ _CLOSED = "the writer has been closed: close() was called, or its block was left
 class Writer:
     """Writes steps, and makes items of the last few of them. From `Client.writer`.
 
+        with client.writer(max_sequence_length=2) as writer:
+            for step in range(5):
+                writer.append({"observation": np.float32(step)})
+                if step >= 1:
+                    writer.create_item("replay", num_timesteps=2, priority=1.0)
+
     Items are sent when their steps fill a chunk, on `flush` and on `close`. Leaving the block flushes and closes the
     writer. It belongs to one thread.
 
@@ -43,6 +49,15 @@ class Writer:
         chunk_length: int,
         max_in_flight_items: int,
     ) -> None:
+        """As `Client.writer`, which checks the arguments.
+
+        Args:
+            client: Of the server.
+            max_sequence_length: Most steps of an item.
+            delta_encoded: Compress integers as differences from step to step.
+            chunk_length: Steps that are sent together.
+            max_in_flight_items: Items that may wait for their tables before the writer waits too.
+        """
         self._closed = True  # until all of it is made
         self._client = client
         self._longest = max_sequence_length
@@ -93,11 +108,14 @@ class Writer:
         """Adds a step.
 
         Args:
-            data: A nest of arrays, numbers and text, of as many leaves as those before.
+            data: A nest of arrays, numbers and text, `[...]` each, of as many leaves as those before; mappings, tuples
+                and lists are nests, not arrays. Python's int is int64, float is float64. Shapes may change from step to
+                step, dtypes not.
 
         Raises:
-            ValueError: It has more or fewer leaves, or a leaf another dtype. Nothing of it is kept.
-            TypeError: A leaf is nothing that a column can hold, None among them. Nothing of it is kept.
+            ValueError: It has no leaves, more or fewer than before, or a leaf another dtype. Nothing of it is kept.
+            TypeError: A leaf is nothing that a column can hold, None among them, or keys of a mapping cannot be sorted.
+                Nothing of it is kept.
             RuntimeError: The writer was closed, or the server is gone.
         """
         self._check_open()
@@ -159,10 +177,11 @@ class Writer:
         """Adds steps: the rows of arrays `[T, ...]`.
 
         Args:
-            data: A nest of arrays, all with the same leading axis.
+            data: A nest of arrays `[T, ...]`, all of the same T, which may be 0.
 
         Raises:
-            ValueError: There are no arrays, one is a scalar, or their leading axes differ; or as of `append`.
+            ValueError: There are no arrays, one is a scalar, or their leading axes differ: nothing is kept. Or as of
+                `append`: the steps before the one that is refused are kept.
             TypeError, RuntimeError: As of `append`.
         """
         self._check_open()
@@ -183,13 +202,14 @@ class Writer:
 
         Args:
             table: Name of the table.
-            num_timesteps: From 1 to `max_sequence_length`.
-            priority: Of the item.
+            num_timesteps: T: from 1 to `max_sequence_length`. The item's columns are `[T, ...]`.
+            priority: Of the item, a float64.
 
         Raises:
             TypeError: An argument has another type.
-            ValueError: There are fewer steps, the priority is NaN, or negative or infinite where it is a weight, there
-                is no such table, or its signature fits neither such a step nor such an item. Nothing is made.
+            ValueError: There are fewer steps, or they differ in shape; the priority is NaN, or negative or infinite
+                where it is a weight; there is no such table, or its signature fits neither such a step nor such an
+                item. Nothing is made.
             RuntimeError: The writer was closed, or the server is gone.
         """
         self._check_open()

@@ -43,39 +43,54 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
 ) -> Any:  # noqa: ANN401, a dataset
     """Steps of a table's items, or sequences of them, in the order in which the items were drawn.
 
-    Elements are `ReplaySample`s, whose `info` is of each step's item. Their data are `Step`s: `(observation, action,
-    reward, discount, start_of_episode, extras)`.
+    Elements are `ReplaySample`s. Their data are `Step`s, `(observation, action, reward, discount, start_of_episode,
+    extras)`, whose leaves are `[...]` for a step and `[T, ...]` for a sequence of `T` = `sequence_length` steps; with a
+    `batch_size`, `[B, ...]` and `[B, T, ...]`. Their `info` is of each step's item, `[]` or `[T]`, with a batch `[B]`
+    or `[B, T]`: `key` u64, `probability` f64, `table_size` i64, `priority` f64, `times_sampled` i32.
+
+        dataset = make_reverb_fifo_sampler_dataset(client, environment_spec, batch_size=16, sequence_length=20)
+        for sample in dataset:
+            learn(sample.data)
 
     Args:
         client: Where the table is: a `TFClient` or a `Client` of `engram.compat.reverb`, an `engram.Client` or an
             `engram.Store`, or a list of those. Several take turns.
         environment_spec: Has `observations` and `actions`, nests of specs with `shape` and `dtype` such as dm_env's,
-            and may have `rewards` and `discounts`; otherwise those are float32 scalars. None: the table's signature
-            says what the data are.
-        batch_size: Elements per batch, exactly; twice as many items are fetched ahead. None: single elements, and 100.
-        prefetch_size: Batches that are made ahead (TensorFlow), or whose items are fetched ahead, too (others). None:
-            none.
-        sequence_length: Combines as many steps to one element, `[sequence_length, ...]`. None: elements are steps.
-        extra_spec: A nest of specs of the extras. None, or one without specs: there are none.
+            of one step, and may have `rewards` and `discounts`; otherwise those are f32 scalars. None: the table's
+            signature says what the data are.
+        batch_size: Elements per batch, exactly, 1 or more; twice as many items are fetched ahead. None: single
+            elements, and 100.
+        prefetch_size: Batches that are made ahead (TensorFlow), or whose items are fetched ahead, too (others), 0 or
+            more. None: none.
+        sequence_length: Combines as many steps, 1 or more, to one element; it must divide the items' lengths. None:
+            elements are steps.
+        extra_spec: A nest of specs of the extras, of one step. None, or one without specs: there are none.
         transition_adder: Data are transitions: `(observation, action, reward, discount, next_observation)`, and the
-            extras behind them if there is an `extra_spec`.
+            extras behind them if there is an `extra_spec`. Default: steps.
         table: Its name.
-        convert_zero_size_to_none: Axes of size 0 in the specs may have any size; batches are ragged there.
-        num_parallel_calls: Threads that read from several clients; each client is read by one all the same.
+        convert_zero_size_to_none: Axes of size 0 in the specs may have any size; batches whose elements differ there
+            are `tf.RaggedTensor`s, or lists of `B` arrays. Default: specs are taken as they are.
+        num_parallel_calls: Threads that read from several clients, 1 or more; each client is read by one all the same.
+            TensorFlow's only.
         using_deprecated_adder: Data are `(observation, action, reward, discount)`, and the extras behind them if there
             is an `extra_spec`.
-        deterministic: Clients take turns strictly; otherwise one that has nothing is passed over.
+        deterministic: True: clients take turns strictly; False: one that has nothing is passed over.
         framework: What the arrays are: `"tensorflow"` gives a `tf.data.Dataset`; `"numpy"`, `"torch"` and `"jax"` an
-            iterable, whose `info` is NumPy's.
+            iterable, whose `info` is NumPy's, and so is text.
 
     Returns:
-        The dataset. On iteration, an item that does not fit is a `tf.errors.InvalidArgumentError`, or a ValueError.
+        The dataset: endless, as it waits where the table has nothing. An iterable may be iterated any number of times.
 
     Raises:
-        ValueError: An argument is not allowed, the specs are incomplete, the table has no signature and there is no
-            `environment_spec`, or its items cannot be cut into sequences of `sequence_length`.
+        ValueError: An argument is not allowed, the specs are incomplete, there is no `environment_spec` and no such
+            table, or one without a signature, or its items cannot be cut into sequences of `sequence_length`. On
+            iteration of an iterable: an item does not fit the specs, or elements of a batch differ in shape.
         TypeError: A client, or another argument, is of another kind.
         ImportError: The framework is not installed.
+        ClosedError, UnavailableError: A store is closed, or a server is gone: at once without an `environment_spec`,
+            otherwise on iteration of an iterable, as is `UnknownTableError`.
+        tf.errors.InvalidArgumentError: On iteration of a `tf.data.Dataset`: as for the ValueError of an iterable. Other
+            errors come as the `tf.errors` nearest to them, with their text.
     """
     return _made(
         items=False,
@@ -113,16 +128,23 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has 
 ) -> Any:  # noqa: ANN401, a dataset
     """Whole items of a table, which are sequences with the recurrent state of their first step alone.
 
-    Elements are `ReplaySample`s with one `info` each. Their data are `Step`s whose leaves are `[sequence_length, ...]`,
-    but for those below `core_state` of the extras: these are `[1, ...]`, as the adder of such sequences has stored
-    them. No other state is kept or sent.
+    Elements are `ReplaySample`s with one `info` each, `[]`, or `[B]` with a `batch_size`. Their data are `Step`s whose
+    leaves are `[T, ...]`, or `[B, T, ...]`, of `T` = `sequence_length` steps, but for those below `core_state` of the
+    extras: these are `[1, ...]`, or `[B, 1, ...]`, as `NonOverlappingRNNSequenceAdder` has stored them. No other state
+    is kept or sent.
+
+        dataset = make_reverb_rnn_sequence_fifo_sampler_dataset(
+            client, environment_spec, 16, sequence_length=20, extra_spec={"core_state": state_spec}
+        )
+        for sample in dataset:
+            learn(sample.data, initial_state=sample.data.extras["core_state"])
 
     Args:
-        client: This and the others as for `make_reverb_fifo_sampler_dataset`.
+        client: This and the others are as for `make_reverb_fifo_sampler_dataset`, where not said otherwise.
         environment_spec: As there.
         batch_size: As there.
         prefetch_size: As there.
-        sequence_length: Steps of every item. None: any number, the same for all of a batch.
+        sequence_length: Steps of every item, 1 or more. None: any number, the same for all of a batch.
         extra_spec: As there: of one step, also what is below `core_state`.
         transition_adder: As there.
         table: As there.
@@ -133,10 +155,12 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has 
         framework: As there.
 
     Returns:
-        The dataset. On iteration, an item that does not fit is a `tf.errors.InvalidArgumentError`, or a ValueError.
+        The dataset, as of `make_reverb_fifo_sampler_dataset`.
 
     Raises:
-        ValueError, TypeError, ImportError: As for `make_reverb_fifo_sampler_dataset`.
+        ValueError, TypeError, ImportError, ClosedError, UnavailableError: As for `make_reverb_fifo_sampler_dataset`. On
+            iteration, an item of another length than `sequence_length` does not fit either.
+        tf.errors.InvalidArgumentError: Likewise.
     """
     return _made(
         items=True,

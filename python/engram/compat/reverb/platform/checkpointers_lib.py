@@ -23,15 +23,19 @@ class Place:
 
 
 class CheckpointerBase(abc.ABC):
-    """Base of the checkpointers."""
+    """Base of the checkpointers: what `Server` is told where to write checkpoints with."""
 
     @abc.abstractmethod
     def internal_checkpointer(self) -> Place:
-        """What a server makes use of."""
+        """The directories that a server makes use of. It asks once, when it is made."""
 
 
 class DefaultCheckpointer(CheckpointerBase):
     """Keeps checkpoints in a directory, which one server at a time may use.
+
+        checkpointer = reverb.checkpointers.DefaultCheckpointer("/data/replay")
+        server = reverb.Server([table], port=8000, checkpointer=checkpointer)
+        server.localhost_client().checkpoint()
 
     The two newest stay; nothing else in the directory is ever removed.
     """
@@ -47,13 +51,13 @@ class DefaultCheckpointer(CheckpointerBase):
         Args:
             path: The directory; it is made if it is not there. Checkpoints in it that Reverb itself wrote are taken
                 over where there is none of Engram's, and stay as they are.
-            group: Nothing but "" is supported.
+            group: Nothing but "" is supported, the default.
             fallback_checkpoint_path: What a server begins with where `path` has no checkpoint: another such directory,
                 or a checkpoint in one, which stands for its directory. None, or nothing there: it begins empty.
 
         Raises:
-            TypeError: A path is no path.
-            ValueError: A group is given.
+            TypeError: A path is neither text nor an `os.PathLike`.
+            ValueError: A path is empty, or a group is given.
         """
         self._path = _path("path", path)
         self._fallback = None
@@ -63,7 +67,7 @@ class DefaultCheckpointer(CheckpointerBase):
             raise ValueError(f"group ({group!r}) is not supported: files belong to whoever runs the server")
 
     def internal_checkpointer(self) -> Place:
-        """What a server makes use of."""
+        """The directories that a server makes use of."""
         return Place(self._path, self._fallback)
 
     def __repr__(self) -> str:
@@ -71,10 +75,10 @@ class DefaultCheckpointer(CheckpointerBase):
 
 
 class TempDirCheckpointer(CheckpointerBase):
-    """Keeps checkpoints in a temporary directory, which stays if any was written."""
+    """Keeps checkpoints in a temporary directory, which stays if any was written; otherwise it goes with the server."""
 
     def internal_checkpointer(self) -> Place:
-        """What a server makes use of."""
+        """No directory: every server makes one of its own."""
         return Place(None)
 
     def __repr__(self) -> str:

@@ -34,7 +34,16 @@ _SELECTORS: dict[str, Callable[[], Selector]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves the tables of `--config`."""
+    """Serves the tables of `--config`, until Ctrl-C or SIGTERM.
+
+    Once it serves, it says so on stderr, with the tables' names and the port.
+
+    Args:
+        arguments: Of the command line, without the program's name; None: those of the process.
+
+    Raises:
+        SystemExit: With the status 2 where `--config` is missing, with 1 where it cannot be served. stderr says why.
+    """
     parser = argparse.ArgumentParser(prog="reverb_server", description="Serve tables for Reverb's clients.")
     parser.add_argument("--config", required=True, help="a ReverbServerConfig in protobuf's text format")
     given = parser.parse_args(arguments)
@@ -53,14 +62,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def port_of(fields: Fields) -> int:
-    """The port of a configuration; 0 where it has none: any."""
+    """The port of a configuration; 0 where it has none: any free one.
+
+    Args:
+        fields: Names and values, as of `tables_of`.
+
+    Raises:
+        ValueError: A field is unknown, the port is there twice, or no integer.
+    """
     return _Message("config", fields, {"port": 0, "tables": None}, repeated="tables").integer("port")
 
 
 def tables_of(fields: Fields) -> list[Table]:
     """The tables of a configuration.
 
+    Args:
+        fields: Names and values of a `ReverbServerConfig`: its `tables` are lists of such pairs, with the fields
+            `table_name`, `sampler`, `remover`, `max_size`, `max_times_sampled` (0 if it is not there) and
+            `rate_limiter`. Others than `tables` are not looked at.
+
     Raises:
+        TypeError: `max_size` is above 2**31 - 1.
         ValueError: A field is unknown, twice there, of another type, or of a value that tables refuse.
         NotImplementedError: A table has no sampler, or no remover.
     """

@@ -6,7 +6,10 @@ __all__ = ["CheckpointerBase", "DefaultCheckpointer", "TempDirCheckpointer", "de
 
 
 def default_checkpointer(group: str | None = None) -> CheckpointerBase:
-    """A checkpointer with a temporary directory.
+    """The checkpointer of a server that is given none: with a temporary directory.
+
+    Args:
+        group: None or "": nothing else is supported.
 
     Raises:
         ValueError: A group is given, which is not supported.

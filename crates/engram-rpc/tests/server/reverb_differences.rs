@@ -1,0 +1,172 @@
+//! Where dm-reverb's service differs from dm-reverb's own on purpose: the table of `docs/reverb-wire.md`.
+
+use engram_core::{CellSpec, DType, SelectorKind, TableOptions};
+use engram_reverb::compress;
+use engram_reverb::pb;
+use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
+use smallvec::smallvec;
+use tonic::Code;
+
+use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table};
+use crate::support::{engine, narrow, options, start, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_when_the_server_stops_is_not_confirmed() {
+    let engine = engine(vec![narrow("full")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let items = (0..3).map(|key| item(key, "full", 9, 0, 1)).collect();
+    writer.say(request(vec![chunk(9, 0, 1)], items, &[9])).await;
+    assert_eq!(writer.hear().await.keys, [0]);
+    let full = table(&engine, "full");
+    until("two wait", || full.info().waiting_inserts == 2).await;
+    let stopped = tokio::task::spawn_blocking(move || server.stop());
+    let end = writer.replies.message().await;
+    assert_eq!(end.unwrap_err().code(), Code::Unavailable);
+    stopped.await.unwrap();
+    until("they are withdrawn", || full.info().waiting_inserts == 0).await;
+    assert_eq!(size(&full), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_drawn_of_a_table_that_keeps_items_stays_counted() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
+    let mut writer = inserts(&mut client).await;
+    let rows = 1 << 18;
+    let items = vec![item(1, "table", 1, 0, rows)];
+    writer
+        .say(request(vec![chunk(1, 0, rows)], items, &[]))
+        .await;
+    assert_eq!(writer.hear().await.keys, [1]);
+    let table = table(&engine, "table");
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("table", 60, 0)).await;
+    assert_eq!(reader.hear().await.entries.len(), 2);
+    drop(reader);
+    // Another reader is served after it; by then it would have given back what it gives.
+    let mut other = samples(&mut client).await;
+    other.say(ask("table", 1, 0)).await;
+    let entries = other.hear().await.entries;
+    let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
+    assert_eq!(item.times_sampled, 61);
+    assert_eq!(table.info().stats.limiter.samples, 61);
+}
+
+/// A chunk of one row of one column of uint8.
+fn bytes(key: u64) -> pb::ChunkData {
+    let cell = CellSpec {
+        dtype: DType::Uint8,
+        shape: smallvec![],
+    };
+    pb::ChunkData {
+        chunk_key: key,
+        data: Some(pb::chunk_data::Data {
+            tensors: vec![compress(&cell, 1, &[7]).unwrap()],
+        }),
+        ..pb::ChunkData::default()
+    }
+}
+
+/// An item of one column of slices: chunk, offset and length each.
+fn sliced(key: u64, slices: &[(u64, i32, i32)]) -> pb::PrioritizedItem {
+    let slices = slices.iter().map(|(chunk_key, offset, length)| ChunkSlice {
+        chunk_key: *chunk_key,
+        offset: *offset,
+        length: *length,
+        index: 0,
+    });
+    let column = Column {
+        chunk_slices: slices.collect(),
+        squeeze: false,
+    };
+    pb::PrioritizedItem {
+        flat_trajectory: Some(pb::FlatTrajectory {
+            columns: vec![column],
+        }),
+        ..item(key, "table", 0, 0, 0)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_that_nobody_could_read_are_refused() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut damaged = chunk(3, 0, 10);
+    damaged.data.as_mut().unwrap().tensors[0].tensor_content = vec![40, 0xff, 0xff].into();
+    for (chunks, slices, text) in [
+        (vec![chunk(1, 0, 10)], &[(1, 9, 2)][..], "column `0`"),
+        (
+            vec![chunk(1, 0, 10), bytes(2)],
+            &[(1, 0, 1), (2, 0, 1)],
+            "column `0`",
+        ),
+        (vec![chunk(1, 0, 10)], &[(1, 0, 0)], "column `0`"),
+        (vec![chunk(1, 0, 10)], &[], "column `0`"),
+        (vec![damaged], &[(3, 0, 1)], "no Snappy block"),
+    ] {
+        let mut writer = inserts(&mut client).await;
+        writer
+            .say(request(chunks, vec![sliced(5, slices)], &[]))
+            .await;
+        let end = writer.end().await;
+        assert_eq!(end.code(), Code::InvalidArgument, "{end}");
+        assert!(end.message().contains(text), "{end}");
+    }
+    assert_eq!(size(&table(&engine, "table")), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_priority_does_not_wait_for_the_limiter() {
+    let heap = TableOptions {
+        sampler: SelectorKind::MaxHeap,
+        ..narrow("heap")
+    };
+    let engine = engine(vec![heap]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let message = request(vec![chunk(9, 0, 1)], vec![item(1, "heap", 9, 0, 1)], &[9]);
+    writer.say(message).await;
+    assert_eq!(writer.hear().await.keys, [1]);
+    assert!(!table(&engine, "heap").can_insert(1));
+    let mut again = item(1, "heap", 9, 0, 1);
+    again.priority = 7.0;
+    writer.say(request(vec![], vec![again], &[9])).await;
+    assert_eq!(writer.hear().await.keys, [1]);
+    let mut reader = samples(&mut client).await;
+    reader.say(ask("heap", 1, 0)).await;
+    let entries = reader.hear().await.entries;
+    let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
+    assert!((item.priority - 7.0).abs() < 1e-9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_are_no_workers_whose_time_could_be_told() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let info = client.server_info(pb::ServerInfoRequest {}).await.unwrap();
+    let time = info.into_inner().table_info[0].table_worker_time;
+    assert_eq!(time, Some(pb::TableWorkerTime::default()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_has_a_bound() {
+    let engine = engine(vec![options("table")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut writer = inserts(&mut client).await;
+    let mut large = chunk(1, 0, 1);
+    large.data.as_mut().unwrap().tensors[0].tensor_content = vec![0; 256 << 20].into();
+    writer.say(request(vec![large], vec![], &[])).await;
+    let end = writer.end().await;
+    assert_eq!(end.code(), Code::OutOfRange, "{end}");
+    assert!(
+        end.message().contains("the limit is: 268435456 bytes"),
+        "{end}"
+    );
+}

@@ -1,0 +1,48 @@
+"""Reverb's writers whose server goes while items wait, and comes back at the same address."""
+
+import pytest
+from compat_tables import serving, steps
+from support import Caller, until
+
+from engram.compat import reverb
+from engram.compat.reverb import structured_writer as sw
+
+
+def legacy(client):
+    writer = client.writer(1)
+    for value in range(5):
+        writer.append([value])
+        writer.create_item("queue", 1, 1.0)
+    return writer
+
+
+def trajectory(client):
+    writer = client.trajectory_writer(1)
+    for value in range(5):
+        writer.append([value])
+        writer.create_item("queue", 1.0, writer.history[0][-1:])
+    return writer
+
+
+def structured(client):
+    writer = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1:]], "queue")])
+    for value in range(5):
+        writer.append([value])
+    return writer
+
+
+@pytest.mark.parametrize("write", [legacy, trajectory, structured])
+def test_what_waits_is_sent_to_the_next_server_once_and_in_order(write):
+    """The first server has taken the first item, and confirms no other when it stops."""
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        port = server.port
+        writer = write(client)
+        flushing = Caller(writer.flush)
+        store = server._storage.store
+        until(lambda: (store.info()["queue"].size, store.info()["queue"].waiting_inserts > 0) == (1, True))
+    with serving(reverb.Table.queue("queue", 1), port=port) as (_, client):
+        assert steps(client, "queue", 4) == [[1], [2], [3], [4]]
+        flushing.result()
+        info = client.server_info()["queue"]
+        assert (info.current_size, info.rate_limiter_info.insert_stats.completed) == (0, 4)
+        del writer

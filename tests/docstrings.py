@@ -1,0 +1,275 @@
+"""Public names and what their docstrings say; and which errors their code raises, as far as its text shows."""
+
+import ast
+import builtins
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+import textwrap
+from dataclasses import dataclass, field, is_dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+from engram import errors
+from engram.compat.reverb import errors as compat_errors
+
+_SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_ENTRY = re.compile(r"^ {4}\*{0,2}([A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*):")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A public name: a module, a class, a function, or a property or method of a class."""
+
+    path: str
+    value: Any
+    owner: type | None = None
+
+    @property
+    def function(self) -> FunctionType | None:
+        """The function, or what computes the property."""
+        found = self.value
+        found = found.fget if isinstance(found, property) else found
+        found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
+        found = found.func if isinstance(found, functools.cached_property) else found
+        found = inspect.unwrap(found) if callable(found) else found
+        return found if isinstance(found, FunctionType) else None
+
+
+_MEMBERS = FunctionType | property | staticmethod | classmethod | functools.cached_property
+
+
+def modules(package: str) -> list[str]:
+    """A package and all public modules in it."""
+    found = importlib.import_module(package)
+    inside = pkgutil.walk_packages(getattr(found, "__path__", []), f"{package}.")
+    return [package, *[each.name for each in inside if "._" not in each.name and not each.name.endswith("__main__")]]
+
+
+def names_of(module: str) -> list[Name]:
+    """A module, what it exports, and what its classes have."""
+    loaded = importlib.import_module(module)
+    found = [Name(module, loaded)]
+    for exported in getattr(loaded, "__all__", ()):
+        value = getattr(loaded, exported)
+        home = getattr(value, "__module__", "")
+        if not (inspect.isclass(value) or isinstance(value, FunctionType)) or not home.startswith("engram"):
+            continue  # a module, a number, a type alias, or another name of a class with other defaults
+        path = f"{home}.{value.__qualname__}"
+        found.append(Name(path, value))
+        if inspect.isclass(value):
+            found += _members(path, value)
+    return found
+
+
+def _members(path: str, cls: type) -> list[Name]:
+    found: dict[str, Name] = {}
+    for base in cls.__mro__:
+        if not base.__module__.startswith("engram"):
+            continue
+        for member, value in vars(base).items():
+            named = Name(f"{path}.{member}", value, cls)
+            ours = isinstance(value, _MEMBERS) and named.function is not None and named.function.__module__ != "typing"
+            if ours and (not member.startswith("_") or member == "__init__"):
+                found.setdefault(member, named)
+    return list(found.values())
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+@dataclass
+class Said:
+    """A docstring's first line, the names in its sections, and what is said of each name."""
+
+    first: str = ""
+    sections: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def said(docstring: str | None) -> Said:
+    """Reads a docstring in Google's style."""
+    lines = inspect.cleandoc(docstring or "").splitlines()
+    found = Said(lines[0] if lines else "")
+    section: list[str] | None = None
+    for line in lines:
+        heading = _SECTION.match(line)
+        if heading:
+            section = found.sections.setdefault(heading[1], [])
+        elif line and not line.startswith(" "):
+            section = None
+        elif section is not None and (entry := _ENTRY.match(line)):
+            section += entry[1].split(", ")
+            found.texts[section[-1]] = line[entry.end() :]
+        elif section:
+            found.texts[section[-1]] += line
+    return found
+
+
+def parameters(function: FunctionType) -> list[str]:
+    """What a caller may give."""
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+
+
+def fields(cls: type) -> list[str]:
+    """What every instance shows without being asked to compute it."""
+    if not inspect.isclass(cls):
+        return []
+    if is_dataclass(cls):
+        found = list(cls.__dataclass_fields__)
+    else:
+        found = list(getattr(cls, "_fields", None) or getattr(cls, "__annotations__", ()))
+    return [name for name in found if not name.startswith("_")]
+
+
+def returns(function: FunctionType) -> bool:
+    """True if there is something to be had from a call."""
+    annotation = inspect.signature(function).return_annotation
+    return annotation not in (None, "None", inspect.Signature.empty)
+
+
+# --- what is raised ------------------------------------------------------------------------------
+
+
+def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:
+    """The class of an error that a docstring names; TensorFlow's are taken on trust."""
+    if name.startswith("tf.errors."):
+        return Exception
+    for place in (function.__globals__, vars(compat_errors), vars(errors), vars(builtins)):
+        found = place.get(name)
+        if inspect.isclass(found) and issubclass(found, BaseException):
+            return found
+    return None
+
+
+def raised(function: FunctionType, owner: type | None = None) -> dict[type[BaseException], str]:
+    """The kinds of errors that a function raises, and which function does: it, or those that it calls by name.
+
+    What the engine raises, and what is called as a value, is not seen.
+    """
+    return _raised(function, owner, frozenset(), ("engram", function.__module__))
+
+
+def _raised(
+    function: FunctionType, owner: type | None, above: frozenset[Any], ours: tuple[str, ...]
+) -> dict[type[BaseException], str]:
+    """As `raised`; `above` are being read, `ours` begin the names of modules that are."""
+    if function in above or not function.__module__.startswith(ours):
+        return {}
+    if is_dataclass(owner) and function.__name__ == "__init__" and hasattr(owner, "__post_init__"):
+        return _raised(owner.__post_init__, owner, above, ours)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except OSError:  # made by a program
+        return {}
+    reader = _Reader(function, owner, above | {function}, ours)
+    reader.visit_all(getattr(tree, "body", []))
+    return reader.found
+
+
+class _Reader(ast.NodeVisitor):
+    """Collects errors from a function's body, but for those that it catches."""
+
+    def __init__(
+        self, function: FunctionType, owner: type | None, above: frozenset[Any], ours: tuple[str, ...]
+    ) -> None:
+        self.found: dict[type[BaseException], str] = {}
+        self._function, self._owner, self._above, self._ours = function, owner, above, ours
+        self._caught: list[tuple[type[BaseException], ...]] = []
+        self._local: dict[str, Any] = dict(inspect.getclosurevars(function).nonlocals)
+
+    def visit_all(self, nodes: list[Any]) -> None:
+        for node in nodes:
+            self.visit(node)
+
+    def visit_FunctionDef(self, _node: Any) -> None:
+        """Is called by others."""
+
+    def visit_Lambda(self, _node: Any) -> None:
+        """As for a function."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if (node.module or "").startswith("engram"):
+            loaded = importlib.import_module(node.module)
+            self._local |= {each.asname or each.name: getattr(loaded, each.name) for each in node.names}
+
+    def visit_Try(self, node: ast.Try) -> None:
+        self._caught.append(tuple(kind for handler in node.handlers for kind in self._handled(handler)))
+        self.visit_all(node.body)
+        self._caught.pop()
+        self.visit_all([*node.handlers, *node.orelse, *node.finalbody])
+
+    def _handled(self, handler: ast.ExceptHandler) -> list[type[BaseException]]:
+        """What a handler catches for good."""
+        again = any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(handler))
+        if again or handler.type is None:
+            return []
+        listed = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        found = [self._value(each) for each in listed]
+        return [kind for kind in found if inspect.isclass(kind) and issubclass(kind, BaseException)]
+
+    def visit_With(self, node: ast.With) -> None:
+        calls = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
+        away = [self._value(arg) for call in calls if _name(call.func) == "suppress" for arg in call.args]
+        self._caught.append(tuple(kind for kind in away if inspect.isclass(kind)))
+        self.generic_visit(node)
+        self._caught.pop()
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self.generic_visit(node)
+        error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+        kind = self._value(error) if error is not None else None
+        if isinstance(kind, FunctionType):  # one that makes the error
+            kind = kind.__annotations__.get("return")
+            kind = kind_named(kind, self._function) if isinstance(kind, str) else kind
+        if inspect.isclass(kind) and issubclass(kind, BaseException):
+            self._note(kind, self._function.__qualname__)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(node)
+        called, owner = self._value(node.func), None
+        if inspect.isclass(called):
+            called, owner = vars(called).get("__init__"), called
+        elif isinstance(node.func, ast.Attribute) and _name(node.func.value) in ("self", "cls", "super"):
+            owner = self._owner
+        called = called.__func__ if inspect.ismethod(called) else called
+        called = inspect.unwrap(called) if callable(called) else called
+        if isinstance(called, FunctionType) and called.__name__ != "translated":
+            for kind, where in _raised(called, owner, self._above, self._ours).items():
+                self._note(kind, where)
+
+    def _note(self, kind: type[BaseException], where: str) -> None:
+        if not any(issubclass(kind, caught) for group in self._caught for caught in group):
+            self.found.setdefault(kind, where)
+
+    def _value(self, node: Any) -> Any:
+        """What a name, or a chain of names, stands for; None where only a run would tell."""
+        if isinstance(node, ast.Name):
+            if node.id in ("self", "cls"):
+                return self._owner
+            for place in (self._local, self._function.__globals__, vars(builtins)):
+                if node.id in place:
+                    return place[node.id]
+        if not isinstance(node, ast.Attribute):
+            return None
+        if isinstance(node.value, ast.Call) and _name(node.value.func) == "super" and self._owner is not None:
+            return self._inherited(node.attr)
+        value = self._value(node.value)
+        if isinstance(value, ModuleType):
+            return getattr(value, node.attr, None)
+        found = inspect.getattr_static(value, node.attr, None) if inspect.isclass(value) else None
+        return found.__func__ if isinstance(found, staticmethod | classmethod) else found
+
+    def _inherited(self, member: str) -> Any:
+        line = [] if self._owner is None else self._owner.__mro__
+        defined = self._function.__qualname__.rpartition(".")[0]
+        here = next((at for at, base in enumerate(line) if base.__qualname__ == defined), -1)
+        return next((vars(base)[member] for base in line[here + 1 :] if member in vars(base)), None)
+
+
+def _name(node: Any) -> str:
+    if isinstance(node, ast.Call):
+        return _name(node.func)
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")

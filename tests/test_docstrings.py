@@ -1,0 +1,239 @@
+"""Every public docstring names what is taken, returned and raised."""
+
+import contextlib
+import importlib
+import inspect
+import operator
+import re
+import textwrap
+
+import numpy as np
+import pytest
+from compat_tables import serving, table
+from docstrings import Name, fields, kind_named, modules, names_of, parameters, raised, returns, said
+
+from engram.compat import reverb
+from engram.compat.reverb import _arguments
+
+AUDITED = [
+    *modules("engram.compat"),
+    "engram.adders",
+    "engram.data",
+    "engram.data.numpy",
+    pytest.param("engram.data.jax", marks=pytest.mark.jax),
+    pytest.param("engram.data.tensorflow", marks=pytest.mark.frameworks),
+    pytest.param("engram.data.torch", marks=pytest.mark.frameworks),
+]
+
+VERB = re.compile(r"[A-Z][a-z]+s\b")
+"""How a first line begins that says what is done, and not what is returned."""
+
+PLURALS = {"Steps", "Seconds", "Names", "Items", "This", "Its"}
+
+_FOR_EVER = "it is asked without a timeout"
+_CHECKED = "the address was checked when it was given"
+_ITS_OWN = "leaves are counted from the nest that they go into"
+_NOTED = "a table's note is what a checked signature became"
+
+IMPOSSIBLE = {
+    "engram.compat.reverb.client.Client.insert": {"DeadlineExceededError": _FOR_EVER},
+    "engram.compat.reverb.client.Client.sample": {"DeadlineExceededError": _FOR_EVER},
+    "engram.compat.reverb.client.Client.server_info": {"InvalidArgumentError": _CHECKED, "ValueError": _NOTED},
+    "engram.compat.reverb.client.Client.checkpoint": {"TypeError": _NOTED},
+    "engram.compat.reverb.server.Server.localhost_client": {"TypeError": _CHECKED, "InvalidArgumentError": _CHECKED},
+    "engram.compat.reverb.server.Server.in_process_client": {"TypeError": _CHECKED, "InvalidArgumentError": _CHECKED},
+    "engram.compat.reverb.structured_writer.Condition.data": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.create_config": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.create_reference_step": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.pattern_from_transform": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.structured_writer.td_error": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb.table.Table.info": {
+        "InvalidArgumentError": "one table has one name",
+        "TypeError": _NOTED,
+        "ValueError": _NOTED,
+    },
+    "engram.compat.reverb.writer.Writer.close": {
+        "DeadlineExceededError": _FOR_EVER,
+        "TypeError": "it is asked with numbers of its own",
+    },
+    "engram.compat.reverb.writer.Writer.flush": {
+        "DeadlineExceededError": _FOR_EVER,
+        "TypeError": "it is asked with numbers of its own",
+        "ValueError": "it is asked with numbers of its own",
+    },
+}
+"""Errors that the text of the code seems to raise, by public name and kind, and why they do not come."""
+
+
+def faults(name: Name) -> list[str]:
+    """What a docstring lacks."""
+    init = name.path.endswith("__init__")
+    if not init and not (name.value.__doc__ or "").strip():
+        return ["no docstring"]
+    told = said(name.value.__doc__)
+    if name.function is None:
+        return [f"field {each}" for each in fields(name.value) if each not in told.sections.get("Attributes", [])]
+    sections = [told.sections, said(name.owner.__doc__).sections if init else {}]
+    documented = [each for section in sections for each in section.get("Args", [])]
+    documented += [each for each in sections[1].get("Attributes", []) if each not in documented]
+    taken = parameters(name.function)
+    found = [f"argument {each}" for each in taken if each not in documented]
+    found += [f"unknown argument {each}" for each in told.sections.get("Args", []) if each not in taken]
+    timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in told.texts]
+    found += [f"unit of {each}" for each in timed if "econds" not in told.texts[each]]
+    word = told.first.partition(" ")[0]
+    at_once = isinstance(name.value, property) or not VERB.match(word) or word in PLURALS
+    if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*told.sections}):
+        found.append("what it returns")
+    kinds = {each: kind_named(each, name.function) for section in sections for each in section.get("Raises", [])}
+    found += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
+    known = tuple(kind for each, kind in kinds.items() if kind is not None)
+    impossible = IMPOSSIBLE.get(name.path, {})
+    seen = raised(name.function, name.owner)
+    for kind, where in seen.items():
+        if not issubclass(kind, known) and kind.__name__ not in impossible:
+            found.append(f"raises {kind.__name__} (in {where})")
+    found += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in seen}]
+    return found
+
+
+@pytest.mark.parametrize("module", AUDITED)
+def test_docstrings_say_what_is_taken_returned_and_raised(module):
+    lacking = {name.path: faults(name) for name in names_of(module)}
+    assert not {path: found for path, found in lacking.items() if found}
+
+
+# --- the audit can fail ---------------------------------------------------------------------------
+
+
+class Audited:
+    """An example."""
+
+    def silent(self): ...
+
+    def draws(self, table: str, n: int, timeout: float | None) -> list[int]:  # noqa: ARG002, an example
+        """Draws items.
+
+        Args:
+            tabel: A slip.
+            n: How many.
+            timeout: How long to wait,
+                at most.
+
+        Raises:
+            ValueError: `n` is below 1.
+            NoSuchError: There is none.
+        """
+        if n < 1:
+            raise ValueError(n)
+        try:
+            return self._drawn(table, n)
+        except KeyError:
+            return []
+
+    def _drawn(self, table: str, n: int) -> list[int]:
+        _arguments.integer("n", n)
+        if not table:
+            raise self._late()
+        raise KeyError(table)
+
+    @staticmethod
+    def _late() -> TimeoutError:
+        return TimeoutError()
+
+    @property
+    def count(self) -> int:
+        """How many.
+
+        Raises:
+            TypeError, TimeoutError: As of `draws`.
+        """
+        return len(self._drawn("", 0))
+
+
+AUDITED_FAULTS = {
+    "silent": ["no docstring"],
+    "draws": [
+        "argument table",
+        "unknown argument tabel",
+        "unit of timeout",
+        "what it returns",
+        "unknown error NoSuchError",
+        "raises TypeError (in integer)",
+        "raises TimeoutError (in Audited._drawn)",
+    ],
+    "count": ["raises KeyError (in Audited._drawn)"],
+}
+
+
+@pytest.mark.parametrize("member", AUDITED_FAULTS)
+def test_the_audit_sees(member):
+    assert faults(Name(member, vars(Audited)[member], Audited)) == AUDITED_FAULTS[member]
+
+
+def test_the_audit_walks_what_is_inherited_and_overridden():
+    paths = {name.path for name in names_of("engram.compat.reverb.timestep_dataset")}
+    assert "engram.compat.reverb.timestep_dataset.TimestepDataset.element_spec" in paths
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+EXAMPLES = [
+    "checkpointers.DefaultCheckpointer",
+    "structured.Condition",
+    "Client",
+    "Server",
+    "structured.StructuredWriter",
+    "Table",
+    "TrajectoryWriter",
+    "Writer",
+    *(
+        pytest.param(name, marks=pytest.mark.frameworks)
+        for name in ("PatternDataset", "TFClient", "TimestepDataset", "TrajectoryDataset")
+    ),
+]
+
+
+def example(docstring):
+    """The first indented block of a docstring."""
+    lines = inspect.cleandoc(docstring).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("    "))
+    end = next((at for at, line in enumerate(lines[start:], start) if line and not line.startswith("    ")), len(lines))
+    return textwrap.dedent("\n".join(lines[start:end]))
+
+
+class Learned(Exception):  # noqa: N818, no error
+    """Ends an example that goes on for ever."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name, request, tmp_path):
+    value = operator.attrgetter(name)(reverb)
+    learned = []
+
+    def learn(*data):
+        learned.append(data)
+        if len(learned) > 1:
+            raise Learned
+
+    with serving(table("replay")) as (server, client):
+        for _ in range(2):
+            client.insert({"observation": np.zeros(4, np.float32)}, {"replay": 1.0})
+        code = example(value.__doc__).replace("localhost:8000", f"localhost:{server.port}")
+        code = code.replace("port=8000", "port=0").replace("/data/replay", str(tmp_path))
+        told = {"np": np, "reverb": reverb, "client": client, "table": table("another"), "learn": learn}
+        told["Condition"] = reverb.structured.Condition
+        if request.node.get_closest_marker("frameworks"):
+            told["tf"] = request.getfixturevalue("tf")
+        with contextlib.suppress(Learned):
+            exec(compile(code, name, "exec"), told)  # noqa: S102, our own
+        assert len(learned) == 2 * ("learn(" in code)
+        assert client.server_info()["replay"].current_size > 2 * ("Writer" in name)
+        if isinstance(told.get("server"), reverb.Server):
+            told["server"].stop()
+
+
+@pytest.fixture
+def tf():
+    """TensorFlow, where it is installed."""
+    return importlib.import_module("tensorflow")
