@@ -11,7 +11,7 @@ from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._configs import Condition as ConditionProto
 from engram.compat.reverb._configs import Config, ModuloEq, PatternNode, PatternStructure, Priority, invalid
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
+from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, is_leaf
 from engram.compat.reverb._inference import infer_signature, unpack_pattern
 from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
 from engram.compat.reverb._steps import Column, checked, chunk_length
@@ -150,12 +150,9 @@ class StructuredWriter:
 
     def _leaves(self, data: Any) -> list[Any]:  # noqa: ANN401, a nest
         leaves: list[Any] = []
-        if self._flatten is not None and self._flatten(data, leaves):
-            for leaf in leaves:
-                if type(leaf) is not np.ndarray and not is_leaf(leaf):
-                    break
-            else:
-                return leaves
+        fits = self._flatten is not None and self._flatten(data, leaves)
+        if fits and (LEAF_CLASSES.issuperset(map(type, leaves)) or all(map(is_leaf, leaves))):
+            return leaves
         found = _nest.flatten_with_path(data)
         leaves = [leaf for _, leaf in found]
         if self._count is None:
@@ -198,7 +195,7 @@ class StructuredWriter:
         self._appends += 1
         self._open = partial
         if partial:
-            self._given |= {number for number, value in enumerate(row) if value is not None}
+            self._given.update(number for number, value in enumerate(row) if value is not None)
         else:
             self._given.clear()
 
