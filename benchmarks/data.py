@@ -4,23 +4,48 @@ from collections.abc import Iterator
 
 from benchmarks.workloads import Contender, Workload, ratio
 
+IN_FLIGHT = (1, 10)
+DEFAULT_PREFETCH = 2
 TARGETS = {"numpy": 20, "torch": 20, "jax": 20, "tensorflow": 10}
 
 
 def datasets() -> Iterator[Workload]:
     """Each framework's dataset against Reverb's, which is TensorFlow's; one process reads."""
     for framework, times in TARGETS.items():
+        ours = [Contender("frameworks", f"Engram, `engram.data.{framework}`", framework)]
+        if framework == "tensorflow":  # which hands so many over at a time
+            more = {"prefetch": DEFAULT_PREFETCH}
+            label = "Engram, `engram.data.tensorflow`, the default `prefetch=2`"
+            ours.append(Contender("frameworks", label, framework, more=more))
         yield Workload(
             f"data_{framework}",
             job="sample",
             unit="items/s",
             quick_items=2_000,
             more={"remote": True},
-            contenders=(
-                Contender("frameworks", f"Engram, `engram.data.{framework}`", framework),
-                Contender("reverb", "Reverb, `TrajectoryDataset`", "dataset", target=ratio(times)),
-            ),
+            contenders=(*ours, Contender("reverb", "Reverb, `TrajectoryDataset`", "dataset", target=ratio(times))),
         )
+
+
+def in_flight() -> Iterator[Workload]:
+    """The same dataset of both, as code for Reverb has it, with few items in flight."""
+    for step, items in (("small", 100_000), ("atari", 1_000)):
+        for number in IN_FLIGHT:
+            for variant, name in (("batches", ""), ("single", "_single")):
+                suffix = "" if step == "small" else f"_{step}"
+                yield Workload(
+                    f"data_{number}_in_flight{name}{suffix}",
+                    job="sample",
+                    unit="items/s",
+                    step=step,
+                    items=items,
+                    quick_items=1_000,
+                    more={"remote": True, "in_flight": number},
+                    contenders=(
+                        Contender("frameworks", "Engram, `compat.reverb.TrajectoryDataset`", variant),
+                        Contender("reverb", "Reverb, `TrajectoryDataset`", variant),
+                    ),
+                )
 
 
 def parts() -> Iterator[Workload]:
@@ -39,4 +64,4 @@ def parts() -> Iterator[Workload]:
         )
 
 
-WORKLOADS: tuple[Workload, ...] = (*datasets(), *parts())
+WORKLOADS: tuple[Workload, ...] = (*datasets(), *parts(), *in_flight())

@@ -52,6 +52,47 @@ def four_tables():
         yield client
 
 
+@contextmanager
+def once_each(*more):
+    """A client of a table `t` and of a `queue` of one, whose items come once each, of `prioritized`, and of `more`."""
+    tables = (
+        table(max_times_sampled=1),
+        reverb.Table.queue("queue", 1),
+        table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
+    )
+    with serving(*tables, *more) as (_, client):
+        yield client
+
+
+def step(value):
+    """A step that fits `SIGNATURE`."""
+    return {"a": np.full(2, value, np.float32), "b": value}
+
+
+def of_three_steps(client):
+    """A trajectory writer that has taken the steps 0 to 2."""
+    writer = client.trajectory_writer(4)
+    for value in range(3):
+        writer.append(step(value))
+    return writer
+
+
+def samples(client, name="t"):
+    """All items of a table, whole."""
+    size = client.server_info()[name].current_size
+    return list(client.sample(name, size, emit_timesteps=False)) if size else []
+
+
+def items(client, name="t"):
+    """All items of a table: the columns of each, as lists."""
+    return [[column.tolist() for column in sample.data] for sample in samples(client, name)]
+
+
+def drawn(client, name):
+    """The columns of an item, once there is one."""
+    return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
+
+
 def keys(client, name, n=1):
     """The keys of `n` items, as one sampled after the other."""
     return [item[0].info.key for item in client.sample(name, n)]

@@ -85,6 +85,7 @@ TABLES = [
     queue("errors", signature=STEP),
     table("repeated"),
     table("graph"),
+    queue("random"),
 ]
 
 

@@ -55,6 +55,8 @@ class Task:
     child: bool = False  # this process was started by another worker, see `processes`
     directory: str = ""  # a fresh one on a disk, for what wants it
     durability: str = ""  # of the store in it; without, it lives in memory
+    prefetch: int = 0  # batches that a dataset keeps ready, where the worker is not to choose
+    in_flight: int = 0  # items that Reverb's dataset, one worker, may have in flight, where the worker is not to choose
     cold: bool = False  # what is restored is not in the system's cache
 
 
@@ -91,6 +93,19 @@ def steps(step: str) -> list[Step]:
         }
         for i, obs in enumerate(observations(step, n))
     ]
+
+
+def few_in_flight(task: Task, tf: Any, kind: Any, address: str, table: str) -> Block:  # noqa: ANN401, modules of others
+    """Items of Reverb's dataset, or of ours that is called so, one by one or in batches."""
+    shape, dtype = OBS[task.step]
+    dtypes = {"obs": tf.as_dtype(dtype), "action": tf.int32, "reward": tf.float32, "discount": tf.float32}
+    shapes = {name: tf.TensorShape((task.length, *(shape if name == "obs" else ()))) for name in dtypes}
+    dataset = kind(address, table, dtypes, shapes, max_in_flight_samples_per_worker=task.in_flight)
+    if task.variant == "single":
+        items = iter(dataset)
+        return lambda: len((next(items).data["obs"],))
+    batches = iter(dataset.batch(task.batch, drop_remainder=True))
+    return lambda: int(next(batches).data["obs"].shape[0])
 
 
 def step_bytes(step: str) -> int:

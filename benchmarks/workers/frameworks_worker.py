@@ -1,4 +1,4 @@
-"""Our datasets of frameworks: `engram.data`."""
+"""Our datasets of frameworks: `engram.data`, and Reverb's by `engram.compat.reverb`."""
 
 import importlib
 import os
@@ -16,17 +16,24 @@ def elements(task: Task, place: Place) -> Block:
     framework, _, kind = task.variant.partition(" ")
     module = importlib.import_module(f"engram.data.{framework}")
     options = {"": {"batch_size": task.batch}, "steps": {"batch_size": task.batch, "steps": True}, "single": {}}[kind]
-    iterator = iter(module.dataset(place.store, TABLE, prefetch=PREFETCH, **options))
+    iterator = iter(module.dataset(place.store, TABLE, prefetch=task.prefetch or PREFETCH, **options))
     if kind == "single":
         return lambda: len((next(iterator).data["obs"],))
     return lambda: int(next(iterator).data["obs"].shape[0])
+
+
+def compatible(task: Task, place: Place) -> Block:
+    """Elements of Reverb's dataset."""
+    reverb = importlib.import_module("engram.compat.reverb")
+    tf = importlib.import_module("tensorflow")
+    return common.few_in_flight(task, tf, reverb.TrajectoryDataset, place.address, TABLE)
 
 
 def sample(task: Task) -> float:
     """Items, or steps, per second."""
     place = Place(task)
     fill(task, place.store)
-    return common.rate(elements(task, place), task.seconds)
+    return common.rate((compatible if task.in_flight else elements)(task, place), task.seconds)
 
 
 if __name__ == "__main__":

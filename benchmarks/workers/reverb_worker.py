@@ -188,6 +188,8 @@ def sampling(task: Task, place: Place) -> Block:
     """Batches, by the client's generator (items left unstacked) or a dataset."""
     if task.variant == "client":
         return lambda: sum(1 for _ in place.client.sample(TABLE, num_samples=task.batch, emit_timesteps=False))
+    if task.in_flight:
+        return common.few_in_flight(task, tf, reverb.TrajectoryDataset, place.address, TABLE)
     in_flight, workers = (IN_FLIGHT_REMOTE, WORKERS_REMOTE) if task.remote else (IN_FLIGHT, WORKERS)
     if task.every > 1:
         in_flight, workers = IN_FLIGHT_SEQUENCES, WORKERS_SEQUENCES

@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
 
 from engram import _checks, _engram
+from engram._uses import Uses
 from engram.batch import Batch, BatchInfo, Sample
-from engram.errors import ForkedError
+from engram.errors import EngramError, ForkedError
 from engram.store import AnyStore
 
 __all__ = ["Dataset"]
 
-LOOK = 0.5  # seconds that a thread which has just begun may take to find what is there
+LOOK = 0.5  # seconds that what is there, or on its way, may take to come
 
 T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
@@ -30,10 +31,11 @@ class _Reader:
         self._delivered = 0
         self._closed = False
 
-    def deliver(self) -> bool:
+    def deliver(self, items: int) -> bool:
         """Counts the newest batch as delivered; not once the reader is closed: then it goes back."""
         with self._lock:
-            self._delivered += not self._closed
+            if not self._closed:
+                self._delivered += items
             return not self._closed
 
     def close(self) -> None:
@@ -108,8 +110,9 @@ class Dataset(Generic[T]):
             prefetch: Batches (or single items) kept ready.
             max_batches: Ends after so many; None: never.
             max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
-            timeout: Ends when the reader waited that many seconds in vain; None: never. An iterator waits up to 0.5 s
-                for its first batch where there is something to have when it begins.
+            timeout: Ends when the reader waited that many seconds in vain for a batch; None: never. What the table
+                could give at once, or has given already, is waited for up to 0.5 s all the same: with 0, an iterator
+                yields what can be had without waiting for an insert.
             pad: Fill shorter items up with zeros instead of returning ragged columns.
 
         Raises:
@@ -136,15 +139,17 @@ class Dataset(Generic[T]):
     def _made(self, native: _engram.Batch) -> Batch | Sample:
         return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
 
-    def _read(self, make: Callable[[_engram.Batch], R], glance: float | None = None) -> Generator[R | None]:
+    def _read(
+        self, make: Callable[[_engram.Batch], R], glance: float | None = None, uses: Uses | None = None
+    ) -> Generator[R | None]:
         """What `make` makes of each batch; a batch that it refuses was not delivered, and goes back.
 
-        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to.
+        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to. With `uses`,
+        an item is on lease until that counts it as used, and only then; otherwise a batch is delivered as a whole.
         """
         times_closed = self._times_closed
         patience = _patience(self._timeout, glance)
-        # Who waits less is late only for what is not there.
-        look = LOOK if self._timeout is not None and self._timeout < LOOK and self._has_some() else 0.0
+        drawn = self._drawn()
         stream = self._store._native.stream(  # noqa: SLF001, the store's other half
             self._table,
             self._batch_size,
@@ -157,44 +162,65 @@ class Dataset(Generic[T]):
         )
         reader = _Reader(stream)
         self._open.append(reader)
-        delivered = items = 0
+        batches = items = 0
+        before = 0 if uses is None else uses.brought
         try:
             asked = time.monotonic()
             # Another thread may close while a stream is being opened, and not see it yet.
             while times_closed == self._times_closed:
-                native = stream.next()
+                native = stream.next(items if uses is None else uses.asks() - before)
                 if native is None:
                     waited = time.monotonic() - asked
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
-                    if late and waited < look and delivered == 0:
+                    is_over = batches == self._max_batches or items == self._max_items
+                    if late and waited < LOOK and not is_over and self._is_to_come(drawn, items):
                         time.sleep(0.001)
                         continue
-                    if glance is None or late or delivered == self._max_batches or items == self._max_items:
-                        return
+                    if glance is None or late or is_over:
+                        break
                     yield None
                     continue
                 made = make(native)
-                items += len(native)
-                if not reader.deliver():
+                number = len(native)
+                if not reader.deliver(number):
                     return
                 # Ctrl-C may strike after any call: until here the batch is on its way.
-                delivered += 1
+                batches += 1
+                items += number
+                if uses is not None:
+                    uses.brought += number
                 yield made
                 asked = time.monotonic()
+            if uses is not None:
+                uses.end()
+        except EngramError:
+            if uses is not None:
+                uses.end()
+            raise
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
-                stream.close(delivered)
+                stream.close(items if uses is None else max(0, uses.items - before))
             self._open.remove(reader)
 
-    def _has_some(self) -> bool:
-        """Whether a first batch could be had now."""
+    def _drawn(self) -> int | None:
+        """Items drawn from the table so far, by anybody; None where it does not matter."""
+        if self._timeout is None or self._timeout >= LOOK:
+            return None
+        info = self._store.info().get(self._table)
+        return None if info is None else info.samples
+
+    def _is_to_come(self, drawn: int | None, items: int) -> bool:
+        """Whether another batch is on its way: of the items drawn after the first `drawn`, `items` have come.
+
+        Where others read the table, too, it may be theirs. Who waits briefly is late only for what is not there.
+        """
+        if drawn is None:
+            return False
         info = self._store.info().get(self._table)
         least = self._at_least or self._batch_size or 1
-        least = least if self._max_items is None else min(least, self._max_items)
-        if info is None or not self._store._native.can_sample(self._table, least):  # noqa: SLF001, its other half
-            return False
-        free = info.size - info.leased_out
-        return free > 0 and (info.max_times_sampled is None or free * info.max_times_sampled >= least)
+        least = least if self._max_items is None else min(least, self._max_items - items)
+        # As long as this reader's thread does not wait for the table, it has something, or will see that there is.
+        return info is not None and (info.waiting_samples == 0 or info.samples - drawn - items >= least)
 
     def close(self) -> None:
         """Ends all iterators; what they had not delivered goes back."""

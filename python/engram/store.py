@@ -18,7 +18,7 @@ from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
-from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
+from engram.writer import BatchedWriter, Compression, PatternWriter, TrajectoryWriter
 
 __all__ = ["AnyStore", "Store"]
 
@@ -81,7 +81,7 @@ class AnyStore:
         chunk_length: int | None = None,
         max_in_flight_items: int = 1_024,
         timeout: float | None = None,
-        compression: Literal["auto", "delta", "off"] = "auto",
+        compression: Compression = "auto",
     ) -> TrajectoryWriter:
         """A writer that makes items of any slices of its steps.
 
@@ -111,7 +111,7 @@ class AnyStore:
         chunk_length: int | None = None,
         max_in_flight_items: int = 1_024,
         timeout: float | None = None,
-        compression: Literal["auto", "delta", "off"] = "auto",
+        compression: Compression = "auto",
     ) -> PatternWriter:
         """A writer that only takes steps: `patterns` make the items. Other arguments as in `writer`."""
         return PatternWriter(
@@ -131,7 +131,7 @@ class AnyStore:
         chunk_length: int | None = None,
         max_in_flight_items: int = 65_536,
         timeout: float | None = None,
-        compression: Literal["auto", "delta", "off"] = "auto",
+        compression: Compression = "auto",
     ) -> BatchedWriter:
         """A writer for `num_envs` environments that step together. Other arguments as in `writer`."""
         return BatchedWriter(

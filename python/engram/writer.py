@@ -6,7 +6,7 @@ episode, or on `flush`. A writer belongs to one thread; a store may have any num
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,10 @@ from engram.patterns import Pattern, compiler, listed
 if TYPE_CHECKING:
     from engram.store import AnyStore
 
-__all__ = ["BatchedWriter", "PatternWriter", "TrajectoryWriter"]
+__all__ = ["BatchedWriter", "Compression", "PatternWriter", "TrajectoryWriter"]
+
+Compression: TypeAlias = Literal["auto", "delta", "off"]
+"""How chunks are compressed: see `Store.writer`."""
 
 
 class _Native(Protocol):
@@ -85,8 +88,9 @@ class TrajectoryWriter(_Writer):
         chunk_length: int | None,
         max_in_flight_items: int,
         timeout: float | None,
-        compression: str,
+        compression: Compression,
     ) -> None:
+        _checks.text("`compression`", compression)
         self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
             store._native,  # noqa: SLF001, the store's other half
             _checks.integer("`history`", history),
@@ -206,9 +210,10 @@ class PatternWriter(_Writer):
         chunk_length: int | None,
         max_in_flight_items: int,
         timeout: float | None,
-        compression: str,
+        compression: Compression,
         uniform: bool = False,  # all appends, also of parts of steps, have one structure
     ) -> None:
+        _checks.text("`compression`", compression)
         chosen = listed(patterns)
         self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native,  # noqa: SLF001, the store's other half
@@ -275,8 +280,9 @@ class BatchedWriter(_Writer):
         chunk_length: int | None,
         max_in_flight_items: int,
         timeout: float | None,
-        compression: str,
+        compression: Compression,
     ) -> None:
+        _checks.text("`compression`", compression)
         chosen = listed(patterns)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
             store._native,  # noqa: SLF001, the store's other half

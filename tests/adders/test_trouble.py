@@ -21,6 +21,7 @@ from engram.errors import (
     BackpressureError,
     ClosedError,
     DeadlineExceededError,
+    InvalidArgumentError,
     ItemError,
     NeverServedError,
     PriorityError,
@@ -461,6 +462,23 @@ def test_an_end_that_is_refused_has_ended(make, steps_of_first):
         assert len(numbers) == 1, "two episodes in one item"
         if hasattr(item, "next_observation"):
             assert round(item.reward / (item.observation // 10), 6) in {1.0, 1.9}
+
+
+def test_a_return_has_no_rewards_of_an_end_that_was_refused():
+    with Store([blocked()]) as store:
+        adder = NStepTransitionAdder(store, 3, 1.0, timeout=0, chunk_length=1)
+        with pytest.raises(BackpressureError):
+            for rewards in [[100.0] * 2] + [[100.0] * 3] * 1_200:
+                with suppress(DeadlineExceededError):
+                    play(adder, timesteps(rewards))
+        with pytest.raises(InvalidArgumentError, match="none is under way"):
+            adder.add(np.float32(0), timesteps([1.0])[1])
+        unblock(store)
+        adder.flush()
+        items(store)
+        play(adder, timesteps([1.0, 2.0], first=50))
+        adder.close()
+        assert [(item.observation, item.reward) for item in items(store)] == [(50, 3.0), (51, 2.0)]
 
 
 def play_on(adder, number, steps):

@@ -3,8 +3,10 @@
 import multiprocessing
 import pickle
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -212,27 +214,33 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(
-    ("address", "call"),
-    [
-        (None, "next(client.sample('t'))"),
-        (None, "next(client.sample('t', 2))"),
-        ("localhost:1", "client.server_info()"),
-        ("localhost:1", "client.insert([1], {'t': 1.0})"),
-    ],
-)
-def test_ctrl_c_ends_a_call_that_waits(address, call):
-    with serving(table()) as (server, client):
-        command = [sys.executable, "-c", WAITING.format(call=call), address or client.server_address]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout.readline() == "waiting\n"
-                if address is None:
-                    until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
-                process.send_signal(signal.SIGINT)
-                assert process.communicate(timeout=20)[0] == "interrupted\n"
-            finally:
-                process.kill()
+@contextmanager
+def calling(call, address):
+    """A process that waits in a call, which Ctrl-C must end."""
+    command = [sys.executable, "-c", WAITING.format(call=call), address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "waiting\n"
+            yield
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20)[0] == "interrupted\n"
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("call", ["next(client.sample('t'))", "next(client.sample('t', 2))"])
+def test_ctrl_c_ends_a_call_that_waits(call):
+    with serving(table()) as (server, client), calling(call, client.server_address):
+        until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
+
+
+@pytest.mark.parametrize("call", ["client.server_info()", "client.insert([1], {'t': 1.0})", "client.reset('t')"])
+def test_ctrl_c_ends_a_call_to_what_is_no_server(call):
+    with socket.create_server(("localhost", 0)) as silent, calling(call, f"localhost:{silent.getsockname()[1]}"):
+        silent.settimeout(20)
+        connection, _ = silent.accept()  # it has begun
+        connection.recv(1)
+    connection.close()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ MODULES = {
     "platform.default.checkpointers": ["DefaultCheckpointer", "TempDirCheckpointer", "default_checkpointer"],
     "rate_limiters": ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"],
     "replay_sample": ["ReplaySample", "SampleInfo"],
-    "reverb_types": ["TableInfo"],
+    "reverb_types": ["Fifo", "Heap", "Lifo", "Prioritized", "SelectorType", "SpecNest", "TableInfo", "Uniform"],
     "server": ["Server", "Table", "TableExtensionBase"],
 }
 LATER = {
@@ -74,6 +74,8 @@ def test_modules_that_are_imported_later(module):
 def test_names_for_one_thing():
     assert reverb.selectors is reverb.item_selectors
     assert reverb.checkpointers is importlib.import_module("engram.compat.reverb.platform.default.checkpointers")
+    assert reverb.reverb_types.Heap is reverb.selectors.HeapSelector
+    assert isinstance(reverb.selectors.MinHeap(), reverb.reverb_types.SelectorType)
     assert reverb.structured is importlib.import_module("engram.compat.reverb.structured_writer")
     assert issubclass(reverb.DeadlineExceededError, reverb.ReverbError)
     assert set(reverb.__all__) <= set(dir(reverb))

@@ -10,7 +10,7 @@ from compat_tables import table
 from support import raises
 
 from engram.compat.reverb import SampleInfo, _nest, _note, _signatures
-from engram.compat.reverb.reverb_types import Heap, KeyDistributionOptions, RateLimiterInfo
+from engram.compat.reverb.reverb_types import HeapOptions, KeyDistributionOptions, RateLimiterInfo
 from engram.compat.reverb.tensor_spec import (
     BoundedTensorSpec,
     TensorSpec,
@@ -246,7 +246,7 @@ def test_notes():
 
 
 def test_messages_tell_what_is_set():
-    options = KeyDistributionOptions(heap=Heap(min_heap=True), is_deterministic=True)
+    options = KeyDistributionOptions(heap=HeapOptions(min_heap=True), is_deterministic=True)
     assert str(options) == "heap {\n  min_heap: true\n}\nis_deterministic: true\n"
     assert options.WhichOneof("distribution") == "heap"
     assert (options.HasField("heap"), options.HasField("fifo"), options.HasField("distribution")) == (True, False, True)

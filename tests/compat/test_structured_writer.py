@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from compat_tables import items, samples, serving, table
 from support import raises, until
 
 from engram.compat import reverb
@@ -178,15 +178,6 @@ PROGRAMS = {
 def client():
     with serving(*[table(name, max_times_sampled=1) for name in "tu"], reverb.Table.queue("queue", 1)) as (_, client):
         yield client
-
-
-def samples(client, name):
-    size = client.server_info()[name].current_size
-    return list(client.sample(name, size, emit_timesteps=False)) if size else []
-
-
-def items(client, name="t"):
-    return [[column.tolist() for column in sample.data] for sample in samples(client, name)]
 
 
 def run(writer, program):

@@ -2,39 +2,22 @@
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from compat_tables import drawn, items, of_three_steps, once_each, step
 from support import Caller, raises, until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending
 
 
-def step(value):
-    return {"a": np.full(2, value, np.float32), "b": value}
-
-
 @pytest.fixture
 def client():
-    with serving(table(max_times_sampled=1), reverb.Table.queue("queue", 1)) as (_, client):
+    with once_each() as client:
         yield client
 
 
 @pytest.fixture
 def writer(client):
-    writer = client.trajectory_writer(4)
-    for value in range(3):
-        writer.append(step(value))
-    return writer
-
-
-def items(client):
-    """All items of the table: the columns of each, as lists."""
-    return [drawn(client, "t") for _ in range(client.server_info()["t"].current_size)]
-
-
-def drawn(client, name):
-    """The columns of an item, once there is one."""
-    return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
+    return of_three_steps(client)
 
 
 def test_episodes(client, writer):
@@ -163,7 +146,7 @@ def test_references_depend_on_the_number_of_steps_alone(client, gaps):
         column = writer.history["x"][-1:]
         writer.append({"x": 2, "y": 2})
         writer.create_item("t", 1.0, [column, writer.history["x"][-1:]])
-    assert not column.expired
+    assert [reference.expired for reference in column] == [False]
     for value in (3, 4):
         writer.append({"x": None if gaps else value, "y": value})
     assert [reference.expired for reference in column] == [True]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from compat_tables import items, of_three_steps, once_each, step, table
 from support import raises
 
 from engram.compat import reverb
@@ -19,40 +19,15 @@ class Step(NamedTuple):
     extras: Any
 
 
-def step(value):
-    return {"a": np.full(2, value, np.float32), "b": value}
-
-
 @pytest.fixture
 def client():
-    tables = (
-        table(max_times_sampled=1),
-        table("signed", signature=SIGNATURE, max_times_sampled=1),
-        table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
-        reverb.Table.queue("queue", 1),
-    )
-    with serving(*tables) as (_, client):
+    with once_each(table("signed", signature=SIGNATURE, max_times_sampled=1)) as client:
         yield client
 
 
 @pytest.fixture
 def writer(client):
-    writer = client.trajectory_writer(4)
-    for value in range(3):
-        writer.append(step(value))
-    return writer
-
-
-def items(client, name="t"):
-    """All items of a table: the columns of each, as lists."""
-    size = client.server_info()[name].current_size
-    found = client.sample(name, size, emit_timesteps=False) if size else ()
-    return [[column.tolist() for column in sample.data] for sample in found]
-
-
-def drawn(client, name):
-    """The columns of an item, once there is one."""
-    return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
+    return of_three_steps(client)
 
 
 def still_works(client, writer):
@@ -389,8 +364,18 @@ def test_signatures(client, writer, trajectory, why, found):
     assert items(client, "signed") == [[[[1, 1], [2, 2]], 1]]
 
 
-def test_nothing_is_checked_where_that_is_not_asked(client):
-    writer = client.trajectory_writer(2, validate_items=False)
+def test_a_timeout_of_older_releases(client):
+    """It was that of reading a signature, and 0 meant: do not."""
+    for timeout in (None, 300_000):
+        writer = client.trajectory_writer(2, get_signature_timeout_ms=timeout)
+        writer.append(["anything"])
+        with pytest.raises(ValueError, match="signature"):
+            writer.create_item("signed", 1.0, writer.history[0][-1])
+
+
+@pytest.mark.parametrize("option", [{"validate_items": False}, {"get_signature_timeout_ms": 0}])
+def test_nothing_is_checked_where_that_is_not_asked(client, option):
+    writer = client.trajectory_writer(2, **option)
     writer.append(["anything"])
     writer.create_item("signed", 1.0, writer.history[0][-1])
     with raises(RuntimeError, "Priority table nope was not found; known tables: `prioritized`, `queue`, `signed`, `t`"):

@@ -4,30 +4,21 @@ import warnings
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from compat_tables import SIGNATURE, items, once_each, step, table
 from support import Caller, raises, until
 
-from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec
 
-SIGNATURE = {"a": TensorSpec([2], np.float32, "n"), "b": TensorSpec([], np.int64)}
 TRAJECTORY = {"a": TensorSpec([3, 2], np.float32), "b": TensorSpec([None], np.int64)}
-
-
-def step(value):
-    return {"a": np.full(2, value, np.float32), "b": value}
 
 
 @pytest.fixture
 def client():
-    tables = (
-        table(max_times_sampled=1),
-        table("step", signature=SIGNATURE, max_times_sampled=1),
-        table("trajectory", signature=TRAJECTORY, max_times_sampled=1),
-        table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
-        reverb.Table.queue("queue", 1),
-    )
-    with serving(*tables) as (_, client):
+    signed = [
+        table(name, signature=signature, max_times_sampled=1)
+        for name, signature in (("step", SIGNATURE), ("trajectory", TRAJECTORY))
+    ]
+    with once_each(*signed) as client:
         yield client
 
 
@@ -37,13 +28,6 @@ def writer(client):
         writer.append(step(0))
         writer.append(step(1))
         yield writer
-
-
-def items(client, name="t"):
-    """All items of a table: the columns of each, as lists."""
-    size = client.server_info()[name].current_size
-    found = client.sample(name, size, emit_timesteps=False) if size else ()
-    return [[column.tolist() for column in sample.data] for sample in found]
 
 
 def still_works(client, writer):

@@ -57,13 +57,10 @@ def picked(cells, index):
             return ValueError
         chosen = cells[index]
     else:
-        chosen = []
-        for each in index if isinstance(index, list) else [index]:
-            if each >= count:
-                return IndexError
-            chosen.append(None if each < -count else cells[each])
-            if chosen[-1] is None and each < -count:
-                return ValueError
+        asked = index if isinstance(index, list) else [index]
+        if any(each >= count for each in asked):
+            return IndexError
+        chosen = [None if each < -count else cells[each] for each in asked]
     return ValueError if any(cell is None for cell in chosen) else chosen
 
 

@@ -10,9 +10,10 @@ import pytest
 from data_tables import fill, insert, queue
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import raises, until
+from support import Caller, raises, until
 
 from engram import Dataset, Store, Table, selectors
+from engram._uses import Uses
 from engram.data import Element, Info, Ragged, reading
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
@@ -399,6 +400,25 @@ def test_what_is_there_comes_however_short_the_timeout_is(open_store, table, opt
     fill(store, [2] * 4)
     for _ in range(3 if table.max_times_sampled is None else 1):
         assert len(list(islice(dataset(store, "t", timeout=timeout, **options), 1))) == 1
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 4}])
+def test_all_that_is_there_comes_without_a_timeout(open_store, options):
+    store = open_store(queue())
+    fill(store, [2] * 80)
+    found = [np.ravel(element.data["x"]) for element in dataset(store, "t", timeout=0, **options)]
+    assert np.concatenate(found).tolist() == list(range(160))
+
+
+def test_batches_read_together_look_around():
+    """Whoever reads them may stop where there are none: without that, a reader waits for ever."""
+    with Store([Table("t")]) as store:
+        asked = reading.Reading(store, "t", batch_size=2).read_together(len, 3, Uses(), 0.01)
+        found = Caller(lambda: [next(asked) for _ in range(2)])
+        assert found.result() == [None, None]
+        fill(store, [1] * 2)
+        assert 1 <= next(each for each in asked if each is not None) <= 3
+        asked.close()
 
 
 def test_what_is_there_is_had_at_once(open_store):

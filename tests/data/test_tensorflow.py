@@ -424,6 +424,39 @@ def test_batches_that_are_handed_over_together(open_store, dataset, max_batches)
     assert len({*zip(keys.tolist(), x[:, 0].tolist(), strict=True)}) == len(set(keys.tolist())), "side by side"
 
 
+@pytest.mark.parametrize("number", [1, 3, 4, 5])
+def test_of_batches_handed_over_together_what_was_not_taken_does_not_count(open_store, dataset, number):
+    store = open_store(Table("t"))
+    fill(store, [2] * 6)
+    iterator = iter(dataset(store, "t", batch_size=3, prefetch=4))
+    other = iter(dataset(store, "t", batch_size=3, prefetch=4))
+    for _ in range(number):
+        next(iterator)
+    next(other)
+    del iterator
+    gc.collect()
+    until(lambda: store.info()["t"].leased_out <= 24)
+    del other
+    gc.collect()
+    until(lambda: store.info()["t"].leased_out == 0)
+    assert store.info()["t"].samples == 3 * number + 3
+
+
+def test_elements_that_tensorflow_took_ahead_count(open_store, dataset):
+    store = open_store(queue())
+    fill(store, [2] * 20)
+    iterator = iter(dataset(store, "t").batch(2).prefetch(2))
+    assert next(iterator).data["x"].numpy()[:, 0].tolist() == [0, 2]
+    until(lambda: store.info()["t"].samples >= 6 + 2)
+    time.sleep(0.1)
+    del iterator
+    gc.collect()
+    until(lambda: store.info()["t"].leased_out == 0)
+    taken = store.info()["t"].samples
+    assert taken in {6, 8}, "the one that was seen, those ahead, and maybe one under way"
+    assert store.sample("t", 1).data["x"].tolist() == [[2 * taken, 2 * taken + 1]]
+
+
 def test_batches_that_come_slowly(dataset):
     limiter = rate_limiters.SampleToInsertRatio(2, 1, 3)
     with Store([Table("t", rate_limiter=limiter, sampler=selectors.Fifo())]) as store:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import Caller, drain, fill, raises, until
 
-from engram import Batch, Dataset, Sample, Table, selectors
+from engram import Batch, Dataset, Sample, Table, rate_limiters, selectors
 from engram.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -272,6 +272,31 @@ def test_timeout_ends_iteration(open_store):
     assert batches(Dataset(store, "q", 2, timeout=0.2)) == [[0, 1], [2, 3]]
     assert 0.2 <= time.monotonic() - start < 2
     assert drain(store, "q", 1) == [4]
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 50])
+@pytest.mark.parametrize("timeout", [0, 0.0001])
+def test_what_is_there_comes_however_short_the_timeout(open_store, timeout, prefetch):
+    store = open_store(
+        Table.queue("q", max_size=200), Table("t", rate_limiter=rate_limiters.SampleToInsertRatio(1, 1, 100))
+    )
+    for table in ("q", "t") * 2:
+        fill(store, table, range(90))
+        before = store.info()[table].samples
+        read = batches(Dataset(store, table, 1, prefetch=prefetch, timeout=timeout))
+        info = store.info()[table]
+        assert len(read) == info.samples - before >= 90
+        assert info.sampling_blocked is not None, "what it may give, it has given"
+
+
+def test_no_timeout_takes_whole_batches(open_store):
+    store = open_store(Table.queue("q", max_size=10))
+    fill(store, "q", range(6))
+    assert batches(Dataset(store, "q", 4, timeout=0)) == [[0, 1, 2, 3]]
+    assert batches(Dataset(store, "q", 4, timeout=0, max_items=2)) == [[4, 5]]
+    fill(store, "q", range(6))
+    assert batches(Dataset(store, "q", 3, timeout=0, max_batches=1)) == [[0, 1, 2]]
+    assert batches(Dataset(store, "q", 4, timeout=0, at_least=1)) == [[3, 4, 5]]
 
 
 def test_max_batches_fetches_no_more(open_store):

@@ -11,11 +11,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import both
 import one
+import theirs
 
 
 def find(name):
     """The program of a name."""
-    return getattr(both, name, None) or getattr(one, name)
+    return next(getattr(module, name) for module in (both, one, theirs) if hasattr(module, name))
 
 
 def main():

@@ -387,6 +387,7 @@ def test_a_writer_is_freed_without_the_garbage_collector(store):
         ({"chunk_length": 0}, "`chunk_length` must be at least 1; got 0"),
         ({"max_in_flight_items": 0}, "`max_in_flight_items` must be at least 1; got 0"),
         ({"compression": "zip"}, 'compression is "zip"; it must be "auto", "delta" or "off"'),
+        ({"compression": True}, "`compression` must be text; got True (bool)"),
     ],
 )
 def test_bad_options(store, options, text):

@@ -46,6 +46,11 @@ impl Lease {
         let handles = std::mem::take(&mut self.handles);
         self.table.acknowledge(&handles);
     }
+
+    /// The first `n` samples were used, or all where there are fewer; the others go back.
+    pub fn acknowledge_first(mut self, n: usize) {
+        self.split_first(n).acknowledge();
+    }
 }
 
 impl Drop for Lease {

@@ -6,6 +6,7 @@ pub mod clock;
 mod disk;
 pub mod engine;
 mod fair;
+pub mod handed;
 pub mod info;
 mod inherited;
 pub mod lease;
@@ -22,6 +23,7 @@ pub use disk::{
     InspectedTable, Inspection, Progress, StorageOptions, Tear, inspect,
 };
 pub use engine::{Engine, Opening, spread, unsent_text};
+pub use handed::{Fate, Handed};
 pub use info::TableInfo;
 pub use inherited::{Inherited, close_inherited};
 pub use lease::{Lease, Sample};

@@ -12,6 +12,7 @@ use engram_core::pool::Pool;
 use engram_core::{Draw, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::handed::{Fate, Handed};
 use crate::lease::Lease;
 use crate::table::Table;
 use crate::ticket::Safe;
@@ -73,15 +74,15 @@ pub struct Batch {
 
 /// A running prefetcher and its reader's end.
 ///
-/// Asking for the next batch acknowledges the one before; who closes the stream says whether the
-/// last one reached its reader. What did not goes back.
+/// Whoever asks for the next batch, or closes the stream, says how many of the items so far were
+/// delivered. Batches of which all were are acknowledged; what was not delivered in the end goes back.
 #[derive(Debug)]
 pub struct Stream {
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
-    /// The newest batch that a reader asked for.
-    last: Option<Lease>,
-    /// That the one before was used, on its way to where it is safe.
+    /// The batches that a reader asked for.
+    handed: Handed<Lease>,
+    /// That some were used, on its way to where it is safe.
     used: Option<Safe>,
 }
 
@@ -156,18 +157,18 @@ impl Stream {
         Ok(Self {
             shared,
             worker: Some(worker),
-            last: None,
+            handed: Handed::default(),
             used: None,
         })
     }
 
-    /// The next batch; acknowledges the one before.
+    /// The next batch; the first `delivered` items of those so far have reached their reader.
     ///
     /// # Errors
     /// What ended the prefetcher: the table was dropped, the store closed, a chunk unreadable.
     /// [`Error::Storage`] where it cannot be written that items were used up: the next call tries again.
-    pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<Next> {
-        if let Some(lease) = self.last.take() {
+    pub fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<Next> {
+        while let Some(lease) = self.handed.next_used(delivered) {
             lease.acknowledge();
             if self.shared.table.options().max_times_sampled > 0 {
                 // Should the store end now, its items do not come again.
@@ -184,7 +185,7 @@ impl Stream {
         let mut ready = self.shared.ready.lock();
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
-                self.last = Some(lease);
+                self.handed.push(batch.draws.len(), lease);
                 self.shared.changed.notify_all();
                 return Ok(Next::Batch(batch));
             }
@@ -207,12 +208,11 @@ impl Stream {
 
     /// Gives the last batch back: it did not reach its reader.
     pub fn take_back(&mut self) {
-        self.last = None;
+        drop(self.handed.take_back());
     }
 
-    /// Stops prefetching; what was not handed over goes back, and so does the last batch unless it
-    /// was `delivered`.
-    pub fn close(&mut self, delivered: bool) {
+    /// Stops prefetching; all but the first `delivered` items go back.
+    pub fn close(&mut self, delivered: u64) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.changed.notify_all();
         if let Some(worker) = self.worker.take() {
@@ -220,8 +220,12 @@ impl Stream {
             // A panic in the worker has ended its leases all the same.
             let _ = worker.join();
         }
-        if let Some(lease) = self.last.take().filter(|_| delivered) {
-            lease.acknowledge();
+        for fate in self.handed.end(delivered) {
+            match fate {
+                Fate::Used(lease) => lease.acknowledge(),
+                Fate::Partly(items, lease) => lease.acknowledge_first(items),
+                Fate::Unused(lease) => drop(lease),
+            }
         }
         let batches = std::mem::take(&mut self.shared.ready.lock().batches);
         drop(batches);
@@ -230,7 +234,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.close(true);
+        self.close(u64::MAX);
     }
 }
 

@@ -28,9 +28,9 @@ enum Fetched {
 }
 
 impl Fetching {
-    fn next(&mut self, patience: &mut Patience<'_>) -> Result<Fetched> {
+    fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<Fetched> {
         Ok(match self {
-            Self::Here(stream) => match stream.next(patience)? {
+            Self::Here(stream) => match stream.next(delivered, patience)? {
                 Next::Batch(batch) => {
                     let facts = batch.draws.iter().map(Draw::fact).collect();
                     Fetched::Batch(batch.columns, facts)
@@ -38,7 +38,7 @@ impl Fetching {
                 Next::End => Fetched::End,
                 Next::Interrupted => Fetched::Interrupted,
             },
-            Self::There(stream) => match stream.next(patience)? {
+            Self::There(stream) => match stream.next(delivered, patience)? {
                 RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.facts),
                 RemoteNext::End => Fetched::End,
                 RemoteNext::Interrupted => Fetched::Interrupted,
@@ -53,7 +53,7 @@ impl Fetching {
         }
     }
 
-    fn close(&mut self, delivered: bool) {
+    fn close(&mut self, delivered: u64) {
         match self {
             Self::Here(stream) => stream.close(delivered),
             Self::There(stream) => stream.close(delivered),
@@ -66,24 +66,17 @@ impl Fetching {
 #[derive(Debug)]
 pub(crate) struct PyStream {
     /// Held, without the GIL, by a reader that waits.
-    reading: Home<Mutex<Reading>>,
+    reading: Home<Mutex<Fetching>>,
     /// Asks a waiting reader to let go, so that another thread can close the stream.
     closing: AtomicBool,
     timeout: Timeout,
     single: bool,
 }
 
-#[derive(Debug)]
-struct Reading {
-    stream: Fetching,
-    /// Batches that `next` has returned, or tried to.
-    fetched: u64,
-}
-
 impl PyStream {
     pub(crate) fn new(stream: Fetching, timeout: Timeout, single: bool) -> Self {
         Self {
-            reading: Home::new("dataset", Mutex::new(Reading { stream, fetched: 0 })),
+            reading: Home::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
             timeout,
             single,
@@ -97,29 +90,28 @@ impl PyStream {
 
 #[pymethods]
 impl PyStream {
-    /// The next batch, or None at the end; acknowledges the one before. A batch that cannot be made
-    /// goes back.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+    /// The next batch, or None at the end; the first `delivered` items so far have reached their reader. A
+    /// batch that cannot be made goes back.
+    fn next(&self, py: Python<'_>, delivered: u64) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
         let reading = self.reading.get(py)?;
         let mut raised = None;
         let next = py.detach(|| {
             let mut interrupted = || self.is_closing() || check_signals(&mut raised);
-            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
-            let next = reading.stream.next(&mut Patience {
+            let mut patience = Patience {
                 deadline,
                 interrupted: &mut interrupted,
-            });
-            reading.fetched += u64::from(matches!(next, Ok(Fetched::Batch(..))));
-            next
+            };
+            let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.next(delivered, &mut patience)
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
             Fetched::Batch(columns, facts) => {
                 let made = Batch::new(py, columns, facts, self.single);
                 if made.is_err() {
                     py.detach(|| {
-                        let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
-                        reading.stream.take_back();
+                        let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
+                        stream.take_back();
                     });
                 }
                 made.map(Some)
@@ -129,15 +121,14 @@ impl PyStream {
         }
     }
 
-    /// Stops fetching; of the batches, all but the first `delivered` go back. It is a number because
-    /// `next` may run in another thread meanwhile.
+    /// Stops fetching; all but the first `delivered` items go back. It is a number because `next` may run in
+    /// another thread meanwhile.
     fn close(&self, py: Python<'_>, delivered: u64) -> PyResult<()> {
         let reading = self.reading.get(py)?;
         self.closing.store(true, Ordering::Release);
         enter(py, || {
-            let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
-            let all = reading.fetched <= delivered;
-            reading.stream.close(all);
+            let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.close(delivered);
             Ok(())
         })
     }

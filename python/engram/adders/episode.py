@@ -12,6 +12,7 @@ from engram.adders.plans import LookingItems, Plan, Priority, tables_of
 from engram.adders.step import Step, each_leaf, is_text, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["EpisodeAdder"]
 
@@ -42,6 +43,7 @@ class EpisodeAdder(Adder):
         padding_fn: PaddingFn | None = None,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -57,6 +59,8 @@ class EpisodeAdder(Adder):
                 episodes.
             chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+                `Store.writer`.
 
         Raises:
             InvalidArgumentError: An argument is not what is said here.
@@ -71,7 +75,9 @@ class EpisodeAdder(Adder):
             Plan(table=table, length=self._most, period=self._most, priority=priority)
             for table, priority in tables_of(priority_fns).items()
         ]
-        self._rows = LookingItems(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = LookingItems(
+            client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

@@ -9,6 +9,7 @@ from engram.adders.plans import Plan, Priority, items_for, pad, tables_of
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["MultiSequenceAdder"]
 
@@ -35,6 +36,7 @@ class MultiSequenceAdder(Adder):
         final_row: bool = True,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -52,6 +54,8 @@ class MultiSequenceAdder(Adder):
                 it, a reward of 0 in a sequence is one that was observed, unless it is padded.
             chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+                `Store.writer`.
 
         Raises:
             InvalidArgumentError: The mappings are not of the same tables, or an argument is not what is said here.
@@ -88,7 +92,7 @@ class MultiSequenceAdder(Adder):
         _checks.boolean("`final_row`", final_row)
         self._pads = pad_end_of_episode
         self._has_final_row = final_row
-        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

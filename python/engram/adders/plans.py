@@ -11,7 +11,7 @@ from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copied, each_leaf
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
 from engram.store import AnyStore
-from engram.writer import PatternWriter, TrajectoryWriter
+from engram.writer import Compression, PatternWriter, TrajectoryWriter
 
 __all__ = [
     "LookingItems",
@@ -95,12 +95,14 @@ def items_for(
     looking: bool = False,
     chunk_length: int | None,
     timeout: float | None,
+    compression: Compression,
 ) -> PlannedItems:
     """Who makes the items of these plans: patterns, unless somebody is `looking` at them one by one."""
     _checks.one_of("`client`", store, AnyStore, "an engram.Store or an engram.Client")
     _checks.seconds("`timeout`", timeout)
     looking = looking or any(plan.looks() for plan in plans)
-    return (LookingItems if looking else PatternItems)(store, plans, chunk_length=chunk_length, timeout=timeout)
+    kind = LookingItems if looking else PatternItems
+    return kind(store, plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
 
 
 def pad(items: PlannedItems, plans: Sequence[Plan], append: Callable[[int], None]) -> None:
@@ -161,12 +163,20 @@ class PatternItems(Written):
     """Items made by patterns: one native call per row, whatever comes of it."""
 
     def __init__(
-        self, store: AnyStore, plans: Sequence[Plan], *, chunk_length: int | None, timeout: float | None
+        self,
+        store: AnyStore,
+        plans: Sequence[Plan],
+        *,
+        chunk_length: int | None,
+        timeout: float | None,
+        compression: Compression,
     ) -> None:
         # Padded to its own boundary, a plan has no item of padding only; to another's, it would.
         self._counts_padding = len({(plan.length, plan.period) for plan in plans}) > 1
         patterns = [pattern for plan in plans for pattern in self._patterns(plan)]
-        self._writer: PatternWriter = store.pattern_writer(patterns, chunk_length=chunk_length, timeout=timeout)
+        self._writer: PatternWriter = store.pattern_writer(
+            patterns, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
 
     def _patterns(self, plan: Plan) -> list[Pattern]:
         def take(row: Any) -> Any:  # noqa: ANN401, nests
@@ -191,11 +201,19 @@ class LookingItems(Written):
     """Items made one by one: somebody looks at their data, or says when."""
 
     def __init__(
-        self, store: AnyStore, plans: Sequence[Plan], *, chunk_length: int | None, timeout: float | None
+        self,
+        store: AnyStore,
+        plans: Sequence[Plan],
+        *,
+        chunk_length: int | None,
+        timeout: float | None,
+        compression: Compression,
     ) -> None:
         self._plans = plans
         history = max(plan.length for plan in plans)
-        self._writer: TrajectoryWriter = store.writer(history=history, chunk_length=chunk_length, timeout=timeout)
+        self._writer: TrajectoryWriter = store.writer(
+            history=history, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         looked_at = [plan.length for plan in plans if plan.keep is not None]
         self._newest: deque[Any] = deque(maxlen=max(looked_at, default=0))
 

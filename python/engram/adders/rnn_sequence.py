@@ -10,6 +10,7 @@ from engram.adders.base import Adder
 from engram.adders.plans import Plan, Priority, all_columns, items_for, pad, tables_of
 from engram.adders.step import MaskedStep, Step, each_leaf, zeros_like
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
 
@@ -42,6 +43,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         overlap: bool = False,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -56,6 +58,8 @@ class NonOverlappingRNNSequenceAdder(Adder):
             overlap: True: items have a row more, which is also the first of the next, and a mask. Default False.
             chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+                `Store.writer`.
 
         Raises:
             InvalidArgumentError: An argument is not what is said here.
@@ -75,7 +79,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         ]
         self._pads = pad_end_of_episode
         self._overlap = overlap
-        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

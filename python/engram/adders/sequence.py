@@ -10,6 +10,7 @@ from engram.adders.plans import LookingItems, Plan, Priority, items_for, pad, ta
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["EndBehavior", "SequenceAdder"]
 
@@ -56,6 +57,7 @@ class SequenceAdder(Adder):
         end_of_episode_behavior: EndBehavior | str = EndBehavior.ZERO_PAD,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -69,6 +71,8 @@ class SequenceAdder(Adder):
                 such as `"truncate"`. Default: rows of zeros complete it.
             chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+                `Store.writer`.
 
         Raises:
             InvalidArgumentError: An argument is not what is said here.
@@ -88,7 +92,9 @@ class SequenceAdder(Adder):
         ]
         # An item of another length is made one by one.
         looking = self._behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
-        self._rows = items_for(client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(
+            client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         super().__init__(self._rows, timeout)
 
     def reset(self) -> None:

@@ -11,7 +11,7 @@ from engram.adders.step import Step, each_leaf
 from engram.errors import EngramError
 from engram.patterns import Pattern, listed
 from engram.store import AnyStore
-from engram.writer import PatternWriter
+from engram.writer import Compression, PatternWriter
 
 __all__ = ["StructuredAdder"]
 
@@ -36,6 +36,7 @@ class StructuredAdder(Adder):
         *,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -45,6 +46,8 @@ class StructuredAdder(Adder):
                 `[2, ...]`, `leaf[-1]` is `[...]`.
             chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+                `Store.writer`.
 
         Raises:
             InvalidArgumentError: An argument is not what is said here. What is wrong with a pattern's function is found
@@ -53,7 +56,9 @@ class StructuredAdder(Adder):
         _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
         chosen = listed(patterns)
-        self._rows = _Rows(lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout))
+        self._rows = _Rows(
+            lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout, compression=compression)
+        )
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

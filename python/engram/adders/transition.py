@@ -9,6 +9,7 @@ from engram.adders.plans import Plan, Priority, items_for, tables_of
 from engram.adders.returns import Form, Returns
 from engram.adders.step import Step, Transition, each_leaf, final
 from engram.store import AnyStore
+from engram.writer import Compression
 
 __all__ = ["NStepTransitionAdder"]
 
@@ -39,6 +40,7 @@ class NStepTransitionAdder(Adder):
         priority_fns: Mapping[str, Priority | None] | None = None,
         chunk_length: int | None = None,
         timeout: float | None = None,
+        compression: Compression = "auto",
     ) -> None:
         """Opens a writer.
 
@@ -51,6 +53,8 @@ class NStepTransitionAdder(Adder):
                 `DEFAULT_PRIORITY_TABLE`.
             chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+                `Store.writer`.
 
         Raises:
             InvalidArgumentError: An argument is not what is said here.
@@ -60,7 +64,7 @@ class NStepTransitionAdder(Adder):
             Plan(table=table, length=n_step + 1, period=1, priority=priority, take=_transition)
             for table, priority in tables_of(priority_fns).items()
         ]
-        self._rows = items_for(client, plans, chunk_length=chunk_length, timeout=timeout)
+        self._rows = items_for(client, plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
         self._last: Step | None = None
         super().__init__(self._rows, timeout)
 

@@ -4,8 +4,8 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 __all__ = ["Calls"]
 
@@ -17,10 +17,20 @@ _QUIET = 0.1
 class Calls:
     """What a framework's threads call: once the process ends, nothing more is begun, and what is under way is awaited.
 
-    A thread that is in Python after that never returns, and a framework that waits for its threads never ends.
+    A thread that is in Python after that never returns, and a framework that waits for its threads never ends. What it
+    calls is the block of a `with`, which is told whether to do anything:
+
+        with calls as may:
+            return next(reader) if may else None
     """
 
-    def __init__(self) -> None:
+    def __init__(self, end: Callable[[], None] | None = None) -> None:
+        """Awaits nothing yet.
+
+        Args:
+            end: Called once no thread calls any more.
+        """
+        self._end = end
         self._lock = threading.Lock()  # never held while anything waits
         self._is_awaited = False
         self._has_come = False
@@ -34,18 +44,17 @@ class Calls:
                 self._is_awaited = True
                 atexit.register(self._come)
 
-    @contextmanager
-    def call(self) -> Generator[bool]:
-        """For as long as a call takes. It yields whether to do anything: not once the process ends."""
+    def __enter__(self) -> bool:
         with self._lock:
             self._under_way += 1
-            may = not self._has_come
-        try:
-            yield may
-        finally:
-            with self._lock:
-                self._under_way -= 1
-                self._seen = time.monotonic()
+            return not self._has_come
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._under_way -= 1
+            self._seen = time.monotonic()
 
     def _come(self) -> None:
         """Waits a while until no thread calls any more; those that have just called are still on their way out."""
@@ -54,3 +63,5 @@ class Calls:
         end = time.monotonic() + _PATIENCE
         while time.monotonic() < end and (self._under_way or time.monotonic() < self._seen + _QUIET):
             time.sleep(0.01)
+        if self._end is not None:
+            self._end()

@@ -37,6 +37,11 @@ class Block(NamedTuple):
     squeezed: list[bool]
     structure: str
 
+    @property
+    def number(self) -> int:
+        """`N`."""
+        return len(self.info.key)
+
 
 def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
     """NumPy's leaves."""
@@ -77,7 +82,7 @@ def items(block: Block) -> Iterator[Block]:
     """Each item by itself, without the axis of the batch."""
     splits = [None if split is None else split.tolist() for split in block.splits]
     even: list[Array | None] = [None] * len(splits)
-    for i in range(len(block.info.key)):
+    for i in range(block.number):
         columns = [
             column[i, ...] if split is None else column[split[i] : split[i + 1]]
             for column, split in zip(block.columns, splits, strict=True)
@@ -89,17 +94,17 @@ def items(block: Block) -> Iterator[Block]:
 
 def rows(block: Block) -> Iterator[Block]:
     """Each step by itself."""
-    return (_part(block, (i, ...)) for i in range(len(block.info.key)))
+    return (_part(block, (i, ...)) for i in range(block.number))
 
 
-def steps_of(native: _engram.Batch) -> Block:
-    """The steps of all items, end to end; `info` is of each step's item.
+def steps_of(native: _engram.Batch) -> tuple[Block, list[int]]:
+    """The steps of all items, end to end; `info` is of each step's item. Beside it, how many each item has.
 
     Raises:
         SignatureError: A column has no time axis, or an item's columns differ in length.
     """
     block = items_of(native)
-    number = len(block.info.key)
+    number = block.number
     lengths = [
         None if squeezed else np.full(number, column.shape[1]) if split is None else np.diff(split)
         for column, split, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
@@ -112,7 +117,9 @@ def steps_of(native: _engram.Batch) -> Block:
         for column, split in zip(block.columns, block.splits, strict=True)
     ]
     info = Info(*(np.repeat(array, first) for array in block.info))
-    return Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)  # the lengths: none
+    # The block's lengths: none.
+    steps = Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)
+    return steps, first.tolist()
 
 
 def _uneven(block: Block, lengths: list[Array | None]) -> str:
@@ -121,7 +128,7 @@ def _uneven(block: Block, lengths: list[Array | None]) -> str:
     def of_item(i: int) -> list[int | None]:
         return [None if each is None else int(each[i]) for each in lengths]
 
-    bad = next(i for i in range(len(block.info.key)) if len(set(of_item(i))) > 1 or None in of_item(i))
+    bad = next(i for i in range(block.number) if len(set(of_item(i))) > 1 or None in of_item(i))
     names = _engram.names(block.structure)
     found = ", ".join(
         f"`{name}` {'no time axis' if n is None else n}" for name, n in zip(names, of_item(bad), strict=True)
@@ -144,7 +151,7 @@ class Held:
             SignatureError: The block is not like what is held.
         """
         batches, start = [], 0
-        count = len(block.info.key)
+        count = block.number
         if self._parts:
             _check_alike(self._parts[0], block)
             start = self._size - self._count
@@ -157,7 +164,7 @@ class Held:
 
     def keep(self, block: Block) -> None:
         """Holds what of a block fills no batch."""
-        count = len(block.info.key)
+        count = block.number
         rest = (self._count + count) % self._size
         if self._count + count >= self._size:
             self._parts = []

@@ -61,17 +61,19 @@ class Options(TypedDict, total=False):
         batch_size: Items, or steps, per element, exactly, from 1 to 2**24; only the last batch of steps may be smaller.
             None (the default): one by one.
         steps: Yield the items' steps, in order, instead of whole items. All columns must have a time axis of one
-            length. An item counts as used with its first step. Default False.
+            length. An item counts as used with its first step, once that is yielded; but where an insert waits for the
+            room of items whose steps do not fill a batch yet, these count as used before, from then on. Default False.
         drop_remainder: Leave out a last batch of steps that would be smaller. Default False.
         pad: Fill shorter items of a batch up with zeros (text: empty text); otherwise their columns are ragged. Needs
             a `batch_size`, and does not go with `steps`. Default False.
         prefetch: Batches kept ready, 1 or more. Steps and single items come in blocks of items, and so many of those
             are kept ready. A block holds as many items as make 4 MiB when read, by what was read so far, and no more
             than a batch takes, or 64 without; it is one item where the table hands each item out so many times only, as
-            what a loop leaves in the middle of a block counts as used. Default 2.
+            others may wait for them. Default 2.
         max_batches: Elements to end after, 1 or more. None (the default): never.
-        timeout: Seconds that a reader waits in vain until the dataset ends. None (the default): for ever. What is
-            there when an iterator begins is waited for up to 0.5 s, however short this is.
+        timeout: Seconds that a reader waits in vain for an element until the dataset ends. None (the default): for
+            ever. What the table could give at once, or has given already, is waited for up to 0.5 s all the same: with
+            0, a dataset yields what can be had without waiting for an insert.
     """
 
     batch_size: int | None

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar, cast
 
 from engram import _checks, _engram
+from engram._uses import Uses
 from engram.batch import Batch
 from engram.data import blocks
 from engram.data.blocks import Block, Convert
@@ -23,6 +24,7 @@ __all__ = ["Reading"]
 BLOCK_BYTES = 4 * 2**20
 BLOCK_ITEMS = 64  # where nobody named a batch size
 FIRST_ITEMS = 16  # before any has been seen
+LOOK_AROUND = 0.2  # seconds without anything after which it is asked whether items that are held are in the way
 FADES = 0.875  # how much earlier blocks weigh beside a new one
 
 R = TypeVar("R")
@@ -98,11 +100,11 @@ class Reading:
         return whole._read(lambda native: make(blocks.items_of(native)), glance)  # noqa: SLF001, every dataset's half
 
     def read_together(
-        self, make: Callable[[list[Block]], R], together: int, glance: float | None = None
+        self, make: Callable[[list[Block]], R], together: int, uses: Uses, glance: float | None = None
     ) -> Generator[R | None]:
         """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
 
-        A block of items that differ in length comes whole.
+        A block of items that differ in length comes whole. What of the items is used, `uses` is to be told.
         """
         size = self.batch_size or 1
         held = blocks.Held(size)
@@ -113,11 +115,12 @@ class Reading:
                 return make([block])
             made = make(held.filled(block))
             held.keep(block)
+            uses.cut([1] * len(native))
             return made
 
         most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
         source = self._dataset(size * together, prefetch=1, at_least=size, max_items=most)
-        return source._read(take, glance)  # noqa: SLF001, every dataset's half
+        return source._read(take, glance, uses)  # noqa: SLF001, every dataset's half
 
     @property
     def keeps_items(self) -> bool:
@@ -133,7 +136,7 @@ class Reading:
     def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
         info = self.store.info().get(self.table)
         fit = _Fit(info, self.batch_size, steps=self.steps)
-        cutter = _Cutter(self.steps, self.batch_size, make, fit)
+        cutter = _Cutter(self, make, fit)
         left = self.max_batches
         broken: EngramError | None = None
         try:
@@ -146,15 +149,14 @@ class Reading:
                             if each is not None and left is not None:
                                 left -= 1
                 except SignatureError:
-                    # Items that do not go side by side may be read one by one; what is wrong with one will be found.
-                    if fit.by_one:
+                    # Items that do not go side by side may be read one by one, unless they are to fill batches.
+                    if fit.by_one or self.batch_size is not None:
                         raise
                     fit.by_one = True
         except EngramError as error:
             broken = error
-        # Their items have been used.
-        if left != 0 and not self.drop_remainder and (rest := cutter.rest()) is not None:
-            yield make(rest)
+        if left != 0:
+            yield from cutter.last
         if broken is not None:
             raise broken
 
@@ -164,17 +166,32 @@ class Reading:
         # Every item has one step or more.
         most = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
         source = self._dataset(size, at_least=1, max_items=most, max_batches=None if is_sure else 1)
-        with closing(source._read(cutter.take, glance)) as taken:  # noqa: SLF001, every dataset's half
+        uses, pieces = cutter.uses, self.batch_size or 1
+        look = LOOK_AROUND if glance is None and self.steps and pieces > 1 else glance
+        with closing(source._read(cutter.take, look, uses)) as taken:  # noqa: SLF001, every dataset's half
             for elements in taken:
                 if elements is None:
-                    yield None
+                    if uses.is_holding and self._is_in_the_way():
+                        uses.let_go()
+                    if glance is not None:
+                        yield None
                     continue
                 for each in islice(elements, left):
+                    # No call between these two: Ctrl-C may strike in any.
+                    uses.items = uses.begun(pieces)
                     yield each
                     left = None if left is None else left - 1
-                if left == 0 or not is_sure or not fit.still(size):
+                if left == 0:
+                    return
+                if not is_sure or not fit.still(size):
+                    uses.settle()
                     return
         cutter.has_ended = True
+
+    def _is_in_the_way(self) -> bool:
+        """Whether somebody waits to insert: maybe for the room of items that are held until they fill a batch."""
+        info = self.store.info().get(self.table)
+        return info is not None and info.waiting_inserts > 0
 
 
 class _Fit:
@@ -216,18 +233,28 @@ class _Fit:
 
 
 class _Cutter(Generic[R]):
-    """Cuts blocks into elements."""
+    """Cuts blocks into elements.
 
-    def __init__(self, steps: bool, batch_size: int | None, make: Callable[[Block], R], fit: _Fit) -> None:  # noqa: FBT001, an option
-        self._steps = steps
-        self._held = None if batch_size is None or not steps else blocks.Held(batch_size)
+    Attributes:
+        uses: Which items were used.
+        last: What is left to yield once nothing more comes.
+        has_ended: Nothing more comes.
+    """
+
+    def __init__(self, reading: Reading, make: Callable[[Block], R], fit: _Fit) -> None:
+        self._steps = reading.steps
+        size = reading.batch_size
+        self._held = None if size is None or not reading.steps else blocks.Held(size)
+        self._drops = reading.drop_remainder
         self._make = make
         self._fit = fit
+        self.uses = Uses(self._rest)
+        self.last: list[R] = []
         self.has_ended = False
 
     def take(self, native: _engram.Batch) -> Iterator[R]:
         """The elements of a block. What is the matter with one is so with all: the first is made before any counts."""
-        block = blocks.steps_of(native) if self._steps else blocks.items_of(native)
+        block, lengths = blocks.steps_of(native) if self._steps else (blocks.items_of(native), [1] * len(native))
         if not self._steps:
             parts = blocks.items(block)
         elif self._held is None:
@@ -238,9 +265,13 @@ class _Cutter(Generic[R]):
         made = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
         if self._held is not None:
             self._held.keep(block)
-        self._fit.saw(len(native), len(block.info.key), sum(column.nbytes for column in block.columns))
+        self.uses.cut(lengths)
+        self._fit.saw(len(native), block.number, sum(column.nbytes for column in block.columns))
         return made
 
-    def rest(self) -> Block | None:
-        """Steps that did not fill a batch."""
-        return None if self._held is None else self._held.rest()
+    def _rest(self) -> bool:
+        """Makes what is left of steps that did not fill a batch; whether their items are used."""
+        rest = None if self._held is None or self._drops else self._held.rest()
+        if rest is not None:
+            self.last = [self._make(rest)]
+        return rest is not None

@@ -1,17 +1,20 @@
 """A table as a `tf.data.Dataset`."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Unpack
 
 import numpy as np
 import tensorflow as tf
 
 from engram import _engram
+from engram._uses import Uses
 from engram.data._exit import Calls
+from engram.data._taken import Taken, counted
+from engram.data._tf_arrays import arrays
 from engram.data.ahead import GLANCE
 from engram.data.blocks import Array, Block
 from engram.data.elements import Element, Info, Options
@@ -24,9 +27,9 @@ __all__ = ["dataset"]
 Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; mypy need not know TensorFlow."""
 
-_END: Any = object()
 _MOST_TOGETHER = 64  # batches
 _calls = Calls()
+_readers: dict[int, Generator[Sequence[Any]]] = {}
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
@@ -45,9 +48,12 @@ def dataset(
     The order is the table's; of several datasets, `interleave` makes one. It runs in the process that made it: a
     dataset cannot be saved, nor sent to tf.data's service.
 
-    Each iterator fetches ahead on lease: what it has not yielded when it is dropped goes back. But a call into
-    TensorFlow costs more than a batch: dense batches, of tables that hand out items any number of times, are handed
-    over `prefetch` at a time, and count as sampled together. `prefetch=8` is much faster than the default.
+    Each iterator fetches ahead on lease: what TensorFlow has not taken when it is dropped goes back. Taken is what has
+    left this dataset: what a `batch` or `prefetch` after it has asked for, too, whether the loop came to see it or not.
+
+    A call into TensorFlow costs more than a batch: dense batches, of tables that hand out items any number of times,
+    are handed over `prefetch` at a time; those that were not taken do not count as sampled in the end. `prefetch=8` is
+    much faster than the default.
 
     So that nothing else is used unasked, tf.data's own ideas of reading ahead and of running `map` in parallel are
     switched off: ask for `prefetch` and `num_parallel_calls`.
@@ -88,14 +94,14 @@ def dataset(
     columns, structure = _columns(reading, element_spec)
     flat = _Flat(reading, columns, _engram.names(structure))
 
-    def of_reader(token: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        tokens = tf.data.Dataset.from_tensors(token).repeat()
-        # `from_generator` would do for the arrays, too, but takes longer to look at them than it takes to read them.
-        handed = tokens.map(lambda token: tf.numpy_function(flat.next, [token], flat.types))
-        return handed.take_while(lambda more, *_: more).map(flat.shaped).unbatch()
+    def of_reader(number: Any) -> Any:  # noqa: ANN401, TensorFlow's
+        found = arrays(_next, number, flat.specs).unbatch()
+        return found if flat.together == 1 else counted(found, number)
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
-    found = readers.flat_map(of_reader).map(partial(_assembled, reading, columns, structure))
+    found = readers.flat_map(tf.autograph.experimental.do_not_convert(of_reader)).map(
+        partial(_assembled, reading, columns, structure)
+    )
     # TensorFlow would read ahead unasked, and use items up that nobody sees.
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
@@ -271,7 +277,7 @@ def _first(reading: Reading) -> Block:
 
 
 class _Flat:
-    """Elements as tuples of arrays: whether there are more, then `info` and the columns' parts, of some elements each.
+    """Elements as tuples of arrays: `info` and the columns' parts, of some elements each.
 
     None at all are handed over, too.
     """
@@ -280,50 +286,53 @@ class _Flat:
         self._reading = reading
         self._columns = columns
         self._names = names
+        self._size = reading.batch_size or 1
         self._seen = ""  # the structure that was looked at last
-        self._readers: dict[int, Generator[tuple[Any, ...] | None]] = {}
-        self._numbers = count()
         single = reading.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO]
         parts = [*info, *(part for column in columns for part in column.parts())]
-        self.types = [tf.bool, *(part.dtype for part in parts)]
-        self.shapes = [[None, *part.shape] for part in parts]
+        self.specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
         self._nothing = tuple(_empty(part) for part in parts)
         dense = not any(column.is_ragged for column in columns)
         # As many as are kept ready are handed over at once: a call costs more than what it carries.
         together = reading.batch_size is not None and not reading.steps and not reading.pad and dense
-        self._together = min(reading.prefetch, _MOST_TOGETHER) if together and reading.keeps_items else 1
+        self.together = min(reading.prefetch, _MOST_TOGETHER) if together and reading.keeps_items else 1
 
     def readers(self) -> Generator[int]:
         """One number, of a reader that is there for as long as this is."""
-        with _calls.call() as may:
+        with _calls as may:
             if not may:
                 return
-            number = next(self._numbers)
-            # Now and then it yields None: TensorFlow sees only between elements that an iterator is not wanted.
-            reader = self._readers[number] = self._read()
+            taken, uses = Taken(), Uses(lambda: False)  # what fills no batch is not used
+            reader = _readers[taken.number] = self._read(uses)
         try:
-            yield number
+            yield taken.number
         finally:
-            with _calls.call():
-                del self._readers[number]
+            with _calls:
+                del _readers[taken.number]
+                if self.together > 1:
+                    uses.items = uses.reached(taken.elements * self._size)
                 reader.close()
+                taken.close()
 
-    def next(self, number: Array) -> tuple[Any, ...]:
-        with _calls.call() as may:
-            flat = next(self._readers.get(int(number), iter(())), _END) if may else _END
-        return (flat is not _END, *(self._nothing if flat is None or flat is _END else flat))
+    def _read(self, uses: Uses) -> Generator[tuple[Any, ...]]:
+        if self.together == 1:
+            found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
+        else:
+            found = self._read_together(uses)
+        with closing(found) as flats:
+            for flat in flats:
+                # Now and then there is nothing: TensorFlow sees only between calls that an iterator is not wanted.
+                yield self._nothing if flat is None else flat
 
-    def shaped(self, _: Any, *parts: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
-        """The parts alone, with their shapes; traced, not run."""
-        for part, shape in zip(parts, self.shapes, strict=True):
-            part.set_shape(shape)
-        return parts
-
-    def _read(self) -> Generator[tuple[Any, ...] | None]:
-        if self._together == 1:
-            return self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
-        return self._reading.read_together(self._stack, self._together, GLANCE)
+    def _read_together(self, uses: Uses) -> Generator[tuple[Any, ...] | None]:
+        handed = 0
+        with closing(self._reading.read_together(self._stack, self.together, uses, GLANCE)) as found:
+            for flat in found:
+                yield flat
+                # TensorFlow asks for more only when it has taken all.
+                handed += 0 if flat is None else len(flat[0]) * self._size
+                uses.items = uses.reached(handed)
 
     def _stack(self, parts: list[Block]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, parts), strict=True)))
@@ -341,6 +350,14 @@ class _Flat:
         ):
             flat += column.flatten(array, split, lengths)
         return flat
+
+
+def _next(number: Array) -> Sequence[Any]:
+    with _calls as may:
+        reader = _readers.get(int(number)) if may else None
+        if reader is None:
+            raise StopIteration  # which TensorFlow knows
+        return next(reader)
 
 
 def _empty(spec: Spec) -> Array:

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use engram_core::gather::{Data, Uneven};
-use engram_core::{SelectorKind, TableOptions};
+use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::stream::Next;
 use engram_engine::{Batch, Patience, Stream, StreamOptions, Table};
 
@@ -24,12 +24,18 @@ fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>
     Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
 }
 
+/// The next batch, of a reader that has used those before.
 fn next(stream: &mut Stream, time: Duration) -> Option<Batch> {
+    next_of(stream, u64::MAX, time)
+}
+
+/// The next batch, of a reader that has used so many items.
+fn next_of(stream: &mut Stream, delivered: u64, time: Duration) -> Option<Batch> {
     let mut patience = Patience {
         deadline: Some(Instant::now() + time),
         interrupted: &mut || false,
     };
-    match stream.next(&mut patience).unwrap() {
+    match stream.next(delivered, &mut patience).unwrap() {
         Next::Batch(batch) => Some(batch),
         Next::End | Next::Interrupted => None,
     }
@@ -84,12 +90,54 @@ fn a_reader_that_stops_returns_what_it_did_not_deliver() {
         );
         // Two of the delivered batch, two batches ready; the ninth is drawn once one is taken.
         until_hidden(&table, 6);
-        stream.close(true);
+        stream.close(4);
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
         assert_eq!(table.info().waiting_samples, 0);
         assert_eq!(take(&table, 5), expected[4..]);
     }
+}
+
+#[test]
+fn a_part_of_a_batch_goes_back() {
+    for sampled in 0..=6 {
+        let table = table(queue("t", 20));
+        put(&table, items(0..10));
+        let mut stream = open(&table, 3, 1, None);
+        assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1, 2]);
+        let early = sampled.min(1);
+        assert_eq!(
+            keys(&next_of(&mut stream, early, 20 * SECOND).unwrap()),
+            [3, 4, 5]
+        );
+        until_hidden(&table, 9);
+        assert_eq!(table.info().stats.size, 10, "none is final yet");
+        stream.close(sampled);
+        let stats = table.info().stats;
+        assert_eq!(
+            (stats.size, stats.hidden, stats.limiter.samples),
+            (10 - sampled, 0, sampled)
+        );
+        let left = usize::try_from(10 - sampled).unwrap();
+        assert!(take(&table, left).into_iter().eq(sampled..10));
+    }
+}
+
+#[test]
+fn a_part_of_a_batch_of_a_table_that_keeps_items_is_uncounted() {
+    let table = table(TableOptions {
+        max_times_sampled: 0,
+        limits: RateLimits::min_size(1),
+        ..queue("t", 20)
+    });
+    put(&table, items(0..1));
+    let mut stream = open(&table, 1, 4, None);
+    for delivered in 0..3 {
+        next_of(&mut stream, delivered, 20 * SECOND).unwrap();
+    }
+    stream.close(2);
+    let stats = table.info().stats;
+    assert_eq!((stats.size, stats.limiter.samples), (1, 2));
 }
 
 #[test]
@@ -195,7 +243,10 @@ fn a_reader_learns_why_nothing_more_comes() {
         deadline: None,
         interrupted: &mut || false,
     };
-    assert_eq!(stream.next(&mut patience).unwrap_err(), dropped("t"));
+    assert_eq!(
+        stream.next(u64::MAX, &mut patience).unwrap_err(),
+        dropped("t")
+    );
 
     let options = StreamOptions {
         batch_size: 5,
@@ -231,7 +282,7 @@ fn an_interrupted_reader_loses_nothing() {
         interrupted: &mut || true,
     };
     assert!(matches!(
-        stream.next(&mut patience).unwrap(),
+        stream.next(u64::MAX, &mut patience).unwrap(),
         Next::Interrupted
     ));
     served(table.insert(items(0..1)).unwrap()).unwrap();
@@ -248,6 +299,6 @@ fn a_batch_that_did_not_reach_its_reader_goes_back() {
     until_hidden(&table, 2);
     stream.take_back();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [2]);
-    stream.close(false);
+    stream.close(1);
     assert_eq!(take(&table, 3), [1, 2, 3]);
 }

@@ -68,7 +68,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 deadline: Some(Instant::now() + brief),
                 interrupted: &mut || false,
             };
-            stream.next(&mut patience).unwrap();
+            stream.next(0, &mut patience).unwrap();
         }
         _ => {
             let limits = table.options().limits.clone();

@@ -20,7 +20,8 @@ use crate::wire::{Arrived, Arriving, error_in};
 
 pub(super) enum Command {
     Ask(u64, Waiting),
-    Acknowledge(u64),
+    /// All of a batch was used, or so many of its first items.
+    Acknowledge(u64, Option<u32>),
     Cancel(u64),
     /// Answered once everything said before is done, or void.
     Settle(u64, oneshot::Sender<Result<()>>),
@@ -105,7 +106,16 @@ impl Waiting {
 
 enum Say {
     Ask(u64),
-    Request(Request),
+    Request(pb::SampleRequest),
+}
+
+impl From<Request> for pb::SampleRequest {
+    fn from(request: Request) -> Self {
+        Self {
+            request: Some(request),
+            items: None,
+        }
+    }
 }
 
 /// What one reader has asked for.
@@ -133,7 +143,7 @@ impl Underway {
     }
 
     fn say(&mut self, request: Request) {
-        self.unsaid.push_back(Say::Request(request));
+        self.unsaid.push_back(Say::Request(request.into()));
     }
 
     fn cancel(&mut self, id: u64) {
@@ -172,11 +182,14 @@ impl Talk for Underway {
                 self.waiting.insert(id, waiting);
             }
             // That of an earlier connection is void, and its items are back.
-            Command::Acknowledge(id) if self.leased.remove(&id) => {
+            Command::Acknowledge(id, items) if self.leased.remove(&id) => {
                 self.acknowledged = true;
-                self.say(Request::Acknowledge(id));
+                self.unsaid.push_back(Say::Request(pb::SampleRequest {
+                    items,
+                    ..Request::Acknowledge(id).into()
+                }));
             }
-            Command::Acknowledge(_) => {}
+            Command::Acknowledge(..) => {}
             Command::Cancel(id) => self.cancel(id),
             Command::Settle(id, reply) if self.acknowledged => {
                 self.settling.insert(id, reply);
@@ -201,16 +214,18 @@ impl Talk for Underway {
     }
 
     fn next_out(&mut self) -> Option<pb::SampleRequest> {
-        let request = match self.unsaid.pop_front()? {
-            Say::Request(request) => Some(request),
-            // One that was answered unasked: an empty request, which means nothing.
-            Say::Ask(id) => self.waiting.get_mut(&id).map(|waiting| {
-                let request = waiting.request(id);
-                (waiting.said, waiting.again) = (true, true);
-                Request::Ask(request)
-            }),
-        };
-        Some(pb::SampleRequest { request })
+        Some(match self.unsaid.pop_front()? {
+            Say::Request(request) => request,
+            Say::Ask(id) => match self.waiting.get_mut(&id) {
+                Some(waiting) => {
+                    let request = waiting.request(id);
+                    (waiting.said, waiting.again) = (true, true);
+                    Request::Ask(request).into()
+                }
+                // One that was answered unasked: an empty request, which means nothing.
+                None => pb::SampleRequest::default(),
+            },
+        })
     }
 
     fn has_out(&self) -> bool {

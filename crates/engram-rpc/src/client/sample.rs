@@ -74,9 +74,18 @@ pub struct RemoteLease {
 
 impl RemoteLease {
     /// The samples were used: they are final.
-    pub fn acknowledge(mut self) {
+    pub fn acknowledge(self) {
+        self.end(None);
+    }
+
+    /// The first `items` samples were used; the others go back.
+    pub fn acknowledge_first(self, items: usize) {
+        self.end(u32::try_from(items).ok());
+    }
+
+    fn end(mut self, items: Option<u32>) {
         if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Command::Acknowledge(self.id));
+            let _ = commands.send(Command::Acknowledge(self.id, items));
             self.used.batches.fetch_add(1, Ordering::Release);
         }
     }

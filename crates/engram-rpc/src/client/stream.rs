@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::Uneven;
 use engram_core::{Error, Result};
-use engram_engine::{Patience, StreamOptions, Waited, wait};
+use engram_engine::{Fate, Handed, Patience, StreamOptions, Waited, wait};
 
 use tokio::task::JoinHandle;
 
@@ -18,6 +18,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Batches under way at a time, whatever the prefetching: a server allows 1,024 for a stream, those
 /// among them that it has not heard of again.
 const MOST_AHEAD: usize = 1_000;
+
+/// Batches that a reader may hold and not have used: more count as used, the oldest first.
+const MOST_HANDED: usize = 500;
 
 /// What a reader gets.
 #[derive(Debug)]
@@ -32,8 +35,8 @@ pub enum RemoteNext {
 
 /// A reader's end of a sample stream of its own.
 ///
-/// Asking for the next batch acknowledges the one before; who closes the stream says whether the
-/// last one reached its reader. What did not goes back.
+/// Whoever asks for the next batch, or closes the stream, says how many of the items so far were
+/// delivered. Batches of which all were are acknowledged; what was not delivered in the end goes back.
 #[derive(Debug)]
 pub struct RemoteStream {
     asks: Option<Asks>,
@@ -46,8 +49,8 @@ pub struct RemoteStream {
     items: u64,
     /// Asks under way, and for how many items each is.
     ahead: VecDeque<(usize, AskTicket)>,
-    /// The newest batch that a reader asked for.
-    last: Option<RemoteLease>,
+    /// The batches that a reader asked for.
+    handed: Handed<RemoteLease>,
 }
 
 impl RemoteStream {
@@ -71,7 +74,7 @@ impl RemoteStream {
             asked: 0,
             items: 0,
             ahead: VecDeque::new(),
-            last: None,
+            handed: Handed::default(),
         };
         stream.ask_ahead();
         Ok(stream)
@@ -85,7 +88,7 @@ impl RemoteStream {
             uneven,
             ..
         } = self.options;
-        while self.ahead.len() < prefetch.min(MOST_AHEAD)
+        while self.ahead.len() < prefetch.min(MOST_AHEAD - self.handed.len())
             && max_batches.is_none_or(|max| self.asked < max)
         {
             let (n, at_least) = self.options.next(self.items);
@@ -108,12 +111,17 @@ impl RemoteStream {
         }
     }
 
-    /// The next batch; acknowledges the one before.
+    /// The next batch; the first `delivered` items of those so far have reached their reader.
     ///
     /// # Errors
     /// What ended the asks: the table was dropped, the server is gone.
-    pub fn next(&mut self, patience: &mut Patience<'_>) -> Result<RemoteNext> {
-        if let Some(lease) = self.last.take() {
+    pub fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<RemoteNext> {
+        while let Some(lease) = self.handed.next_used(delivered) {
+            lease.acknowledge();
+        }
+        while self.handed.len() >= MOST_HANDED
+            && let Some(lease) = self.handed.oldest()
+        {
             lease.acknowledge();
         }
         let Some((n, ticket)) = self.ahead.front_mut() else {
@@ -126,7 +134,7 @@ impl RemoteStream {
                 let Delivered { batch, lease } = outcome?;
                 // A batch that lacks some leaves room for more.
                 self.items -= n.saturating_sub(batch.facts.len()) as u64;
-                self.last = Some(lease);
+                self.handed.push(batch.facts.len(), lease);
                 self.ask_ahead();
                 Ok(RemoteNext::Batch(batch))
             }
@@ -137,14 +145,17 @@ impl RemoteStream {
 
     /// Gives the last batch back: it did not reach its reader.
     pub fn take_back(&mut self) {
-        self.last = None;
+        drop(self.handed.take_back());
     }
 
-    /// Stops prefetching; what was not handed over goes back, and so does the last batch unless it
-    /// was `delivered`. Waits until the server knows.
-    pub fn close(&mut self, delivered: bool) {
-        if let Some(lease) = self.last.take().filter(|_| delivered) {
-            lease.acknowledge();
+    /// Stops prefetching; all but the first `delivered` items go back. Waits until the server knows.
+    pub fn close(&mut self, delivered: u64) {
+        for fate in self.handed.end(delivered) {
+            match fate {
+                Fate::Used(lease) => lease.acknowledge(),
+                Fate::Partly(items, lease) => lease.acknowledge_first(items),
+                Fate::Unused(lease) => drop(lease),
+            }
         }
         self.ahead.clear();
         self.asks = None;
@@ -160,6 +171,6 @@ impl RemoteStream {
 
 impl Drop for RemoteStream {
     fn drop(&mut self) {
-        self.close(true);
+        self.close(u64::MAX);
     }
 }

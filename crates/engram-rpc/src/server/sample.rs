@@ -111,6 +111,7 @@ impl Reader {
     }
 
     fn take(&mut self, request: pb::SampleRequest) -> Result<(), Status> {
+        let items = request.items.map_or(usize::MAX, |items| items as usize);
         match request.request {
             Some(Request::Ask(ask)) => {
                 let sending = usize::from(self.outgoing.is_some());
@@ -131,8 +132,8 @@ impl Reader {
             }
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
                 // Before its last part: of no use to a reader that plays by the rules.
-                Some(outgoing) if outgoing.id == id => outgoing.used = true,
-                _ => self.leases.acknowledge(id),
+                Some(outgoing) if outgoing.id == id => outgoing.used = Some(items),
+                _ => self.leases.acknowledge(id, items),
             },
             Some(Request::Cancel(id)) => {
                 self.asks.cancel(id);
@@ -175,10 +176,9 @@ impl Reader {
             }) = self.outgoing.take()
             && let Some(lease) = lease
         {
-            if used {
-                lease.acknowledge();
-            } else {
-                self.leases.add(id, lease, self.shared.lease_timeout);
+            match used {
+                Some(items) => lease.acknowledge_first(items),
+                None => self.leases.add(id, lease, self.shared.lease_timeout),
             }
         }
     }
@@ -200,10 +200,10 @@ impl Reader {
                     return Ok(());
                 }
             }
-            if outgoing.used
+            if let Some(items) = outgoing.used
                 && let Some(lease) = outgoing.lease.take()
             {
-                lease.acknowledge();
+                lease.acknowledge_first(items);
             }
         }
         for id in waiting {

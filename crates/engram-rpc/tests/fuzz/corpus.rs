@@ -35,6 +35,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
     for request in samples() {
         let request = pb::SampleRequest {
             request: Some(request),
+            ..pb::SampleRequest::default()
         };
         add(Kind::SampleRequest, request.encode_to_vec());
     }

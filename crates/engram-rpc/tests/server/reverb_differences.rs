@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use tonic::Code;
 
 use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table};
-use crate::support::{engine, narrow, options, start, until};
+use crate::support::{SOON, engine, narrow, options, start, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_when_the_server_stops_is_not_confirmed() {
@@ -136,7 +136,8 @@ async fn a_new_priority_does_not_wait_for_the_limiter() {
     let mut again = item(1, "heap", 9, 0, 1);
     again.priority = 7.0;
     writer.say(request(vec![], vec![again], &[9])).await;
-    assert_eq!(writer.hear().await.keys, [1]);
+    let confirmed = tokio::time::timeout(SOON, writer.hear()).await;
+    assert_eq!(confirmed.unwrap().keys, [1]);
     let mut reader = samples(&mut client).await;
     reader.say(ask("heap", 1, 0)).await;
     let entries = reader.hear().await.entries;

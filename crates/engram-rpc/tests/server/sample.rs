@@ -34,6 +34,7 @@ impl Samples {
     pub(crate) async fn request(&self, request: Request) {
         self.say(pb::SampleRequest {
             request: Some(request),
+            ..pb::SampleRequest::default()
         })
         .await;
     }
@@ -324,6 +325,38 @@ async fn leases_end_with_an_acknowledgement_or_go_back() {
     drop(stream);
     until("the rest is back", || hidden(&table) == 0).await;
     assert_eq!(table.info().stats.size, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rest_of_a_batch_goes_back() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 8, 1);
+    let mut stream = samples(&mut connect(&server).await).await;
+    for (id, items, left) in [
+        (1, Some(2), 6),
+        (2, Some(0), 6),
+        (3, Some(9), 2),
+        (4, None, 0),
+    ] {
+        let table_has = table.info().stats.size;
+        stream
+            .ask(ask(id, 4.min(u32::try_from(table_has).unwrap())))
+            .await;
+        let first = *keys(&stream.batch().await.1).first().unwrap();
+        assert_eq!(first, 8 - table_has, "in the old order");
+        let request = pb::SampleRequest {
+            request: Some(Request::Acknowledge(id)),
+            items,
+        };
+        stream.say(request).await;
+        until("it is settled", || {
+            (table.info().stats.size, hidden(&table)) == (left, 0)
+        })
+        .await;
+        assert_eq!(table.info().stats.limiter.samples, 8 - left);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

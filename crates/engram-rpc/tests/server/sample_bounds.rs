@@ -87,7 +87,7 @@ async fn an_id_stands_for_one_ask_at_a_time() {
     let mut client = connect(&server).await;
     let mut stream = samples(&mut client).await;
     // An empty request means nothing.
-    stream.say(pb::SampleRequest { request: None }).await;
+    stream.say(pb::SampleRequest::default()).await;
     stream.ask(ask(7, 1)).await;
     stream.ask(ask(7, 1)).await;
     let status = stream.end().await.unwrap_err();

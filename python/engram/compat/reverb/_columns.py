@@ -138,11 +138,13 @@ class ColumnHistory:
             else:
                 lowest = base + start if start < stop else _NEVER
         elif kind is int:
-            lowest = base + self._at(index, count)
+            number = self._at(index, count)
+            lowest = _GONE if number < 0 else base + number
             positions = range(lowest, lowest + 1)
         elif isinstance(index, list):
-            positions = [base + self._at(each, count) for each in index]
-            lowest = _lowest(positions)
+            numbers = [self._at(each, count) for each in index]
+            positions = [base + number for number in numbers]
+            lowest = _GONE if _lowest(numbers) < 0 else _lowest(positions)
         elif isinstance(index, int):  # a bool, as of a list
             return self[int(index)]
         else:
@@ -161,12 +163,11 @@ class ColumnHistory:
         return any(at in asked for at in missing)
 
     def _at(self, index: object, count: int) -> int:
+        """Which step of the history an index means; below 0: one before its first."""
         if not isinstance(index, int):
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {index!r}")
         if index >= count:
             raise IndexError(f"list index out of range: {index} of a history of {count} steps")
-        if index < -count:
-            raise self._none(index)
         return index + count if index < 0 else index
 
     def _none(self, index: object) -> ValueError:

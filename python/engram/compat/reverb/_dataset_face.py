@@ -2,20 +2,22 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import engram
+from engram._uses import Uses
 from engram.compat.reverb import _arguments, _nest, _note
-from engram.compat.reverb._elements import Convert, Elements, check_signature
+from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_in
 from engram.compat.reverb._lazy import tensorflow
 from engram.compat.reverb._reader import Fetching, read
 from engram.compat.reverb._tf_dataset import unpacked
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
+from engram.data.blocks import Block
 from engram.errors import ClosedError, UnavailableError
 from engram.store import AnyStore
 
@@ -62,14 +64,16 @@ def checked_fetching(
     )
 
 
-def signature_of(server_address: str, table: str, timeout: int | None) -> Any:  # noqa: ANN401, a nest
-    """The table's signature.
+def signature_of(
+    server_address: str, table: str, timeout: int | None, axes: Sequence[int | None] = ()
+) -> tuple[Any, Any]:
+    """The dtypes and shapes of the table's signature, two nests; shapes begin with `axes`, too.
 
     Raises:
         ValueError: There is no such table, or it has no signature.
         DeadlineExceededError: The server did not answer in time.
     """
-    tensorflow("a dataset")  # where it has been imported, specs are its own
+    tf = tensorflow("a dataset")  # where it has been imported, specs are its own
     info = Client(server_address).server_info(timeout)
     if table not in info:
         found = ", ".join(sorted(info))
@@ -77,7 +81,11 @@ def signature_of(server_address: str, table: str, timeout: int | None) -> Any:  
     signature = info[table].signature
     if signature is None:
         raise ValueError(f"Table {table} at {server_address} does not have a signature.")
-    return signature
+    leading = tf.TensorShape(axes)
+    return (
+        _nest.map_structure(lambda spec: spec.dtype, signature),
+        _nest.map_structure(lambda spec: leading.concatenate(spec.shape), signature),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,23 +163,37 @@ def from_table(
     element = ReplaySample(info, data)
     wanted = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
 
-    def found(*values: bytes) -> Iterator[Elements | None]:
-        texts = [value.decode() for value in values]
+    def found(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, and a `Taken`
+        texts, taken = [value.decode() for value in values[:-1]], values[-1]
         store = open_store(*texts)
+        uses = Uses()
         try:
-            yield from read_table(store, texts[-1], source, wanted)
+            with closing(read_table(store, texts[-1], source, wanted, uses)) as blocks:
+                for block in blocks:
+                    try:
+                        yield block
+                    except GeneratorExit:
+                        uses.items = uses.reached(taken.elements)
+                        raise
+                    # TensorFlow asks for more only when it has taken all.
+                    uses.items = uses.reached(uses.pieces)
         finally:
             if owned:
                 store.close()
 
-    variant, kept = unpacked(found, args, tf.nest.flatten(element))
+    variant, kept = unpacked(found, args, tf.nest.flatten(element), counted=True)
     dataset._element_spec = element  # noqa: SLF001, as it is being made
     dataset._kept = kept  # noqa: SLF001, as it is being made
     tf.data.Dataset.__init__(dataset, variant)
 
 
-def read_table(store: AnyStore, table: str, source: Source, wanted: list[TensorSpec]) -> Iterator[Elements | None]:
-    """Yields elements of a table, several at once, and None now and then while there are none."""
+def read_table(
+    store: AnyStore, table: str, source: Source, wanted: list[TensorSpec], uses: Uses
+) -> Generator[Elements | None]:
+    """Yields elements of a table, several at once, and None now and then while there are none.
+
+    What `uses` does not count as used goes back when it is closed; its pieces are the elements.
+    """
     fetching = source.fetching
     for infos in _infos(store, returns=fetching.returns, table=table):
         if infos is None:
@@ -180,9 +202,24 @@ def read_table(store: AnyStore, table: str, source: Source, wanted: list[TensorS
             signature = _note.decode(info.note).signature
             if signature is not None:
                 check_signature(table, wanted, signature, source.unsigned_axes)
-            if fetching.spares and info.max_times_sampled is not None:
-                fetching = replace(fetching, block=1)
-    yield from read(store, table, fetching, partial(source.convert, table, wanted))
+
+    def made(block: Block) -> Elements:
+        elements = source.convert(table, wanted, block)
+        uses.cut(_pieces(block, elements))
+        return elements
+
+    yield from read(store, table, fetching, made, uses)
+
+
+def _pieces(block: Block, elements: Elements) -> list[int]:
+    """How many elements each item of a block has become: all have the same number of steps."""
+    values, splits = elements[0]
+    number = len(values) if splits is None else len(splits) - 1
+    if number == block.number:
+        return [1] * number
+    steps = steps_in(block)
+    pieces: list[int] = (steps * number // max(1, steps.sum())).tolist()
+    return pieces
 
 
 def _infos(store: AnyStore, *, returns: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:

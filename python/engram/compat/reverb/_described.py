@@ -7,9 +7,9 @@ import engram
 from engram import selectors
 from engram.compat.reverb import _nest, _note
 from engram.compat.reverb.reverb_types import (
-    Heap,
+    HeapOptions,
     KeyDistributionOptions,
-    Prioritized,
+    PrioritizedOptions,
     RateLimiterCallStats,
     RateLimiterInfo,
     TableInfo,
@@ -63,9 +63,9 @@ def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
 def _options(selector: selectors.Selector) -> KeyDistributionOptions:
     match selector:
         case selectors.Prioritized():
-            return KeyDistributionOptions(prioritized=Prioritized(priority_exponent=selector.exponent))
+            return KeyDistributionOptions(prioritized=PrioritizedOptions(priority_exponent=selector.exponent))
         case selectors.MinHeap() | selectors.MaxHeap():
-            heap = Heap(min_heap=isinstance(selector, selectors.MinHeap))
+            heap = HeapOptions(min_heap=isinstance(selector, selectors.MinHeap))
             return KeyDistributionOptions(heap=heap, is_deterministic=True)
         case selectors.Uniform():
             return KeyDistributionOptions(uniform=True)

@@ -1,9 +1,18 @@
 """TensorFlow, imported where it is needed; and classes that become its datasets when one is first made."""
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["LazyDataset", "tensorflow"]
+__all__ = ["DatasetBody", "LazyDataset", "as_it_is", "tensorflow"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_it_is(function: _Function) -> _Function:
+    """Has a `tf.function`, such as `interleave` makes of what makes datasets, call a function without rewriting it."""
+    function.autograph_info__ = None  # type: ignore[attr-defined]  # what AutoGraph looks for
+    return function
 
 
 def tensorflow(what: str) -> Any:  # noqa: ANN401, a module
@@ -21,6 +30,24 @@ def tensorflow(what: str) -> Any:  # noqa: ANN401, a module
     return tf
 
 
+class DatasetBody:
+    """What the bodies of datasets that are made of nothing but a variant have in common."""
+
+    _element_spec: Any
+
+    @property
+    def element_spec(self) -> Any:  # noqa: ANN401, a nest
+        """What elements look like: a nest of `tf.TensorSpec` like theirs, with tuples for lists.
+
+        Of tables, it is a `ReplaySample`: its info, `[]` for each field, or `[T]` for sequences, and the nest of data.
+        """
+        return self._element_spec
+
+    def _inputs(self) -> list[Any]:
+        """No other dataset, where TensorFlow's graph of datasets is asked for."""
+        return []
+
+
 class LazyDataset(type):
     """Class of a class that can be imported without TensorFlow; its instances are `tf.data.Dataset`s.
 
@@ -29,6 +56,9 @@ class LazyDataset(type):
     """
 
     _real: Any = None
+
+    autograph_info__ = None
+    """A `tf.function` makes instances `as_it_is`."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any) -> Any:  # noqa: ANN401, a class
         if any(isinstance(base, LazyDataset) for base in bases):

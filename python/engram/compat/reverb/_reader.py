@@ -5,19 +5,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-
-import numpy.typing as npt
+from typing import Any, TypeVar
 
 from engram import Dataset, _engram
+from engram._uses import Uses
+from engram.data.blocks import Block, items_of
 from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
-__all__ = ["Block", "Fetching", "MismatchError", "read"]
+__all__ = ["Fetching", "MismatchError", "read"]
 
 _LOG = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 R = TypeVar("R")
 
 
@@ -25,44 +24,14 @@ class MismatchError(ValueError):
     """Items are not what was asked for."""
 
 
-class Block(NamedTuple):
-    """Items side by side, in the order in which they were drawn.
-
-    Attributes:
-        info: Five arrays `[B]`, as the fields of `SampleInfo`.
-        columns: Arrays `[B, T, ...]`; `[B, ...]` where squeezed; `[sum of T, ...]` where ragged.
-        splits: For a ragged column i64 `[B + 1]`: item `i` has its rows from `splits[i]` to `splits[i + 1]`. Else None.
-        squeezed: Of each column: whether it has no time axis.
-    """
-
-    info: tuple[Array, ...]
-    columns: list[Array]
-    splits: list[Array | None]
-    squeezed: list[bool]
-
-    @classmethod
-    def of(cls, batch: _engram.Batch) -> "Block":
-        """The items of a batch."""
-        info = (batch.key(), batch.probability(), batch.table_size(), batch.priority(), batch.times_sampled())
-        columns = _engram.flatten(batch.data)[0]
-        splits = [None] * len(columns) if batch.row_splits is None else _engram.flatten(batch.row_splits)[0]
-        return cls(info, columns, splits, batch.squeezed)
-
-    @property
-    def number(self) -> int:
-        """B, of items."""
-        return len(self.info[0])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetching:
     """How items are fetched.
 
     Attributes:
-        ahead: Items that may have been drawn and not be used yet.
-        block: Items per block at most; None: half of `ahead`.
+        ahead: Items that may have been drawn and not be used yet, beside the one that is being used.
+        block: Items per block at most; None: half of `ahead`, rounded up.
         is_exact: Blocks are of so many exactly, and one that does not fit is refused as a whole.
-        spares: Blocks are of one item where the table hands each out so many times only: what is left of one is lost.
         per_stream: Items after which a new stream is opened; None: never.
         timeout: Seconds to wait in vain before it ends; None: for ever.
         max_items: Ends after so many; None: never.
@@ -73,7 +42,6 @@ class Fetching:
     ahead: int
     block: int | None = None
     is_exact: bool = False
-    spares: bool = False
     per_stream: int | None = None
     timeout: float | None = None
     max_items: int | None = None
@@ -88,17 +56,20 @@ _ANSWER = 0.02
 """Seconds that an answer may take before it is asked whether there is one."""
 
 
-def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R]) -> Iterator[R | None]:
+def read(
+    store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R], uses: Uses | None = None
+) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
 
-    Once it is closed, what was fetched and not yielded goes back: counters are undone, and items of a queue regain
-    their place. So do items that `make` refuses.
+    Once it is closed, what was fetched and not used goes back: counters are undone, and items of a queue regain their
+    place. So do items that `make` refuses. Blocks are used as a whole once they are yielded, or item by item as `uses`
+    counts them.
 
     Raises:
         MismatchError: `make` refuses an item; all before it were yielded.
         UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As of `engram.Dataset`.
     """
-    reader = _Reader(store, table, fetching, make)
+    reader = _Reader(store, table, fetching, make, uses)
     while not reader.is_done:
         try:
             yield from reader.stream()
@@ -116,11 +87,14 @@ def read(store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block]
 class _Reader:
     """Opens one stream after the other."""
 
-    def __init__(self, store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], Any]) -> None:
+    def __init__(
+        self, store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], Any], uses: Uses | None
+    ) -> None:
         self._store = store
         self._table = table
         self._fetching = fetching
         self._make = make
+        self._uses = uses
         self._left = fetching.max_items
         self._count = 0
         self._times_lost = 0
@@ -131,19 +105,19 @@ class _Reader:
     def stream(self) -> Iterator[Any]:
         """Yields what one stream gives."""
         ahead = self._fetching.ahead
-        size = 1 if self.one_by_one else self._fetching.block or max(1, ahead // 2)
+        size = 1 if self.one_by_one else self._fetching.block or (ahead + 1) // 2
         bound = min((each for each in (self._left, self._fetching.per_stream) if each is not None), default=None)
         dataset = Dataset(
             self._store,
             self._table,
             size,
             at_least=None if self._fetching.is_exact else 1,
-            prefetch=max(1, ahead // size - 1),  # one is in use while the others are being fetched
+            prefetch=max(1, (ahead - size + 1) // size),  # one, of which an item or more were used, while others come
             max_items=bound,
             timeout=self._fetching.timeout,
         )
         total = 0
-        with closing(dataset._read(self._made, self._fetching.glance)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._made, self._fetching.glance, self._uses)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 self._times_lost = 0
                 if each is not None:
@@ -152,6 +126,7 @@ class _Reader:
                         self._left -= self._count
                 yield each
                 if each is not None and self._is_even_again():
+                    self._settle()
                     return
         if total != bound:  # waited in vain
             yield from self._last()
@@ -169,7 +144,7 @@ class _Reader:
     def _last(self) -> Iterator[Any]:
         """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
         dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
-        with closing(dataset._read(self._made, _ANSWER)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._made, _ANSWER, self._uses)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 if each is None and self._is_waited_for():
                     self.is_done = True
@@ -184,9 +159,19 @@ class _Reader:
         return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
-        block = Block.of(native)
-        self._count = block.number
-        return self._make(block)
+        block = items_of(native)
+        self._count = len(native)
+        try:
+            return self._make(block)
+        except MismatchError:
+            if not (self.one_by_one or self._fetching.is_exact):
+                self._settle()
+            raise
+
+    def _settle(self) -> None:
+        """What was yielded is used: another stream goes on."""
+        if self._uses is not None:
+            self._uses.settle()
 
     def rest(self, error: Exception) -> Iterator[None]:
         """Waits a while: the server is away."""

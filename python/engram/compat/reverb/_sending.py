@@ -1,5 +1,6 @@
 """What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
 
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import engram
 from engram import errors as native
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
@@ -15,8 +17,8 @@ from engram.compat.reverb.errors import DeadlineExceededError
 __all__ = [
     "ANY_NUMBER",
     "MOST_IN_FLIGHT",
-    "PATIENCE",
     "SENT_AT_ONCE",
+    "Presence",
     "at_the_end",
     "end_episode",
     "flush",
@@ -35,6 +37,30 @@ MOST_IN_FLIGHT = 1_000_000
 
 PATIENCE = 60.0
 """Seconds that a writer which is dropped waits for its tables, where Reverb's waits for ever."""
+
+FIRST_LOOK, LATER_LOOKS = 0.5, 5.0
+"""Seconds until it looks whether the server is there, and the longest until it looks again."""
+
+GRACE, NO_GRACE = 5.0, 0.5
+"""Seconds that the server may be away then, and may be for writers after one that found it gone."""
+
+
+class Presence:
+    """Whether a server is there, asked on a connection of its own. The writers of a client share it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._grace = GRACE
+
+    def is_there(self) -> bool:
+        """True if it answers; one that is away may take a few seconds to come back."""
+        try:
+            _ = engram.Client(self.address, reconnect_timeout=self._grace).tables
+        except native.EngramError:
+            self._grace = NO_GRACE
+            return False
+        self._grace = GRACE
+        return True
 
 
 def timeout_of(timeout_ms: float | None) -> float | None:
@@ -119,31 +145,62 @@ def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: 
     return left == 0 or left < steps
 
 
-def let_go(writer: Any, name: str, timeout: float) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits so many seconds for their tables, or a moment.
+def let_go(writer: Any, name: str, server: Presence | None) -> None:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer, having sent all items; waits for their tables as `at_the_end` says.
 
     Warns where some have not all by then: they are lost.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed, and ended the wait.
     """
+    advice = "; flush it first"
     try:
         with suppress(native.EngramError):
-            writer.close(timeout)
+            if server is None:
+                writer.close(0.0)
+            elif not _close(writer, server):
+                advice = f": the server at {server.address} is gone"
     finally:
         with suppress(native.ForkedError):  # what is left is the parent's
             left = writer.pending_items
             if left:
-                text = f"a {name} was closed with {left} items that no table has; flush it first"
+                text = f"a {name} was closed with {left} items that no table has{advice}"
                 warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def at_the_end(writer: object, native: Any, name: str, timeout: float) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
+def _close(writer: Any, server: Presence) -> bool:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer; False if the server is gone, though its tables do not have all items.
+
+    Raises:
+        DeadlineExceededError: The server is there, and its tables did not take all.
+    """
+    end = time.monotonic() + PATIENCE
+    pause = FIRST_LOOK
+    while True:
+        try:
+            writer.close(min(pause, max(0.0, end - time.monotonic())))
+        except native.DeadlineExceededError:
+            if not server.is_there():
+                return False
+            if time.monotonic() >= end:
+                raise
+            pause = min(2 * pause, LATER_LOOKS)
+        else:
+            return True
+
+
+def at_the_end(writer: object, native: Any, name: str, server: Presence | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
     """Lets the engine's writer go when a writer is dropped, when the process ends, or when it is called.
 
     The process ends with all threads there, and before the interpreter is torn down.
+
+    Args:
+        writer: The one that is dropped.
+        native: The engine's.
+        name: What it is called.
+        server: Whose tables are waited for, up to a minute, unless it is gone; None: nothing is.
     """
-    return weakref.finalize(writer, let_go, native, name, timeout)
+    return weakref.finalize(writer, let_go, native, name, server)
 
 
 def _late(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

@@ -4,18 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from engram.compat.reverb import _dataset_face as face
-from engram.compat.reverb import _nest
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._reader import Block
+from engram.compat.reverb._lazy import DatasetBody, as_it_is
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.data.blocks import Block
 
 __all__ = ["ServerDataset"]
 
 
-class ServerDataset:
+class ServerDataset(DatasetBody):
     """The body of a dataset of one table of a server."""
-
-    _element_spec: Any
 
     _convert: Callable[[str, Sequence[TensorSpec], Block], Elements]
     """Makes elements of items: of a table, as its specs say."""
@@ -62,6 +60,7 @@ class ServerDataset:
         face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
 
     @classmethod
+    @as_it_is
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,
@@ -93,23 +92,13 @@ class ServerDataset:
             RuntimeError: There has been no server for an hour.
             ImportError: TensorFlow is not installed.
         """
-        signature = face.signature_of(server_address, table, get_signature_timeout_secs)
         return cls(
             server_address,
             table,
-            _nest.map_structure(lambda spec: spec.dtype, signature),
-            _nest.map_structure(lambda spec: spec.shape, signature),
+            *face.signature_of(server_address, table, get_signature_timeout_secs),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,
             rate_limiter_timeout_ms,
             max_samples,
         )
-
-    @property
-    def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """A `ReplaySample` of `tf.TensorSpec`: scalars for its info, and the nest of data, with tuples for lists."""
-        return self._element_spec
-
-    def _inputs(self) -> list[Any]:
-        return []

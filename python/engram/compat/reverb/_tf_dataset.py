@@ -8,12 +8,17 @@ import numpy as np
 from engram.compat.reverb._elements import Elements, Rows
 from engram.compat.reverb._feed import feed
 from engram.compat.reverb._lazy import tensorflow
+from engram.data._taken import Taken, watched
 
 __all__ = ["unpacked"]
 
 
 def unpacked(
-    begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
+    begin: Callable[..., Iterator[Elements | None]],
+    args: Sequence[Any],
+    specs: Sequence[Any],
+    *,
+    counted: bool = False,
 ) -> tuple[Any, Any]:
     """A dataset of single elements.
 
@@ -21,10 +26,35 @@ def unpacked(
         begin: Yields several elements at once, or None while there are none; it is closed when an iteration ends.
         args: Tensors that it is given, as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
+        counted: `begin` is also given a `Taken`, which says how many elements have left the dataset.
 
     Returns:
         The dataset as a variant tensor, and what must live as long as it.
     """
+    if not counted:
+        return _unpacked(begin, args, specs)
+    tf = tensorflow("a dataset")
+    kept = []
+
+    def began(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
+        taken = Taken(values[-1])
+        try:
+            yield from begin(*values[:-1], taken)
+        finally:
+            taken.close()
+
+    def make(tensors: list[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
+        variant, needed = _unpacked(began, tensors, specs)
+        kept.append(needed)
+        return tf.data.experimental.from_variant(variant, tuple(specs))
+
+    result = watched(make, args)
+    return tf.data.experimental.to_variant(result), (kept, result)
+
+
+def _unpacked(
+    begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
+) -> tuple[Any, Any]:
     tf = tensorflow("a dataset")
     ragged = [spec.shape.rank is None or (spec.shape.rank > 0 and spec.shape[0] is None) for spec in specs]
     if any(ragged):

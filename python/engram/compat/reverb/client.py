@@ -11,6 +11,7 @@ import engram
 from engram.compat.reverb import _arguments, _nest, _note, _signatures
 from engram.compat.reverb._described import described, signature_of
 from engram.compat.reverb._errors import is_stopping, translated
+from engram.compat.reverb._sending import Presence
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.reverb_types import TableInfo
@@ -73,6 +74,7 @@ class Client:
         self._server_address = _arguments.text("server_address", server_address)
         self._store = engram.Client(_arguments.bare(server_address), reconnect_timeout=_PATIENCE)
         self._cache: dict[str, Any] | None = None
+        self._presence = Presence(self._store.address)
 
     @property
     def server_address(self) -> str:
@@ -145,12 +147,20 @@ class Client:
 
         return Writer(self, length, bool(delta_encoded), chunk, in_flight)
 
-    def trajectory_writer(self, num_keep_alive_refs: int, *, validate_items: bool = True) -> "TrajectoryWriter":
+    def trajectory_writer(
+        self,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        get_signature_timeout_ms: int | None = None,
+    ) -> "TrajectoryWriter":
         """A writer whose items are made of any slices of its steps; it does not connect yet.
 
         Args:
             num_keep_alive_refs: Newest steps that items may refer to, at least 1.
             validate_items: Check items against their tables' signatures when they are made.
+            get_signature_timeout_ms: Milliseconds, as older releases of Reverb had it. 0 is a `validate_items` of
+                False; nothing comes of another.
 
         Raises:
             TypeError: `num_keep_alive_refs` is no integer.
@@ -159,7 +169,7 @@ class Client:
         refs = _positive("num_keep_alive_refs", num_keep_alive_refs)
         from engram.compat.reverb.trajectory_writer import TrajectoryWriter  # noqa: PLC0415, it needs this module
 
-        return TrajectoryWriter(self, refs, validate_items)
+        return TrajectoryWriter(self, refs, validate_items and get_signature_timeout_ms != 0)
 
     def structured_writer(self, configs: "Sequence[Config]") -> "StructuredWriter":
         """A writer that only takes steps: `configs` make the items. It does not connect yet.

@@ -11,7 +11,7 @@ from engram.compat.reverb._configs import Config, invalid
 from engram.compat.reverb._dataset_face import tuples
 from engram.compat.reverb._elements import Elements, Rows
 from engram.compat.reverb._inference import infer_signature
-from engram.compat.reverb._lazy import LazyDataset, tensorflow
+from engram.compat.reverb._lazy import DatasetBody, LazyDataset, tensorflow
 from engram.compat.reverb._patterns import Made, PatternSet, check_sources, stacked
 from engram.compat.reverb._tf_dataset import unpacked
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -25,7 +25,7 @@ _AT_ONCE = 64
 """Steps that are read at once where they are all there: one by one from a stream, which may be slow."""
 
 
-class PatternDataset(metaclass=LazyDataset):
+class PatternDataset(DatasetBody, metaclass=LazyDataset):
     """A `tf.data.Dataset` of the items that configs make of a dataset of steps, without a server.
 
         steps = tf.data.Dataset.from_tensor_slices({"observation": tf.range(6), "is_last": [False, False, True] * 2})
@@ -37,8 +37,6 @@ class PatternDataset(metaclass=LazyDataset):
     Elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are not looked
     at. It reads its input in Python: make the input outside of a `tf.function`.
     """
-
-    _element_spec: Any
 
     def __init__(
         self,
@@ -85,14 +83,6 @@ class PatternDataset(metaclass=LazyDataset):
         variant, kept = unpacked(lambda: reading.elements(is_even=is_even), [], specs)
         self._kept = (kept, input_dataset)
         tf.data.Dataset.__init__(self, variant)
-
-    @property
-    def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """A nest of `tf.TensorSpec`: what `infer_signature` says of the configs, with tuples for lists."""
-        return self._element_spec
-
-    def _inputs(self) -> list[Any]:
-        return []
 
 
 def pattern_dataset_with_info(

@@ -2,22 +2,20 @@
 
 from typing import Any, Self
 
-from engram.compat.reverb import _arguments, _nest
+from engram.compat.reverb import _arguments
 from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
-from engram.compat.reverb._lazy import LazyDataset, tensorflow
+from engram.compat.reverb._lazy import DatasetBody, LazyDataset, as_it_is, tensorflow
 
 __all__ = ["ReplayDataset"]
 
 
-class ReplayDataset(metaclass=LazyDataset):
+class ReplayDataset(DatasetBody, metaclass=LazyDataset):
     """A `tf.data.Dataset` as code for Reverb 0.1 to 0.7 knows it; `TimestepDataset` and `TrajectoryDataset` replace it.
 
     Its info has the field `times_sampled`, too, which Reverb's had from 0.8 on. Errors of an iteration are as of those
     two; an item of another length than `sequence_length` is a `tf.errors.InvalidArgumentError`.
     """
-
-    _element_spec: Any
 
     def __init__(  # noqa: PLR0917, as Reverb has it
         self,
@@ -74,6 +72,7 @@ class ReplayDataset(metaclass=LazyDataset):
         face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
 
     @classmethod
+    @as_it_is
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,
@@ -109,14 +108,11 @@ class ReplayDataset(metaclass=LazyDataset):
             RuntimeError: There has been no server for an hour.
             ImportError: TensorFlow is not installed.
         """
-        tf = tensorflow("reverb.ReplayDataset")
-        signature = face.signature_of(server_address, table, get_signature_timeout_secs)
-        time = tf.TensorShape([] if emit_timesteps else [sequence_length])
+        time = () if emit_timesteps else (sequence_length,)
         return cls(
             server_address,
             table,
-            _nest.map_structure(lambda spec: spec.dtype, signature),
-            _nest.map_structure(lambda spec: time.concatenate(spec.shape), signature),
+            *face.signature_of(server_address, table, get_signature_timeout_secs, time),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,
@@ -125,14 +121,6 @@ class ReplayDataset(metaclass=LazyDataset):
             rate_limiter_timeout_ms,
             flexible_batch_size,
         )
-
-    @property
-    def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """A `ReplaySample` of `tf.TensorSpec`: its info, `[]` or `[T]`, and the nest of data, with tuples for lists."""
-        return self._element_spec
-
-    def _inputs(self) -> list[Any]:
-        return []
 
 
 def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: ANN401, a nest

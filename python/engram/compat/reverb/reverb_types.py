@@ -1,20 +1,35 @@
 """What a table tells about itself: records that are asked what protobuf messages are asked."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from engram.compat.reverb._message import Message
+from engram.compat.reverb.item_selectors import Fifo, Lifo, Prioritized, Uniform
+from engram.compat.reverb.item_selectors import HeapSelector as Heap
 
 __all__ = [
+    "Fifo",
+    "Heap",
     "KeyDistributionOptions",
+    "Lifo",
+    "Prioritized",
     "RateLimiterCallStats",
     "RateLimiterInfo",
+    "SelectorType",
+    "SpecNest",
     "TableInfo",
     "TableWorkerTime",
+    "Uniform",
 ]
 
+SelectorType: TypeAlias = Fifo | Heap | Lifo | Prioritized | Uniform
+"""What a table's items are chosen by."""
 
-class Prioritized(Message):
+SpecNest: TypeAlias = Any
+"""A nest of specs, such as a signature."""
+
+
+class PrioritizedOptions(Message):
     """A choice by priority.
 
     Attributes:
@@ -24,7 +39,7 @@ class Prioritized(Message):
     _fields: ClassVar = {"priority_exponent": 0.0}
 
 
-class Heap(Message):
+class HeapOptions(Message):
     """A choice of the item with the least or the greatest priority.
 
     Attributes:
@@ -49,8 +64,8 @@ class KeyDistributionOptions(Message):
     _fields: ClassVar = {
         "fifo": False,
         "uniform": False,
-        "prioritized": Prioritized,
-        "heap": Heap,
+        "prioritized": PrioritizedOptions,
+        "heap": HeapOptions,
         "lifo": False,
         "is_deterministic": False,
     }

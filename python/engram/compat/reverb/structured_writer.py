@@ -65,7 +65,8 @@ class StructuredWriter:
     Items are sent when their steps fill a chunk, on `flush` and on `end_episode`. The first ten are sent at once.
 
     A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
-    tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
+    tables have them, or a few seconds for a server that is gone; Ctrl-C ends that. A `UserWarning` says how many are
+    lost.
     """
 
     def __init__(self, client: "Client", configs: Sequence[Config]) -> None:
@@ -94,13 +95,13 @@ class StructuredWriter:
         self._given: set[int] = set()  # columns that have a value in the open step
         self._appends = 0  # taken, whole steps and parts
         self._early = _sending.SENT_AT_ONCE
-        self._store = client._store  # noqa: SLF001, its other half
+        self._store, self._presence = client._store, client._presence  # noqa: SLF001, its other half
 
     def _begin(self) -> Any:  # noqa: ANN401, the engine's writer
         with translated():
             length = chunk_length(self._columns, look_back(self._configs))
             self._native = pattern_writer(self._store, self._configs, chunk_length=length)
-        _sending.at_the_end(self, self._native, "StructuredWriter", _sending.PATIENCE)
+        _sending.at_the_end(self, self._native, "StructuredWriter", self._presence)
         return self._native
 
     @property

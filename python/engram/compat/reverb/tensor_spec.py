@@ -190,7 +190,7 @@ def is_compatible(wanted: tuple[int | None, ...] | None, found: tuple[int | None
         wanted: Sizes, None where any will do; None: of any rank.
         found: Likewise.
     """
-    if wanted is None or found is None:
+    if wanted is None or found is None or wanted == found:
         return True
     return len(wanted) == len(found) and all(
         a is None or b is None or a == b for a, b in zip(wanted, found, strict=True)

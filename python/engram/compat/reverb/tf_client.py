@@ -10,11 +10,12 @@ import numpy.typing as npt
 from engram.compat.reverb import _note
 from engram.compat.reverb._elements import check_signature, timesteps
 from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._reader import Block, Fetching, read
+from engram.compat.reverb._reader import Fetching, read
 from engram.compat.reverb._tf_errors import called
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.data.blocks import Block
 
 __all__ = ["TFClient"]
 

@@ -21,8 +21,12 @@ class TimestepDataset(ServerDataset, metaclass=LazyDataset):
             learn(sample.data["observation"])  # [2, 4]
 
     The steps of one item follow each other, with the item's info, whose fields are scalars, see `SampleInfo`; nothing
-    marks where the next item begins. What it has fetched and TensorFlow has not taken goes back when an iteration ends.
-    However many workers it is given, elements come in the order in which they were drawn.
+    marks where the next item begins. However many workers it is given, elements come in the order in which they were
+    drawn.
+
+    Items that it has fetched and of which TensorFlow has taken no step go back when an iteration ends: to their old
+    places, where items are used up. Taken is what has left this dataset: what a `batch` or a `prefetch` after it has
+    asked for, too.
 
     Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
     `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, an item's

@@ -20,9 +20,11 @@ class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
         for sample in dataset:
             learn(sample.data["observation"])  # [T, 4]
 
-    A column that was written without a time axis is `[...]`. The info's fields are scalars, see `SampleInfo`. What it
-    has fetched and TensorFlow has not taken goes back when an iteration ends. However many workers it is given,
-    elements come in the order in which they were drawn.
+    A column that was written without a time axis is `[...]`. The info's fields are scalars, see `SampleInfo`. However
+    many workers it is given, elements come in the order in which they were drawn.
+
+    Items that it has fetched and TensorFlow has not taken go back when an iteration ends: to their old places, where
+    items are used up. Taken is what has left this dataset: what a `batch` or a `prefetch` after it has asked for, too.
 
     Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
     `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, or the

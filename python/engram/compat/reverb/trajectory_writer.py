@@ -150,7 +150,7 @@ class TrajectoryWriter:
                 max_in_flight_items=_sending.MOST_IN_FLIGHT,
             )
         self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
-        self._let_go = _sending.at_the_end(self, self._native, "TrajectoryWriter", 0.0)
+        self._let_go = _sending.at_the_end(self, self._native, "TrajectoryWriter", None)
         return self._native
 
     def _all_configured(self) -> bool:

@@ -38,7 +38,8 @@ class Writer:
     writer. It belongs to one thread.
 
     A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
-    tables have them; Ctrl-C ends that. A `UserWarning` says how many are lost.
+    tables have them, or a few seconds for a server that is gone; Ctrl-C ends that. A `UserWarning` says how many are
+    lost.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Writer:
                 compression="delta" if delta_encoded else "auto",
             )
         self._native: Any = writer._native  # noqa: SLF001, its other half
-        self._let_go = _sending.at_the_end(self, self._native, "Writer", _sending.PATIENCE)
+        self._let_go = _sending.at_the_end(self, self._native, "Writer", client._presence)  # noqa: SLF001, its other half
         self._closed = False
 
     def __enter__(self) -> Self:

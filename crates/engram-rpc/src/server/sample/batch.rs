@@ -20,8 +20,8 @@ pub(super) struct Outgoing {
     messages: Messages,
     /// The reader will acknowledge it; without one, the batch counts as used already.
     pub(super) lease: Option<Lease>,
-    /// It was acknowledged before its last message was handed over.
-    pub(super) used: bool,
+    /// So many of its first items were acknowledged before its last message was handed over.
+    pub(super) used: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Outgoing {
             id,
             messages,
             lease,
-            used: false,
+            used: None,
         }
     }
 

@@ -30,10 +30,11 @@ impl Leases {
         self.held.insert(id, (expiry, lease));
     }
 
-    /// The reader has used the batch. One that is not on lease, or no longer, is ignored.
-    pub(super) fn acknowledge(&mut self, id: u64) {
+    /// The reader has used the first `items` of the batch, and gives the others back. A batch that is not
+    /// on lease, or no longer, is ignored.
+    pub(super) fn acknowledge(&mut self, id: u64, items: usize) {
         if let Some(lease) = self.take(id) {
-            lease.acknowledge();
+            lease.acknowledge_first(items);
         }
     }
 

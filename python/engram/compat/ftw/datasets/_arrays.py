@@ -1,32 +1,37 @@
 """FTW's datasets as NumPy's, PyTorch's and JAX's arrays."""
 
 import importlib
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from engram._uses import Uses
 from engram.compat.ftw.datasets._plan import Plan
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_face import Source, read_table
 from engram.compat.reverb._elements import Convert as Make
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._reader import Block, MismatchError
+from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.data.blocks import Array, Block
 from engram.errors import NeverServedError
 from engram.store import AnyStore
 
 __all__ = ["ArrayDataset", "converter"]
 
-Array = npt.NDArray[Any]
 Convert = Callable[[list[Any]], list[Any]]
 _REST = 0.002
 """Seconds between glances at several stores that all have nothing."""
+
+_LOOK = 0.2
+"""Seconds without anything after which it is asked whether items that are held are in the way."""
 
 _INFO = len(SampleInfo._fields)
 
@@ -34,9 +39,9 @@ _INFO = len(SampleInfo._fields)
 class ArrayDataset:
     """An iterable of batches; each iterator fetches ahead, and gives back what it has not used.
 
-    Whole items of one store come in batches, which go back whole. Others come item by item where their table hands each
-    out so many times only: an item counts as used with its first element, also where its batch is not full yet.
-    Elsewhere they come in blocks of a batch.
+    Whole items of one store come in batches, others in blocks of as many items as a batch has elements. An item counts
+    as used with its first element, once the batch is handed over. Only where an insert waits for the room of items
+    whose batch is not full yet, these count as used before, from then on.
     """
 
     def __init__(self, plan: Plan, stores: Sequence[AnyStore], convert: Convert) -> None:
@@ -62,7 +67,9 @@ class ArrayDataset:
         source = self._source(is_whole=is_whole)
         made = self._batches if is_whole else self._elements
         with ExitStack() as stack:
-            readers = [stack.enter_context(closing(made(store, source))) for store in self._stores]
+            readers = [_Reader(store, plan.table, partial(made, store, source)) for store in self._stores]
+            for reader in readers:
+                stack.enter_context(closing(reader.found))
             elements = _in_turn(readers, waits=self._waits)
             while True:
                 if plan.batch_size is None or is_whole:
@@ -71,7 +78,10 @@ class ArrayDataset:
                     batch = [next(elements) for _ in range(plan.batch_size)]
                     leaves = [_stacked(plan, column) for column in zip(*batch, strict=True)]
                 info, data = leaves[:_INFO], self._convert(leaves[_INFO:])
-                yield ReplaySample(SampleInfo(*info), _nest.unflatten_as(plan.nest, data))
+                sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(plan.nest, data))
+                for reader in readers:
+                    reader.uses.items = reader.uses.reached(reader.uses.pieces if is_whole else reader.given)
+                yield sample
 
     def _source(self, *, is_whole: bool) -> Source:
         plan = self._plan
@@ -80,24 +90,23 @@ class ArrayDataset:
             ahead=plan.source.fetching.ahead + plan.prefetch_size * (plan.batch_size or 1),
             block=plan.batch_size or plan.source.fetching.ahead // 2,
             is_exact=is_whole,
-            spares=not is_whole,
             glance=plan.source.fetching.glance if self._waits else 0,
         )
         convert = plan.source.convert
         return replace(plan.source, fetching=fetching, convert=_even(convert) if is_whole else convert)
 
-    def _blocks(self, store: AnyStore, source: Source) -> Any:  # noqa: ANN401, a generator
-        return closing(cast("Any", read_table(store, self._plan.table, source, _nest.flatten(self._plan.nest))))
+    def _blocks(self, store: AnyStore, source: Source, uses: Uses) -> Any:  # noqa: ANN401, a generator
+        return closing(read_table(store, self._plan.table, source, _nest.flatten(self._plan.nest), uses))
 
-    def _batches(self, store: AnyStore, source: Source) -> Generator[list[Array] | None]:
+    def _batches(self, store: AnyStore, source: Source, uses: Uses) -> Generator[list[Array] | None]:
         """Yields the leaves of one batch after the other; None now and then while there are none."""
-        with self._blocks(store, source) as blocks:
+        with self._blocks(store, source, uses) as blocks:
             for block in blocks:
                 yield None if block is None else [rows.values for rows in block]
 
-    def _elements(self, store: AnyStore, source: Source) -> Generator[list[Array] | None]:
+    def _elements(self, store: AnyStore, source: Source, uses: Uses) -> Generator[list[Array] | None]:
         """Yields the leaves of one element after the other; None now and then while there are none."""
-        with self._blocks(store, source) as blocks:
+        with self._blocks(store, source, uses) as blocks:
             for block in blocks:
                 if block is None:
                     yield None
@@ -112,18 +121,52 @@ def _each(block: Elements) -> Iterator[list[Array]]:
         yield [values[at, ...] if splits is None else values[splits[at] : splits[at + 1]] for values, splits in block]
 
 
-def _in_turn(readers: Sequence[Generator[list[Array] | None]], *, waits: bool) -> Iterator[list[Array]]:
+class _Reader:
+    """One store's elements, and which of its items were used."""
+
+    def __init__(self, store: AnyStore, table: str, read: Callable[[Uses], Generator[list[Array] | None]]) -> None:
+        self._store = store
+        self._table = table
+        self.uses = Uses()
+        self.found = read(self.uses)
+        self.given = 0
+
+    def next(self) -> list[Array] | None:
+        """The next element; None if there is none yet."""
+        found = next(self.found)
+        self.given += found is not None
+        return found
+
+    def make_room(self) -> None:
+        """Holds no items any more where somebody waits to insert, maybe for their room."""
+        if self.uses.is_holding:
+            info = self._store.info().get(self._table)
+            if info is not None and info.waiting_inserts > 0:
+                self.uses.let_go()
+
+
+def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]]:
     """One of each, again and again; one that has nothing is waited for, or passed over at once."""
+    look = math.inf
     while True:
         is_dry = True
         for reader in readers:
-            found = next(reader)
+            found = reader.next()
             while found is None and waits:
-                found = next(reader)
+                for each in readers:
+                    each.make_room()
+                found = reader.next()
             if found is not None:
                 is_dry = False
+                look = math.inf
                 yield found
         if is_dry:
+            now = time.monotonic()
+            look = min(look, now + _LOOK)
+            if now >= look:
+                look = now + _LOOK
+                for each in readers:
+                    each.make_room()
             time.sleep(_REST)
 
 

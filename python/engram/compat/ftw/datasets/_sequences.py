@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from engram.compat.reverb._elements import Convert, Elements, Rows, timesteps, trajectories
-from engram.compat.reverb._reader import Block, MismatchError
+from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.data.blocks import Block
 
 __all__ = ["check_lengths", "cut", "whole"]
 

@@ -6,16 +6,14 @@ from typing import Any
 from engram.compat.ftw.datasets._plan import Plan
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_face import from_table
-from engram.compat.reverb._lazy import LazyDataset, tensorflow
+from engram.compat.reverb._lazy import DatasetBody, LazyDataset, tensorflow
 from engram.store import AnyStore
 
 __all__ = ["tensorflow_dataset"]
 
 
-class _Elements(metaclass=LazyDataset):
+class _Elements(DatasetBody, metaclass=LazyDataset):
     """Single elements of one of several stores."""
-
-    _element_spec: Any
 
     def __init__(self, plan: Plan, stores: Sequence[AnyStore], index: Any) -> None:  # noqa: ANN401, a tensor
         tf = tensorflow("a dataset")
@@ -24,13 +22,6 @@ class _Elements(metaclass=LazyDataset):
         )
         args = [tf.as_string(index), tf.constant(plan.table)]
         from_table(self, plan.source, lambda at, _: stores[int(at)], args, spec, owned=False)
-
-    @property
-    def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        return self._element_spec
-
-    def _inputs(self) -> list[Any]:
-        return []
 
 
 def tensorflow_dataset(plan: Plan, stores: Sequence[AnyStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset

@@ -1,0 +1,50 @@
+"""Integers that change little from step to step take less room where that is asked for."""
+
+import numpy as np
+import optree
+import pytest
+from episodes import MAKERS, queue, timesteps
+from support import raises
+
+from engram import Store
+from engram.errors import InvalidArgumentError
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def make(request):
+    return MAKERS[request.param]
+
+
+def played(make, **options):
+    """What the table's items take after an episode of a noisy image that grows brighter, and their leaves."""
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
+    steps = [step._replace(observation=noise + np.uint8(step.observation)) for step in timesteps(range(7))]
+    with Store([queue()]) as store:
+        with make(store, chunk_length=8, **options) as adder:
+            adder.add_first(steps[0])
+            for step in steps[1:]:
+                adder.add(np.int32(7), step)
+        info = store.info()["priority_table"]
+        return info.bytes, [optree.tree_leaves(store.sample("priority_table", 1).data) for _ in range(info.size)]
+
+
+def test_differences_take_less_than_without(make):
+    plain, wanted = played(make, compression="off")
+    auto, _ = played(make)
+    delta, found = played(make, compression="delta")
+    assert delta < 0.5 * auto <= 0.5 * plain
+    for item, other in zip(found, wanted, strict=True):
+        for leaf, like in zip(item, other, strict=True):
+            np.testing.assert_array_equal(leaf, like, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("compression", "text"),
+    [
+        ("zip", 'compression is "zip"; it must be "auto", "delta" or "off"'),
+        (True, "`compression` must be text; got True (bool)"),
+    ],
+)
+def test_what_is_no_compression(make, compression, text):
+    with Store([queue()]) as store, raises(InvalidArgumentError, text):
+        make(store, compression=compression)

@@ -1,0 +1,273 @@
+"""What datasets that are left early give back: all items that no element was of, to their old places."""
+
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from compat_tables import serving
+from dm_env import specs as env_specs
+from reverb_items import put, specs
+from support import Caller, until
+
+import engram
+from engram import adders
+from engram.compat import reverb
+from engram.compat.ftw.datasets.reverb import (
+    make_reverb_fifo_sampler_dataset as make_steps,
+)
+from engram.compat.ftw.datasets.reverb import (
+    make_reverb_rnn_sequence_fifo_sampler_dataset as make_sequences,
+)
+
+TABLE = "priority_table"
+PLAIN = SimpleNamespace(observations=env_specs.Array((), np.float32), actions=env_specs.Array((), np.int64))
+FRAMEWORKS = [
+    "numpy",
+    pytest.param("torch", marks=pytest.mark.frameworks),
+    pytest.param("jax", marks=pytest.mark.frameworks),
+]
+
+
+def fill(store, lengths, first=0):
+    """Items whose observations are their numbers."""
+    for i, length in enumerate(lengths, start=first):
+        rows = [np.full(length, i, np.float32), np.arange(length), *[np.zeros(length, np.float32)] * 2]
+        store.insert(adders.Step(*rows, np.zeros(length, np.bool_)), {TABLE: 1.0}, time_axis=True)
+
+
+@contextmanager
+def stores(number, kind, size=100):
+    """Stores with a queue, and what datasets are given for them."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(number)]
+        if kind == "in_process":
+            yield made, made
+        else:
+            servers = [stack.enter_context(engram.Server(store)) for store in made]
+            yield made, [stack.enter_context(engram.Client(server.address)) for server in servers]
+
+
+def left(store):
+    """The items that are in the queue, in order; it is empty then."""
+    until(lambda: store.info()[TABLE].leased_out == 0)
+    info = store.info()[TABLE]
+    assert info.samples == info.deletes, "what goes back does not count"
+    number = info.size
+    return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(number)]
+
+
+def seen(elements):
+    return [int(n) for each in elements for n in np.ravel(np.asarray(each.data.observation))]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("kind", ["in_process", "remote"])
+@pytest.mark.parametrize(("batch_size", "number"), [(None, 0), (None, 1), (None, 7), (3, 1), (3, 4), (20, 1)])
+def test_steps(framework, kind, batch_size, number):
+    with stores(1, kind) as ([store], clients):
+        fill(store, [2] * 30)
+        iterator = iter(make_steps(clients, PLAIN, batch_size, framework=framework))
+        found = seen(islice(iterator, number))
+        assert found == [n // 2 for n in range(number * (batch_size or 1))]
+        iterator.close()
+        assert left(store) == list(range(-(-len(found) // 2), 30))
+
+
+@pytest.mark.parametrize("kind", ["in_process", "remote"])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_batches_of_two_stores(kind, number):
+    with stores(2, kind) as (both, clients):
+        for store in both:
+            fill(store, [1] * 20)
+        iterator = iter(make_sequences(clients, PLAIN, 5, framework="numpy"))
+        found = seen(islice(iterator, number))
+        assert found == [n // 2 for n in range(5 * number)]
+        iterator.close()
+        assert left(both[0]) == list(range((5 * number + 1) // 2, 20))
+        assert left(both[1]) == list(range(5 * number // 2, 20))
+
+
+@pytest.mark.parametrize("kind", ["in_process", "remote"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_sequences_of_steps(kind, number):
+    """Items are cut into two elements each."""
+    with stores(1, kind) as ([store], clients):
+        fill(store, [6] * 10)
+        iterator = iter(make_steps(clients, PLAIN, sequence_length=3, framework="numpy"))
+        assert seen(islice(iterator, number)) == [n // 6 for n in range(3 * number)]
+        iterator.close()
+        assert left(store) == list(range(-(-number // 2), 10))
+
+
+def test_items_of_different_lengths():
+    with stores(1, "in_process") as ([store], clients):
+        fill(store, [1, 3, 2, 5])
+        iterator = iter(make_steps(clients, PLAIN, framework="numpy"))
+        assert seen(islice(iterator, 4)) == [0, 1, 1, 1]
+        iterator.close()
+        assert left(store) == [2, 3]
+
+
+@pytest.mark.parametrize("kind", ["in_process", "remote"])
+def test_a_batch_that_is_refused(kind):
+    with stores(2, kind) as (both, clients):
+        for store in both:
+            fill(store, [2, 2, 3, 3])
+        made = make_sequences(clients, PLAIN, 5, framework="numpy")
+        with pytest.raises(ValueError, match="elements of a batch must be alike"):
+            next(iter(made))
+        assert [left(store) for store in both] == [[0, 1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("kind", ["in_process", "remote"])
+def test_queues_smaller_than_a_batch(kind, deterministic):
+    """What a batch waits with makes room: it counts as used before."""
+    with stores(2, kind, size=3) as (both, clients):
+        inserting = [Caller(lambda at=store: fill(at, [1] * 24)) for store in both]
+        iterator = iter(make_sequences(clients, PLAIN, 16, framework="numpy", deterministic=deterministic))
+        found = seen(islice(iterator, 3))
+        assert sorted(found) == sorted([*range(24)] * 2)
+        for each in inserting:
+            each.result()
+        iterator.close()
+
+
+def test_a_table_that_keeps_items():
+    with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
+        fill(store, [4] * 9)
+        iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
+        assert len(seen(islice(iterator, 3))) == 9
+        iterator.close()
+        until(lambda: store.info()[TABLE].leased_out == 0)
+        assert store.info()[TABLE].samples == 3
+
+
+READER = """
+import sys, time
+from types import SimpleNamespace
+import numpy as np
+from dm_env import specs
+import engram
+from engram.compat.ftw.datasets.reverb import make_reverb_fifo_sampler_dataset as make
+plain = SimpleNamespace(observations=specs.Array((), np.float32), actions=specs.Array((), np.int64))
+iterator = iter(make(engram.Client(sys.argv[1]), plain, 4, framework="numpy"))
+for _ in range(3):
+    print(next(iterator).data.observation.tolist(), flush=True)
+time.sleep(1_000)
+"""
+
+
+def test_a_reader_that_is_killed():
+    """It says nothing any more: all comes again but the blocks that it had gone on after."""
+    with engram.Server([engram.Table.queue(TABLE, max_size=100)]) as server:
+        fill(server.store, [2] * 20)
+        arguments = [sys.executable, "-c", READER, server.address]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            assert [process.stdout.readline() for _ in range(3)][2] == "[4.0, 4.0, 5.0, 5.0]\n"
+            until(lambda: server.store.info()[TABLE].size == 16)
+            process.kill()
+        until(lambda: server.store.info()[TABLE].leased_out == 0)
+        assert left(server.store) == list(range(4, 20)), "4 and 5 were seen, of a block with 6 and 7"
+
+
+# --- TensorFlow's --------------------------------------------------------------------------------
+
+
+def times(iterator, number):
+    return [int(np.ravel(next(iterator).data["time"])[0]) for _ in range(number)]
+
+
+def timesteps(tf, client, **options):
+    return reverb.TimestepDataset(client.server_address, "t", *specs(tf, ()), **options)
+
+
+def items(tf, client, **options):
+    return reverb.TrajectoryDataset(client.server_address, "t", *specs(tf, None), **options)
+
+
+def back(client):
+    """The items that are in the queue, in order."""
+    held = client.server_info()["t"].current_size
+    return [int(sample[0].data[1]) for sample in client.sample("t", held)]
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
+@pytest.mark.parametrize(("number", "ahead"), [(1, 100), (2, 8), (11, 8), (3, 1)])
+def test_what_tensorflow_has_not_taken(tf, lengths, number, ahead):
+    starts = np.cumsum([0, *lengths])[:-1]
+    for make, used in ((items, number), (timesteps, int(np.sum(starts < number)))):
+        with serving(reverb.Table.queue("t", 100)) as (_, client):
+            put(client, "t", lengths)
+            iterator = iter(make(tf, client, max_in_flight_samples_per_worker=ahead))
+            times(iterator, number)
+            del iterator
+            until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, waited for
+            assert back(client) == list(range(used, len(lengths)))
+
+
+@pytest.mark.frameworks
+def test_two_iterations_at_once(tf):
+    with serving(reverb.Table.queue("t", 100)) as (_, client):
+        put(client, "t", [1] * 40)
+        made = items(tf, client, max_in_flight_samples_per_worker=8)
+        one, two = iter(made), iter(made)
+        assert times(one, 1) == [0]
+        begun = times(two, 1)
+        assert times(one, 2) == [1, 2]
+        more = times(two, 5)
+        del one, two
+        until(lambda: client.server_info()["t"].current_size == 40 - 9)
+        assert back(client) == [n for n in range(40) if n not in {0, 1, 2, *begun, *more}]
+        again = iter(made)
+        with pytest.raises(StopIteration):
+            next(iter(made.take(0)))
+        put(client, "t", [1] * 3)
+        assert times(again, 1) == [0]
+        del again
+        until(lambda: client.server_info()["t"].current_size == 2)
+
+
+@pytest.mark.frameworks
+def test_what_tensorflow_took_ahead_is_used(tf):
+    with serving(reverb.Table.queue("t", 100)) as (_, client):
+        put(client, "t", [1] * 40)
+        iterator = iter(items(tf, client, max_in_flight_samples_per_worker=20).prefetch(3))
+        assert times(iterator, 2) == [0, 1]
+        time.sleep(0.3)  # in which it fills up
+        del iterator
+        until(lambda: client.server_info()["t"].current_size == 35)
+        assert back(client) == list(range(5, 40))
+
+
+@pytest.mark.frameworks
+def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, it must be installed
+    with stores(1, "in_process") as ([store], clients):
+        fill(store, [6] * 10)
+        iterator = iter(make_steps(clients, PLAIN, sequence_length=3))
+        assert seen(islice(iterator, 3)) == [0] * 6 + [1] * 3
+        del iterator
+        assert left(store) == list(range(2, 10))
+
+
+@pytest.mark.frameworks
+def test_an_iteration_that_ends_while_a_function_is_traced(tf):
+    """As garbage is collected anywhere."""
+    with serving(reverb.Table.queue("t", 100)) as (_, client):
+        put(client, "t", [1] * 9)
+        held = [iter(items(tf, client, max_in_flight_samples_per_worker=8))]
+        next(held[0])
+
+        @tf.function
+        def traced(x):
+            held.clear()
+            return x + 1
+
+        assert int(traced(tf.constant(1))) == 2
+        until(lambda: client.server_info()["t"].current_size == 8)

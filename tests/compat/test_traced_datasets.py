@@ -1,0 +1,47 @@
+"""Datasets that are made in a function which TensorFlow traces, as Acme makes them."""
+
+import logging
+
+import numpy as np
+import pytest
+from compat_tables import serving, table
+
+from engram.compat import reverb
+from engram.compat.reverb.tensor_spec import TensorSpec
+
+pytestmark = pytest.mark.frameworks
+
+
+@pytest.fixture
+def server():
+    """The address of a server with items of one step."""
+    with serving(table(signature={"x": TensorSpec([2], np.float32)})) as (server, client):
+        client.insert({"x": np.float32([1.5, 2.5])}, {"t": 1.0})
+        yield f"localhost:{server.port}"
+
+
+@pytest.fixture
+def warnings():
+    """What TensorFlow warns of."""
+    found = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger = logging.getLogger("tensorflow")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("kind", [reverb.TimestepDataset, reverb.ReplayDataset])
+def test_nothing_of_them_is_rewritten(tf, server, warnings, kind):
+    """AutoGraph would rewrite all that they call, and warn of what it cannot."""
+
+    def made(number):
+        if number == 0:
+            return kind.from_table_signature(server, "t", 1)
+        return kind(server, "t", {"x": tf.float32}, {"x": tf.TensorShape([2])}, 1)
+
+    for way in range(2):
+        dataset = tf.data.Dataset.range(2).interleave(lambda _, way=way: made(way), cycle_length=2)
+        assert [each.data["x"].numpy().tolist() for each in dataset.take(2)] == [[1.5, 2.5]] * 2
+    assert warnings == []

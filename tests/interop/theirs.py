@@ -1,0 +1,27 @@
+"""Programs that tell of dm-reverb."""
+
+import importlib
+import pkgutil
+
+import reverb
+from random_writers import PROGRAMS, outcomes
+
+
+def random_writers(address):
+    client = reverb.Client(address)
+    return [outcomes(client, "random", seed) for seed in range(PROGRAMS)]
+
+
+def public_names(address):
+    """Of each of its modules what it defines, with the public names of its classes."""
+    del address
+    found = {}
+    for module in pkgutil.walk_packages(reverb.__path__, "reverb."):
+        if any(word in module.name for word in ("_test", "_pb2", ".cc", "pybind", "_cc_proto", "pip_package")):
+            continue
+        defined = found[module.name] = {}
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if not name.startswith("_") and getattr(value, "__module__", "").partition(".")[0] == "reverb":
+                is_class = isinstance(value, type) and "_pb2" not in value.__module__
+                defined[name] = [each for each in vars(value) if not each.startswith("_")] if is_class else []
+    return found
