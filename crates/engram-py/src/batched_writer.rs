@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
-use engram_core::{CellSpec, Layout, Schema, Shape};
+use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -34,6 +34,8 @@ struct Inner {
     compile: Py<PyAny>,
     /// The compiled patterns, to hold against signatures again when cells change their shape.
     patterns: Vec<Pattern>,
+    /// Their tables, to hold priorities against.
+    tables: Vec<(u32, Arc<TableOptions>)>,
 }
 
 /// What one environment's part of a leaf looks like.
@@ -85,6 +87,15 @@ impl Inner {
             check(py, pattern, &self.sender, &schema)?;
         }
         self.patterns.clone_from(&patterns);
+        self.tables = patterns
+            .iter()
+            .map(|pattern| {
+                (
+                    pattern.table(),
+                    Arc::clone(self.sender.options(pattern.table())),
+                )
+            })
+            .collect();
         let base = self.sender.fresh_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
@@ -156,9 +167,16 @@ impl Inner {
                 _ => BatchColumn::Strings(strings),
             })
             .collect();
-        py.detach(|| recorder.append_batch(&columns, ends))
-            .map_err(wrong)?;
-        self.send(py)
+        let tables = &self.tables;
+        let accepts = |table, priority| {
+            let mut known = tables.iter();
+            let options = known.find(|(number, _)| *number == table);
+            options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
+        };
+        let made = py.detach(|| recorder.append_batch(&columns, ends, accepts));
+        let sent = self.send(py);
+        made.map_err(wrong)?;
+        sent
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -197,6 +215,7 @@ impl BatchedWriter {
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             compile,
             patterns: Vec::new(),
+            tables: Vec::new(),
         };
         Ok(Self {
             home: Home::new("writer", inner),

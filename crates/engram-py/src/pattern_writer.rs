@@ -36,8 +36,11 @@ struct Inner {
     options: WriterOptions,
     /// How many patterns there are.
     declared: usize,
-    /// It has taken a step, or a part of one.
-    begun: bool,
+    /// All steps, and all parts of steps, have one structure: the patterns are compiled with the
+    /// first part.
+    uniform: bool,
+    /// Appends taken, of steps and of parts of steps.
+    appends: u64,
 }
 
 impl Inner {
@@ -55,12 +58,15 @@ impl Inner {
         let configs: Vec<PatternConfig> =
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
+            // Also of one whose columns have not appeared: all patterns together say what is kept.
+            let history = config.history();
             let column = |leaf| self.intake.column(leaf);
-            let Some(pattern) = config.compile(py, &mut self.sender, column)? else {
+            let pattern = config.compile(py, &mut self.sender, column)?;
+            self.recorder.keep(history);
+            let Some(pattern) = pattern else {
                 continue;
             };
             check(py, &pattern, &self.sender, self.recorder.schema())?;
-            self.recorder.keep(pattern.history());
             self.patterns.set(number, pattern, self.recorder.schema());
         }
         self.compiled = true;
@@ -99,7 +105,12 @@ impl Inner {
     }
 
     fn apply(&mut self, py: Python<'_>, end_of_episode: bool) -> PyResult<()> {
-        let made = self.patterns.apply(&mut self.recorder, end_of_episode);
+        let sender = &self.sender;
+        let made = self
+            .patterns
+            .apply(&mut self.recorder, end_of_episode, |table, priority| {
+                sender.options(table).check_priority(priority)
+            });
         let sent = self.send(py);
         made.map_err(|error| errors::to_py(py, &error))?;
         sent
@@ -122,6 +133,7 @@ impl PatternWriter {
         max_in_flight_items: usize,
         timeout: Option<f64>,
         compression: &str,
+        uniform: bool,
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
@@ -138,7 +150,8 @@ impl PatternWriter {
             checked: None,
             options,
             declared: patterns,
-            begun: false,
+            uniform,
+            appends: 0,
         };
         Ok(Self {
             home: Home::new("writer", inner),
@@ -155,7 +168,7 @@ impl PatternWriter {
         let inner = self.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         // The parts of a step may come in any grouping; a whole one must look like those before.
-        let whole = !(partial_step || inner.recorder.step_is_open());
+        let whole = inner.uniform || !(partial_step || inner.recorder.step_is_open());
         let mut appended = Appended::default();
         let wrote = inner
             .intake
@@ -169,7 +182,7 @@ impl PatternWriter {
                 .map_err(|error| errors::to_py(py, &error))?;
         }
         let ready = match wrote {
-            Ok(()) if !inner.compiled && !partial_step => inner.compile(py),
+            Ok(()) if !inner.compiled && (inner.uniform || !partial_step) => inner.compile(py),
             Ok(()) => inner.check_again(py),
             other => other,
         };
@@ -178,12 +191,12 @@ impl PatternWriter {
             .finish(&mut inner.recorder, partial_step, &appended, py, ready);
         if let Err(error) = finished {
             // A writer that never took a step is as good as new: its next one decides.
-            if !inner.begun {
+            if inner.appends == 0 {
                 inner.begin_anew(py)?;
             }
             return Err(error);
         }
-        inner.begun = true;
+        inner.appends += 1;
         inner.apply(py, false)
     }
 
@@ -226,6 +239,12 @@ impl PatternWriter {
     #[getter]
     fn episode_steps(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.home.get(py)?.recorder.episode_steps())
+    }
+
+    /// Appends taken, of steps and of parts of steps: one that raised an error counts if it was kept.
+    #[getter]
+    fn appends(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.home.get(py)?.appends)
     }
 
     /// Items wait in a full chunk: a flush sends them sooner than the next step.

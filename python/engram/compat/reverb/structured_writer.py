@@ -11,12 +11,11 @@ from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._configs import Condition as ConditionProto
 from engram.compat.reverb._configs import Config, ModuloEq, PatternNode, PatternStructure, Priority, invalid
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
+from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, is_leaf
 from engram.compat.reverb._inference import infer_signature, unpack_pattern
 from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
 from engram.compat.reverb._steps import Column, checked, chunk_length
-from engram.compat.reverb._structured import Maker, has_more, maker
-from engram.errors import EngramError
+from engram.compat.reverb._structured import pattern_writer
 
 if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
@@ -80,7 +79,7 @@ class StructuredWriter:
         Raises:
             ValueError: One is not valid: the text says which, and why.
         """
-        self._maker: Maker | None = None  # from the first append on
+        self._native: Any = None  # from the first append on
         for number, config in enumerate(configs):
             problem = invalid(config)
             if problem is None and config.priority.WhichOneof("priority_fn") is None:
@@ -94,15 +93,16 @@ class StructuredWriter:
         self._flatten: Flatten | None = None
         self._open = False
         self._given: set[int] = set()  # columns that have a value in the open step
+        self._appends = 0  # taken, whole steps and parts
         self._early = _sending.SENT_AT_ONCE
         self._store, self._presence = client._store, client._presence  # noqa: SLF001, its other half
 
-    def _begin(self, *, whole: bool) -> Maker:
+    def _begin(self) -> Any:  # noqa: ANN401, the engine's writer
         with translated():
             length = chunk_length(self._columns, look_back(self._configs))
-            self._maker = maker(self._store, self._configs, whole=whole, chunk_length=length)
-        _sending.at_the_end(self, self._maker.native, "StructuredWriter", self._presence)
-        return self._maker
+            self._native = pattern_writer(self._store, self._configs, chunk_length=length)
+        _sending.at_the_end(self, self._native, "StructuredWriter", self._presence)
+        return self._native
 
     @property
     def step_is_open(self) -> bool:
@@ -135,35 +135,25 @@ class StructuredWriter:
                     raise RuntimeError(set_twice(self._sources[number]))
         for column, array in firsts:
             column.become(array)
-        making = self._maker
-        if making is None:
-            making = self._begin(whole=not partial_step and all(value is not None for value in row))
-        with translated():
-            steps = making.native.episode_steps  # raises where the writer cannot be used
+        native = self._begin() if self._native is None else self._native
         try:
-            making.append(row, partial=partial_step)
-        except (EngramError, RuntimeError, KeyboardInterrupt):
-            if has_more(making.native, steps):
+            native.append(tuple(row), partial_step=partial_step)
+        except BaseException:
+            if self._is_taken():
                 self._keep(row, partial=partial_step)
             else:
                 for column, _ in firsts:
                     column.forget()
             with translated():
                 raise
-        except ValueError:
-            self._keep(row, partial=partial_step)
-            raise
         self._keep(row, partial=partial_step)
-        self._send(making.native)
+        self._send(native)
 
     def _leaves(self, data: Any) -> list[Any]:  # noqa: ANN401, a nest
         leaves: list[Any] = []
-        if self._flatten is not None and self._flatten(data, leaves):
-            for leaf in leaves:
-                if type(leaf) is not np.ndarray and not is_leaf(leaf):
-                    break
-            else:
-                return leaves
+        fits = self._flatten is not None and self._flatten(data, leaves)
+        if fits and (LEAF_CLASSES.issuperset(map(type, leaves)) or all(map(is_leaf, leaves))):
+            return leaves
         found = _nest.flatten_with_path(data)
         leaves = [leaf for _, leaf in found]
         if self._count is None:
@@ -194,11 +184,19 @@ class StructuredWriter:
             row.append(value)
         return row, firsts
 
+    def _is_taken(self) -> bool:
+        """The engine has what was appended last, though that raised an error."""
+        try:
+            return bool(self._native.appends > self._appends)
+        except RuntimeError:  # another thread's or process's
+            return False
+
     def _keep(self, row: Sequence[Any], *, partial: bool) -> None:
         """The step, or the part of one, is taken."""
+        self._appends += 1
         self._open = partial
         if partial:
-            self._given |= {number for number, value in enumerate(row) if value is not None}
+            self._given.update(number for number, value in enumerate(row) if value is not None)
         else:
             self._given.clear()
 
@@ -224,8 +222,7 @@ class StructuredWriter:
             RuntimeError: The server, or a table, is gone. Each such error is told once, by whichever call comes
                 next.
         """
-        native = None if self._maker is None else self._maker.native
-        _sending.flush(native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
+        _sending.flush(self._native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as Reverb has it
         """Ends the episode: applies what waits for its end, sends all items, and waits until their tables have them.
@@ -247,17 +244,15 @@ class StructuredWriter:
                 has the writer: the episode goes on.
         """
         timeout = _seconds(timeout_ms)
-        if self._maker is None:
+        if self._native is None:
             return
-        making, clear = self._maker, bool(clear_buffers)
+        native, clear = self._native, bool(clear_buffers)
 
         def ended() -> None:
             self._open = False
             self._given.clear()
 
-        _sending.end_episode(
-            making.native, lambda seconds: making.end_episode(seconds, clear), ended, timeout_ms, timeout
-        )
+        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
