@@ -75,6 +75,12 @@ PROGRAMS = {
         [[[0, 1]], [[2, 3]], [[10, 11]], [[12, 13]]],
         [],
     ),
+    "steps since, of steps without a value, too": (
+        [config(LAST, C.steps_since_applied() == 3), config(LAST, C.steps_since_applied() >= 3, table="u")],
+        [*steps(*range(5)), part(partial=False, b=50), *steps(*range(6, 12))],
+        [[2]],
+        [[2], [6], [9]],
+    ),
     "steps since, equal": ([config(LAST, C.steps_since_applied() == 3)], steps(*range(7)), [[2], [5]], []),
     "end of episode": (
         [config(LAST, C.is_end_episode())],

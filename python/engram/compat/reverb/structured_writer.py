@@ -16,6 +16,7 @@ from engram.compat.reverb._inference import infer_signature, unpack_pattern
 from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
 from engram.compat.reverb._steps import Column, checked, chunk_length
 from engram.compat.reverb._structured import pattern_writer
+from engram.errors import EngramError
 
 if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
@@ -188,7 +189,7 @@ class StructuredWriter:
         """The engine has what was appended last, though that raised an error."""
         try:
             return bool(self._native.appends > self._appends)
-        except RuntimeError:  # another thread's or process's
+        except EngramError:  # another thread's or process's
             return False
 
     def _keep(self, row: Sequence[Any], *, partial: bool) -> None:
