@@ -17,7 +17,11 @@ def client():
     ("call", "error", "text"),
     [
         (lambda c: c.insert(step(0), {"t": True}), TypeError, "`priorities['t']` must be a number; got True (bool)"),
-        (lambda c: c.trajectory_writer(True), TypeError, "`num_keep_alive_refs` must be an integer; got True (bool)"),
+        (
+            lambda c: c.trajectory_writer(num_keep_alive_refs=True),
+            TypeError,
+            "`num_keep_alive_refs` must be an integer; got True (bool)",
+        ),
         (lambda _: reverb.rate_limiters.Queue(2.0), TypeError, "`size` must be an integer; got 2.0 (float)"),
         (lambda c: c.reset(b"t"), TypeError, "`table` must be text; got b't' (bytes)"),
         (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: no port; give `host:port`"),
