@@ -101,6 +101,13 @@ def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
         ),
     )
     yield workload(
+        f"insert_td_errors{suffix}",
+        contenders=(
+            Contender("engram", "Engram, pattern writer, priorities found in the items", "td_errors"),
+            Contender("reverb", "Reverb, structured writer, priorities found in the items", "td_errors"),
+        ),
+    )
+    yield workload(
         f"insert_batched{suffix}",
         contenders=(
             Contender(

@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import functools
 import importlib
 import inspect
 import pkgutil
@@ -33,12 +32,11 @@ class Name:
         found = self.value
         found = found.fget if isinstance(found, property) else found
         found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
-        found = found.func if isinstance(found, functools.cached_property) else found
         found = inspect.unwrap(found) if callable(found) else found
         return found if isinstance(found, FunctionType) else None
 
 
-_MEMBERS = FunctionType | property | staticmethod | classmethod | functools.cached_property
+_MEMBERS = FunctionType | property | staticmethod | classmethod
 
 
 def modules(package: str) -> list[str]:
@@ -178,7 +176,7 @@ class _Reader(ast.NodeVisitor):
         self.found: dict[type[BaseException], str] = {}
         self._function, self._owner, self._above, self._ours = function, owner, above, ours
         self._caught: list[tuple[type[BaseException], ...]] = []
-        self._local: dict[str, Any] = dict(inspect.getclosurevars(function).nonlocals)
+        self._local: dict[str, Any] = {}  # what it imports
 
     def visit_all(self, nodes: list[Any]) -> None:
         for node in nodes:
@@ -210,13 +208,6 @@ class _Reader(ast.NodeVisitor):
         found = [self._value(each) for each in listed]
         return [kind for kind in found if inspect.isclass(kind) and issubclass(kind, BaseException)]
 
-    def visit_With(self, node: ast.With) -> None:
-        calls = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
-        away = [self._value(arg) for call in calls if _name(call.func) == "suppress" for arg in call.args]
-        self._caught.append(tuple(kind for kind in away if inspect.isclass(kind)))
-        self.generic_visit(node)
-        self._caught.pop()
-
     def visit_Raise(self, node: ast.Raise) -> None:
         self.generic_visit(node)
         error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -234,8 +225,6 @@ class _Reader(ast.NodeVisitor):
             called, owner = vars(called).get("__init__"), called
         elif isinstance(node.func, ast.Attribute) and _name(node.func.value) in ("self", "cls", "super"):
             owner = self._owner
-        called = called.__func__ if inspect.ismethod(called) else called
-        called = inspect.unwrap(called) if callable(called) else called
         if isinstance(called, FunctionType) and called.__name__ != "translated":
             for kind, where in _raised(called, owner, self._above, self._ours).items():
                 self._note(kind, where)

@@ -110,7 +110,7 @@ PYTHON_TEST = re.compile(r"^ *(?:def (test_\w+)|(?:class )?(Test\w+)(?: = |[:(])
 RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n]*)\n)* *(?:async )?fn (\w+)")
 
 
-def tests_by_name():
+def known_tests():
     """Of each test, the names of the files that have one of that name."""
     found = {}
     for files, pattern in (
@@ -144,7 +144,7 @@ def unheld(text, tests):
 def test_each_difference_names_its_test(page):
     text = page.read_text(encoding="utf-8")
     assert TABLE.search(text)
-    assert unheld(text, tests_by_name()) == []
+    assert unheld(text, known_tests()) == []
 
 
 @pytest.mark.parametrize(

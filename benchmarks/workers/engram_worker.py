@@ -10,7 +10,7 @@ import engram
 from benchmarks.workers import common, disk, processes, saving
 from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Answer, Block, Task
 from engram import rate_limiters
-from engram.patterns import step_index
+from engram.patterns import TdError, step_index, td_error
 from engram.store import AnyStore
 
 TABLE = "replay"
@@ -103,10 +103,12 @@ def num_steps(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]
     return block, writer.flush
 
 
-def pattern(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+def pattern(task: Task, store: AnyStore, priority: float | TdError = 1.0) -> tuple[Block, Callable[[], object]]:
     """The pattern writer: the same items, declared once."""
     stream = itertools.cycle(common.steps(task.step))
-    every_step = engram.Pattern(TABLE, lambda step: {name: column[-task.length :] for name, column in step.items()})
+    every_step = engram.Pattern(
+        TABLE, lambda step: {name: column[-task.length :] for name, column in step.items()}, priority=priority
+    )
     writer = store.pattern_writer([every_step])
     writer.append(next(stream))
 
@@ -116,6 +118,11 @@ def pattern(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
         return 100
 
     return block, writer.flush
+
+
+def td_errors(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+    """The pattern writer, which finds the priorities in the items, too: rewards stand for TD errors."""
+    return pattern(task, store, td_error(lambda step: step["reward"]))
 
 
 def batched(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
@@ -150,6 +157,7 @@ WRITERS = {
     "trajectory": trajectory,
     "num_steps": num_steps,
     "pattern": pattern,
+    "td_errors": td_errors,
     "batched": batched,
     "sequences": sequences,
 }

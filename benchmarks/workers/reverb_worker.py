@@ -1,6 +1,7 @@
 """Reverb's side: a server and its client, in one process or in two."""
 
 import itertools
+import operator
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -124,14 +125,17 @@ def trajectory(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
     return block, writer.flush
 
 
-def structured(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
+def structured(task: Task, place: Place, *, finds_priorities: bool = False) -> tuple[Block, Callable[[], object]]:
     """The structured writer: the same items, declared once."""
     stream = itertools.cycle(common.steps(task.step))
     reference = reverb.structured.create_reference_step(next(stream))
     pattern = reverb.structured.pattern_from_transform(
         reference, lambda step: {name: node[-task.length :] for name, node in step.items()}
     )
-    config = reverb.structured.create_config(pattern=pattern, table=TABLE)
+    priority = reverb.structured.td_error(0.9, next(stream), operator.itemgetter("reward"))
+    config = reverb.structured.create_config(
+        pattern=pattern, table=TABLE, priority=priority if finds_priorities else None
+    )
     writer = place.client.structured_writer([config])
     writer.append(next(stream))
 
@@ -142,6 +146,11 @@ def structured(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
         return FLUSH_EVERY
 
     return block, lambda: writer.flush(timeout_ms=600_000)
+
+
+def td_errors(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
+    """The structured writer, which finds the priorities in the items, too: rewards stand for TD errors."""
+    return structured(task, place, finds_priorities=True)
 
 
 def sequences(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
@@ -162,7 +171,7 @@ def sequences(task: Task, place: Place) -> tuple[Block, Callable[[], object]]:
     return block, writer.flush
 
 
-WRITERS = {"trajectory": trajectory, "structured": structured, "sequences": sequences}
+WRITERS = {"trajectory": trajectory, "structured": structured, "td_errors": td_errors, "sequences": sequences}
 
 
 def insert(task: Task) -> float:

@@ -13,7 +13,18 @@ from typing import Any, NamedTuple
 from engram import _checks, _engram
 from engram.errors import InvalidArgumentError
 
-__all__ = ["Condition", "Pattern", "Subject", "column", "end_of_episode", "step_index", "steps_since_applied"]
+__all__ = [
+    "Condition",
+    "Pattern",
+    "Subject",
+    "TdError",
+    "column",
+    "end_of_episode",
+    "history_length",
+    "step_index",
+    "steps_since_applied",
+    "td_error",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,15 @@ def steps_since_applied() -> Subject:
     return Subject("steps_since_applied")
 
 
+def history_length() -> Subject:
+    """Steps that items can reach back to, this one included: 1 on the first step of an episode.
+
+    It goes up to the number of steps that the furthest of the writer's patterns looks back, and begins anew after an
+    episode, unless that ended with `clear=False`.
+    """
+    return Subject("history_length")
+
+
 def column(source: Callable[[Any], Any]) -> Subject:
     """The newest value of a column: a single integer or bool; anything else never holds.
 
@@ -108,6 +128,30 @@ def column(source: Callable[[Any], Any]) -> Subject:
 def end_of_episode() -> Condition:
     """Holds when the episode ends after this step: the pattern is tried once more then."""
     return Subject("end_of_episode") == 1
+
+
+@dataclass(frozen=True, slots=True)
+class TdError:
+    """How TD errors in an item make its priority; from `td_error`."""
+
+    source: Callable[[Any], Any]
+    max_weight: float
+
+
+def td_error(source: Callable[[Any], Any], *, max_weight: float = 0.9) -> TdError:
+    """The priority `max_weight * max|x| + (1 - max_weight) * mean|x|` of the TD errors x in an item.
+
+    Args:
+        source: Picks their column from a nest like a step: `lambda s: s["td_error"]`. It holds one float32, float64,
+            int32 or int64 per step; x are those in the item's last column that is made of it.
+        max_weight: From 0, the mean alone, to 1, the largest alone. The default is R2D2's.
+
+    Raises:
+        InvalidArgumentError: `source` is no function, or `max_weight` is no number from 0 to 1.
+    """
+    if not callable(source):
+        raise InvalidArgumentError(f"the source of TD errors must be a function of a step; got {source!r}")
+    return TdError(source, _checks.fraction("`max_weight`", max_weight))
 
 
 class _Slice(NamedTuple):
@@ -170,14 +214,14 @@ class Pattern:
             None: all columns of the last `num_steps` steps.
         num_steps: See `trajectory`; exactly one of the two is given.
         when: All of these must hold.
-        priority: Of every item it makes.
+        priority: Of every item it makes: a number, or how it is found, see `td_error`.
     """
 
     table: str
     trajectory: Callable[[Any], Any] | None = None
     num_steps: int | None = None
     when: Sequence[Condition] = ()
-    priority: float = 1.0
+    priority: float | TdError = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.table, str):
@@ -189,7 +233,8 @@ class Pattern:
             object.__setattr__(self, "num_steps", _checks.integer(f"{about}`num_steps`", self.num_steps))
         elif not callable(self.trajectory):
             raise InvalidArgumentError(f"{about}`trajectory` must be a function of a step; got {self.trajectory!r}")
-        object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
+        if not isinstance(self.priority, TdError):
+            object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
         if isinstance(self.when, Condition | Subject | _Remainder):
             raise InvalidArgumentError(f"{about}`when` must be a list of conditions; got a single one")
         object.__setattr__(self, "when", tuple(self.when))
@@ -214,11 +259,28 @@ class Pattern:
         conditions = []
         for condition in self.when:
             subject = condition.subject
-            source = 0 if subject.source is None else _pick(self._ask(subject.source, step, names))
+            source = 0 if subject.source is None else self._pick(subject.source, step, names, "a column condition")
             conditions.append((subject.kind, source, condition.comparison, *condition.operands, condition.inverse))
-        return _Compiled(
-            self.table, item_names, item_structure, [tuple(w.slice) for w in windows], conditions, self.priority
-        )
+        columns = [tuple(window.slice) for window in windows]
+        priority: float | tuple[int, float]
+        if isinstance(self.priority, TdError):
+            leaf = self._pick(self.priority.source, step, names, "a priority of TD errors")
+            made_of_it = [number for number, window in enumerate(windows) if window.slice.leaf == leaf]
+            if not made_of_it:
+                raise InvalidArgumentError(
+                    f"pattern for table `{self.table}`: its priority is found in `{names[leaf]}`, of which its items "
+                    "have no column"
+                )
+            priority = (made_of_it[-1], self.priority.max_weight)
+        else:
+            priority = self.priority
+        return _Compiled(self.table, item_names, item_structure, columns, conditions, priority)
+
+    def _pick(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], who: str) -> int:  # noqa: ANN401, a nest
+        leaf = self._ask(source, step, names)
+        if not isinstance(leaf, _Leaf):
+            raise InvalidArgumentError(f'{who} must pick one column, such as s["x"]; got a {_describe(leaf)}')
+        return leaf.index
 
     def _ask(self, function: Callable[[Any], Any], step: Any, names: Sequence[str]) -> Any:  # noqa: ANN401, nests
         try:
@@ -240,17 +302,12 @@ class _Compiled:
     structure: str
     columns: list[tuple[int, int, int, int, bool]]
     conditions: list[tuple[str, int, str, int, int, bool]]
-    priority: float
+    priority: float | tuple[int, float]
+    """The item's column of TD errors and the weight of their largest, where it is found."""
 
 
 def _describe(value: object) -> str:
     return "whole column" if isinstance(value, _Leaf) else type(value).__name__
-
-
-def _pick(leaf: object) -> int:
-    if not isinstance(leaf, _Leaf):
-        raise InvalidArgumentError(f'a column condition must pick one column, such as s["x"]; got a {_describe(leaf)}')
-    return leaf.index
 
 
 def listed(patterns: Iterable[Pattern]) -> list[Pattern]:

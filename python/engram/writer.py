@@ -211,6 +211,7 @@ class PatternWriter(_Writer):
         max_in_flight_items: int,
         timeout: float | None,
         compression: Compression,
+        uniform: bool = False,  # all appends, also of parts of steps, have one structure
     ) -> None:
         _checks.text("`compression`", compression)
         chosen = listed(patterns)
@@ -222,6 +223,7 @@ class PatternWriter(_Writer):
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,
             compression,
+            uniform,
         )
         if type(self).append is PatternWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
@@ -239,6 +241,8 @@ class PatternWriter(_Writer):
                 table's signature; nothing of the step is kept.
             BackpressureError: Too many items wait for their tables, for the writer's timeout.
             DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
+            PriorityError: The TD errors of an item are no such numbers, or its table does not take the priority that
+                they make. The step is in all the same, and the items of other patterns are made.
             NeverServedError, ClosedError: An item was refused by its table. The step is in all the same.
         """
         self._native.append(step, partial_step=partial_step)
@@ -302,6 +306,7 @@ class BatchedWriter(_Writer):
             SignatureError: The steps look unlike those before; nothing is kept.
             BackpressureError: Too many items wait for their tables, for the writer's timeout.
             DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
+            PriorityError: As for a `PatternWriter`. The steps are in all the same, and all other items are made.
         """
         ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
         if ends is not None and ends.ndim != 1:

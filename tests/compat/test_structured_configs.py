@@ -308,7 +308,9 @@ def random_node(draw):
 
 
 def random_condition(draw):
-    subject = draw.choice([C.step_index(), C.steps_since_applied(), C.data([None, None])[1]])
+    subject = draw.choice([C.step_index(), C.steps_since_applied(), C.data([None, None])[1], None])
+    if subject is None:
+        return sw.ConditionProto(buffer_length=True, ge=draw.randint(0, 4), inverse=draw.random() < 0.3)
     kind = draw.choice(["ge", "lt", "eq", "ne", "mod", "mod", "end"])
     if kind == "end":
         return C.is_end_episode()
@@ -319,7 +321,20 @@ def random_condition(draw):
 
 def random_config(draw):
     nodes = [random_node(draw) for _ in range(draw.randint(1, 3))]
-    return sw.create_config(nodes, "t", [random_condition(draw) for _ in range(draw.choice([0, 1, 1, 2]))])
+    conditions = [random_condition(draw) for _ in range(draw.choice([0, 1, 1, 2]))]
+    priority = draw.choice([None, sw.td_error(0.25, [None, None], lambda step: step[1])])
+    return sw.create_config(nodes, "t", conditions, priority)
+
+
+def priority_of(config, columns):
+    """The priority of an item, its columns as arrays."""
+    if config.priority.HasField("constant_fn"):
+        return 1.0
+    found = 0.0
+    for node, values in zip(config.flat, columns, strict=True):
+        if node.flat_source_index == 1:
+            found = 0.25 * np.abs(values).max() + 0.75 * np.abs(values).mean()
+    return found
 
 
 def random_call(draw):
@@ -356,5 +371,7 @@ def test_random_patterns(draw):
         found = list(client.sample("t", size, emit_timesteps=False)) if size else []
     assert len(found) == len(expected), (made, program)
     for sample, item in zip(found, expected, strict=True):
-        for have, column in zip(sample.data, item.columns, strict=True):
-            np.testing.assert_array_equal(have, _patterns.stacked(column), strict=True)
+        columns = [_patterns.stacked(column) for column in item.columns]
+        for have, column in zip(sample.data, columns, strict=True):
+            np.testing.assert_array_equal(have, column, strict=True)
+        assert sample.info.priority == pytest.approx(priority_of(made[item.config], columns))

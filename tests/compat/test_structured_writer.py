@@ -75,6 +75,12 @@ PROGRAMS = {
         [[[0, 1]], [[2, 3]], [[10, 11]], [[12, 13]]],
         [],
     ),
+    "steps since, of steps without a value, too": (
+        [config(LAST, C.steps_since_applied() == 3), config(LAST, C.steps_since_applied() >= 3, table="u")],
+        [*steps(*range(5)), part(partial=False, b=50), *steps(*range(6, 12))],
+        [[2]],
+        [[2], [6], [9]],
+    ),
     "steps since, equal": ([config(LAST, C.steps_since_applied() == 3)], steps(*range(7)), [[2], [5]], []),
     "end of episode": (
         [config(LAST, C.is_end_episode())],
@@ -191,10 +197,10 @@ def run(writer, program):
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("begin", ["whole", "part"])
 def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
-    """What the engine makes, Python makes alike: that takes over where the first step comes in parts."""
+    """Also where no leaf has a value at first."""
     writer = client.structured_writer(configs)
     if begin == "part":
-        writer._begin(whole=False)
+        run(writer, [part()])
     run(writer, program)
     writer.flush()
     assert (items(client), items(client, "u")) == (t, u)
@@ -240,21 +246,41 @@ def test_priorities(client, pattern, priority, dtype, found):
     assert [sample.info.priority for sample in samples(client, "t")] == found
 
 
+TD_ERROR = "TD error expects one float32, float64, int32 or int64 per step; column `0` of the item has"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (np.ones(2), "TD Error expects a scalar tensor; its cells have the shape (2,)"),
-        (np.int8(1), "TD Error expects a double/float/int tensor and it is int8"),
+        (np.ones(2), "float64[2]"),
+        (np.int8(1), "int8[]"),
+        ("text", "string[]"),
     ],
 )
 def test_priorities_refused(client, value, text):
     """The step is kept, and the items of other configs are made."""
     writer = client.structured_writer([config([REF["a"][-1:]], priority=BY_A), config([REF["b"][-2:]], table="u")])
     for number in range(2):
-        with raises(ValueError, text):
+        with raises(ValueError, f"{TD_ERROR} {text}"):
             writer.append({"a": value, "b": number})
     writer.flush()
     assert (items(client), items(client, "u")) == ([], [[[0, 1]]])
+
+
+def test_an_item_without_a_priority_is_tried_again(client):
+    """Only one that was made waits for the next step."""
+    configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
+    writer = client.structured_writer(configs)
+    writer.append({"a": 1.0, "b": 0})
+    for partial in (True, False):
+        with raises(ValueError, "priority for table `t` is NaN; it must be a number"):
+            writer.append({"a": np.nan if partial else None, "b": None}, partial_step=partial)
+        assert writer.step_is_open is partial
+    writer.append({"a": 3.0, "b": 0})
+    writer.flush()
+    assert items(client) == []
+    with raises(ValueError, "priority for table `t` is NaN; it must be a number"):
+        client.structured_writer([config([REF["a"][-1]], priority=BY_A)]).append({"a": np.nan, "b": 0})
 
 
 # Refusals
@@ -282,7 +308,7 @@ def test_priorities_refused(client, value, text):
 def test_steps_refused(client, data, error, text, begin):
     writer = client.structured_writer([config({"x": REF["a"][-2:], "y": REF["b"][-1]})])
     if begin == "part":
-        writer._begin(whole=False)
+        writer.append({"a": None, "b": None}, partial_step=True)
     writer.append({"a": 0, "b": 0})
     with pytest.raises(error) as raised:
         writer.append(data)
@@ -296,9 +322,10 @@ def test_steps_refused(client, data, error, text, begin):
 def test_values_set_twice(client, begin):
     writer = client.structured_writer([config([REF["a"][-1], REF["b"][-1]])])
     if begin == "part":
-        writer._begin(whole=False)
-    assert not writer.step_is_open
+        writer.append({"a": None, "b": None}, partial_step=True)
+    assert writer.step_is_open is (begin == "part")
     writer.append({"a": 0, "b": 0})
+    assert not writer.step_is_open
     writer.append({"a": None, "b": 1}, partial_step=True)
     assert writer.step_is_open
     with raises(RuntimeError, "A value for column 1 was provided by multiple append calls in the same step."):

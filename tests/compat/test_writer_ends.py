@@ -33,8 +33,8 @@ def of_last(table):
     return sw.create_config([REF["x"][-1]], table)
 
 
-def by_hand(table):
-    """The same, made in Python."""
+def of_errors(table):
+    """The same, with a priority that is found."""
     return sw.create_config([REF["x"][-1]], table, priority=sw.td_error(1.0, STEP, lambda step: step["x"]))
 
 
@@ -72,7 +72,7 @@ def test_an_episode_that_another_thread_holds_up_goes_on(client):
     assert (writer.episode_steps, len(writer.history["x"])) == (0, 0)
 
 
-@pytest.mark.parametrize("config", [of_last, by_hand])
+@pytest.mark.parametrize("config", [of_last, of_errors])
 def test_an_episode_of_a_structured_writer_that_another_thread_holds_up_goes_on(client, config):
     conditions = [sw.Condition.step_index() == 3]
     whole = sw.create_config([REF["x"][-4:]], "t", conditions)
@@ -208,7 +208,7 @@ def test_a_legacy_writer_whose_table_is_dropped(losing):
     assert all(0 <= priority - data[0] <= errors for priority, data in found.items())
 
 
-@pytest.mark.parametrize("config", [of_last, by_hand])
+@pytest.mark.parametrize("config", [of_last, of_errors])
 def test_a_structured_writer_whose_table_is_dropped(losing, config):
     client, lose = losing
     later = [sw.Condition.step_index() >= 8]

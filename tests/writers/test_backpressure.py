@@ -105,15 +105,38 @@ def test_a_writer_is_of_one_thread_at_a_time(store):
         lambda: writer.create_item("q", num_steps=1),
         lambda: writer.flush(0),
         lambda: writer.end_episode(0),
+        lambda: writer.pending_items,
+        lambda: writer.history,
+        writer.close,
     )
     for call in calls:
-        with pytest.raises((EngramError, RuntimeError), match=r"in the middle of another call|Already borrowed"):
+        with raises(EngramError, "this writer is in the middle of another call; a writer belongs to one thread"):
             call()
     assert [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(3)] == [0, 1, 2]
     caller.result()
     write(writer, [3])
     writer.close(5)
     assert store.sample("q", 1, timeout=5).data["x"].item() == 3
+
+
+@pytest.mark.parametrize("kind", ["pattern", "batched"])
+def test_writers_of_patterns_are_of_one_thread_at_a_time(store, kind):
+    pattern = Pattern("q", lambda step: {"x": step["x"][-1:]})
+    if kind == "pattern":
+        writer = store.pattern_writer([pattern])
+        steps = [lambda at=at: writer.append({"x": at}) for at in range(3)]
+    else:
+        writer = store.batched_writer(1, [pattern])
+        steps = [lambda at=at: writer.append_batch({"x": np.array([at])}) for at in range(3)]
+    for step in steps:
+        step()
+    caller = Caller(writer.flush)
+    until(lambda: store.info()["q"].waiting_inserts > 0)
+    for call in (steps[0], lambda: writer.flush(0), lambda: writer.pending_items, writer.close):
+        with raises(EngramError, "this writer is in the middle of another call; a writer belongs to one thread"):
+            call()
+    assert [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(3)] == [0, 1, 2]
+    caller.result()
 
 
 def test_a_dropped_table_ends_the_wait(store):

@@ -7,8 +7,13 @@ import pytest
 from support import raises
 
 from engram import ArraySpec, Pattern, Table, selectors
-from engram.errors import DeadlineExceededError, InvalidArgumentError, SignatureError, UnknownTableError
-from engram.patterns import column, end_of_episode, step_index, steps_since_applied
+from engram.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    SignatureError,
+    UnknownTableError,
+)
+from engram.patterns import column, end_of_episode, history_length, step_index, steps_since_applied
 
 
 @pytest.fixture
@@ -80,6 +85,8 @@ def test_nests(store):
         ([step_index() % 2 != 0], [1, 3, 6, 8]),
         ([~(step_index() % 2 == 0)], [1, 3, 6, 8]),
         ([step_index() > 0, step_index() < 3], [1, 2, 6, 7]),
+        ([history_length() == 1], [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        ([history_length() > 1], []),
         ([end_of_episode()], [4, 8]),
         ([~end_of_episode(), step_index() == 4], [4]),
         ([column(lambda s: s["x"]) == 6], [6]),
@@ -98,6 +105,32 @@ def test_steps_since_applied(store):
     assert items(store, pattern, [8]) == [2, 5]
     n_step = Pattern("t", lambda s: s["x"][-2:], when=[steps_since_applied() >= 2])
     assert items(store, n_step, [6]) == [[0, 1], [2, 3], [4, 5]]
+
+
+def declared_with_a_far_look_back(table):
+    """Patterns of the newest step, by the length of the history, and one that looks back three steps."""
+    lengths = [Pattern(table, lambda s: s["x"][-1], when=[history_length() == length]) for length in (2, 3, 4)]
+    return [*lengths, Pattern("far", num_steps=3)]
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_history_length(open_store, clear):
+    """It grows to the furthest look-back of all patterns."""
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
+    with store.pattern_writer(declared_with_a_far_look_back("t")) as writer:
+        for value in range(8):
+            writer.append({"x": value})
+            if value == 4:
+                writer.end_episode(clear=clear)
+    assert all_of(store) == ([1, 2, 3, 4, 6, 7] if clear else [1, 2, 3, 4, 5, 6, 7])
+
+
+def test_history_length_of_environments(open_store):
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
+    with store.batched_writer(2, declared_with_a_far_look_back("t")) as writer:
+        for value in range(5):
+            writer.append_batch({"x": np.array([value, value * 10])}, episode_ends=np.array([value == 2, False]))
+    assert all_of(store) == [1, 10, 2, 20, 30, 4, 40]
 
 
 def test_column_conditions_hold_for_single_whole_numbers_only(open_store):

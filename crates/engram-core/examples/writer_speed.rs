@@ -137,7 +137,9 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds
         let last = vec![false; envs];
         let begun = Instant::now();
         for _ in 0..rounds {
-            recorder.append_batch(&columns, Some(&last)).unwrap();
+            recorder
+                .append_batch(&columns, Some(&last), |_, _| Ok(()))
+                .unwrap();
             items.extend(recorder.take_ready().map(|(_, item)| item));
         }
         recorder.flush().unwrap();
@@ -205,7 +207,7 @@ fn main() {
                 set = PatternSet::new(1);
                 set.set(0, pattern(layout(), alike), recorder.schema());
             }
-            set.apply(recorder, false).unwrap();
+            set.apply(recorder, false, |_, _| Ok(())).unwrap();
         });
     }
     let atari = schema(&[84, 84, 4], DType::Uint8);
@@ -220,7 +222,7 @@ fn main() {
                 set = PatternSet::new(1);
                 set.set(0, pattern(layout(), true), recorder.schema());
             }
-            set.apply(recorder, false).unwrap();
+            set.apply(recorder, false, |_, _| Ok(())).unwrap();
         },
     );
     for envs in [4, 16, 128, 1000] {

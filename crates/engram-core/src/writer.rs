@@ -15,6 +15,7 @@ mod options;
 mod pattern;
 mod pattern_set;
 mod pending;
+mod priority;
 mod recorder;
 mod refusal;
 mod rows;
@@ -29,6 +30,7 @@ pub use keys::KeySource;
 pub use options::WriterOptions;
 pub use pattern::{Pattern, PatternColumn};
 pub use pattern_set::PatternSet;
+pub use priority::Priority;
 pub use recorder::Recorder;
 pub use select::{Cells, PickedColumn, Selection};
 

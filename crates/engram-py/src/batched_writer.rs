@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
-use engram_core::{CellSpec, Layout, Schema, Shape};
+use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout};
+use crate::door::{Home, Timeout, alone, shared};
 use crate::errors;
 use crate::intake::differs;
 use crate::leaf::{Leaf, bytes_of, hold};
@@ -34,6 +34,8 @@ struct Inner {
     compile: Py<PyAny>,
     /// The compiled patterns, to hold against signatures again when cells change their shape.
     patterns: Vec<Pattern>,
+    /// Their tables, to hold priorities against.
+    tables: Vec<(u32, Arc<TableOptions>)>,
 }
 
 /// What one environment's part of a leaf looks like.
@@ -85,6 +87,15 @@ impl Inner {
             check(py, pattern, &self.sender, &schema)?;
         }
         self.patterns.clone_from(&patterns);
+        self.tables = patterns
+            .iter()
+            .map(|pattern| {
+                (
+                    pattern.table(),
+                    Arc::clone(self.sender.options(pattern.table())),
+                )
+            })
+            .collect();
         let base = self.sender.fresh_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
@@ -156,9 +167,16 @@ impl Inner {
                 _ => BatchColumn::Strings(strings),
             })
             .collect();
-        py.detach(|| recorder.append_batch(&columns, ends))
-            .map_err(wrong)?;
-        self.send(py)
+        let tables = &self.tables;
+        let accepts = |table, priority| {
+            let mut known = tables.iter();
+            let options = known.find(|(number, _)| *number == table);
+            options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
+        };
+        let made = py.detach(|| recorder.append_batch(&columns, ends, accepts));
+        let sent = self.send(py);
+        made.map_err(wrong)?;
+        sent
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -168,6 +186,17 @@ impl Inner {
         let waiting = recorder.pending_items() - recorder.ready_items();
         let ready = recorder.take_ready();
         self.sender.send(py, ready, waiting)
+    }
+
+    /// Sends everything, and waits for the tables.
+    fn flush(&mut self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
+        if let Some((_, recorder)) = &mut self.begun {
+            recorder
+                .flush()
+                .map_err(|error| errors::to_py(py, &error))?;
+        }
+        self.send(py)?;
+        self.sender.wait(py, timeout, 0)
     }
 }
 
@@ -197,6 +226,7 @@ impl BatchedWriter {
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             compile,
             patterns: Vec::new(),
+            tables: Vec::new(),
         };
         Ok(Self {
             home: Home::new("writer", inner),
@@ -209,12 +239,13 @@ impl BatchedWriter {
         reason = "PyO3 hands arguments over by value"
     )]
     fn append_batch(
-        &mut self,
-        py: Python<'_>,
+        slf: &Bound<'_, Self>,
         steps: &Bound<'_, PyAny>,
         episode_ends: Option<PyReadonlyArray1<'_, u8>>,
     ) -> PyResult<()> {
-        let inner = self.home.get_mut(py)?;
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        let inner = this.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         let ends = match &episode_ends {
             Some(ends) => Some(
@@ -228,30 +259,30 @@ impl BatchedWriter {
         inner.append(steps, ends.as_deref())
     }
 
-    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = self.home.get_mut(py)?;
-        if let Some((_, recorder)) = &mut inner.begun {
-            recorder
-                .flush()
-                .map_err(|error| errors::to_py(py, &error))?;
-        }
-        inner.send(py)?;
-        inner.sender.wait(py, timeout, 0)
+        this.home.get_mut(py)?.flush(py, timeout)
     }
 
-    fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        if self.home.get(py)?.sender.closed {
+    fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        let inner = this.home.get_mut(py)?;
+        if inner.sender.closed {
             return Ok(());
         }
-        self.flush(py, timeout)?;
-        self.home.get_mut(py)?.sender.closed = true;
+        inner.flush(py, Timeout::new(py, timeout)?)?;
+        inner.sender.closed = true;
         Ok(())
     }
 
     #[getter]
-    fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
-        let inner = self.home.get(py)?;
+    fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        let inner = this.home.get(py)?;
         let recorded = inner
             .begun
             .as_ref()

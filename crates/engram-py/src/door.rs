@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use engram_core::Result;
 use engram_engine::close_inherited;
 use engram_engine::{Patience, Waited, wait};
+use pyo3::PyClass;
 use pyo3::prelude::*;
+use pyo3::pyclass::boolean_struct::False;
 
 use crate::errors;
 
@@ -23,6 +25,26 @@ pub(crate) fn after_fork_in_child() {
 /// How often this process's line has forked since the module was loaded.
 pub(crate) fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
+}
+
+/// An object, to be read in a call.
+///
+/// # Errors
+/// `EngramError` while another call changes it.
+pub(crate) fn shared<'py, T: PyClass>(object: &Bound<'py, T>) -> PyResult<PyRef<'py, T>> {
+    object.try_borrow().map_err(|_| errors::in_use(object.py()))
+}
+
+/// An object, to be changed in a call.
+///
+/// # Errors
+/// `EngramError` while another call uses it.
+pub(crate) fn alone<'py, T: PyClass<Frozen = False>>(
+    object: &Bound<'py, T>,
+) -> PyResult<PyRefMut<'py, T>> {
+    object
+        .try_borrow_mut()
+        .map_err(|_| errors::in_use(object.py()))
 }
 
 /// A value that must not be used, nor dropped, in a forked child: its locks may be held for ever

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::arrays;
+use crate::door::shared;
 use crate::dtypes;
 use crate::errors;
 use crate::writer::{Inner, TrajectoryWriter};
@@ -98,22 +99,14 @@ fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
 impl ColumnHistory {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let writer = self.writer(py)?;
-        let shown = writer
-            .try_borrow()
-            .map_err(|_| errors::in_use(py))?
-            .inner(py)?
-            .shown();
+        let shown = shared(&writer)?.inner(py)?.shown();
         Ok(usize::try_from(shown.end - shown.start).unwrap_or(usize::MAX))
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let py = index.py();
         let writer = self.writer(py)?;
-        let shown = writer
-            .try_borrow()
-            .map_err(|_| errors::in_use(py))?
-            .inner(py)?
-            .shown();
+        let shown = shared(&writer)?.inner(py)?.shown();
         let len = shown.end - shown.start;
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;

@@ -6,7 +6,7 @@ use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout};
+use crate::door::{Home, Timeout, alone, shared};
 use crate::errors;
 use crate::intake::{Appended, Intake};
 use crate::patterns::{PatternConfig, check};
@@ -36,8 +36,11 @@ struct Inner {
     options: WriterOptions,
     /// How many patterns there are.
     declared: usize,
-    /// It has taken a step, or a part of one.
-    begun: bool,
+    /// All steps, and all parts of steps, have one structure: the patterns are compiled with the
+    /// first part.
+    uniform: bool,
+    /// Appends taken, of steps and of parts of steps.
+    appends: u64,
 }
 
 impl Inner {
@@ -45,6 +48,15 @@ impl Inner {
         let waiting = self.recorder.pending_items() - self.recorder.ready_items();
         let ready = self.recorder.take_ready();
         self.sender.send(py, ready, waiting)
+    }
+
+    /// Sends everything, and waits for the tables.
+    fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
+        self.recorder
+            .flush()
+            .map_err(|error| errors::to_py(py, &error))?;
+        self.send(py)?;
+        self.sender.wait(py, timeout, allowed)
     }
 
     /// Compiles all patterns whose columns have appeared.
@@ -55,12 +67,15 @@ impl Inner {
         let configs: Vec<PatternConfig> =
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
+            // Also of one whose columns have not appeared: all patterns together say what is kept.
+            let history = config.history();
             let column = |leaf| self.intake.column(leaf);
-            let Some(pattern) = config.compile(py, &mut self.sender, column)? else {
+            let pattern = config.compile(py, &mut self.sender, column)?;
+            self.recorder.keep(history);
+            let Some(pattern) = pattern else {
                 continue;
             };
             check(py, &pattern, &self.sender, self.recorder.schema())?;
-            self.recorder.keep(pattern.history());
             self.patterns.set(number, pattern, self.recorder.schema());
         }
         self.compiled = true;
@@ -99,7 +114,12 @@ impl Inner {
     }
 
     fn apply(&mut self, py: Python<'_>, end_of_episode: bool) -> PyResult<()> {
-        let made = self.patterns.apply(&mut self.recorder, end_of_episode);
+        let sender = &self.sender;
+        let made = self
+            .patterns
+            .apply(&mut self.recorder, end_of_episode, |table, priority| {
+                sender.options(table).check_priority(priority)
+            });
         let sent = self.send(py);
         made.map_err(|error| errors::to_py(py, &error))?;
         sent
@@ -122,6 +142,7 @@ impl PatternWriter {
         max_in_flight_items: usize,
         timeout: Option<f64>,
         compression: &str,
+        uniform: bool,
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
@@ -138,7 +159,8 @@ impl PatternWriter {
             checked: None,
             options,
             declared: patterns,
-            begun: false,
+            uniform,
+            appends: 0,
         };
         Ok(Self {
             home: Home::new("writer", inner),
@@ -146,16 +168,13 @@ impl PatternWriter {
     }
 
     #[pyo3(signature = (step, *, partial_step = false))]
-    fn append(
-        &mut self,
-        py: Python<'_>,
-        step: &Bound<'_, PyAny>,
-        partial_step: bool,
-    ) -> PyResult<()> {
-        let inner = self.home.get_mut(py)?;
+    fn append(slf: &Bound<'_, Self>, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        let inner = this.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         // The parts of a step may come in any grouping; a whole one must look like those before.
-        let whole = !(partial_step || inner.recorder.step_is_open());
+        let whole = inner.uniform || !(partial_step || inner.recorder.step_is_open());
         let mut appended = Appended::default();
         let wrote = inner
             .intake
@@ -169,7 +188,7 @@ impl PatternWriter {
                 .map_err(|error| errors::to_py(py, &error))?;
         }
         let ready = match wrote {
-            Ok(()) if !inner.compiled && !partial_step => inner.compile(py),
+            Ok(()) if !inner.compiled && (inner.uniform || !partial_step) => inner.compile(py),
             Ok(()) => inner.check_again(py),
             other => other,
         };
@@ -178,20 +197,22 @@ impl PatternWriter {
             .finish(&mut inner.recorder, partial_step, &appended, py, ready);
         if let Err(error) = finished {
             // A writer that never took a step is as good as new: its next one decides.
-            if !inner.begun {
+            if inner.appends == 0 {
                 inner.begin_anew(py)?;
             }
             return Err(error);
         }
-        inner.begun = true;
+        inner.appends += 1;
         inner.apply(py, false)
     }
 
     /// Ends the episode, whatever the tables say to its last items. Only when its last steps cannot be
     /// sealed, for lack of memory, it goes on: the call must be repeated, and makes no item twice.
-    fn end_episode(&mut self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+    fn end_episode(slf: &Bound<'_, Self>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = self.home.get_mut(py)?;
+        let inner = this.home.get_mut(py)?;
         let applied = inner.apply(py, true);
         let ended = inner.recorder.end_episode(clear);
         let sent = inner.send(py);
@@ -203,47 +224,62 @@ impl PatternWriter {
     }
 
     #[pyo3(signature = (timeout, allowed = 0))]
-    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
+    fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = self.home.get_mut(py)?;
-        inner
-            .recorder
-            .flush()
-            .map_err(|error| errors::to_py(py, &error))?;
-        inner.send(py)?;
-        inner.sender.wait(py, timeout, allowed)
+        this.home.get_mut(py)?.flush(py, timeout, allowed)
     }
 
-    fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        if self.home.get(py)?.sender.closed {
+    fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        let inner = this.home.get_mut(py)?;
+        if inner.sender.closed {
             return Ok(());
         }
-        self.flush(py, timeout, 0)?;
-        self.home.get_mut(py)?.sender.closed = true;
+        inner.flush(py, Timeout::new(py, timeout)?, 0)?;
+        inner.sender.closed = true;
         Ok(())
     }
 
     #[getter]
-    fn episode_steps(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.home.get(py)?.recorder.episode_steps())
+    fn episode_steps(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.home.get(py)?.recorder.episode_steps())
+    }
+
+    /// Appends taken, of steps and of parts of steps: one that raised an error counts if it was kept.
+    #[getter]
+    fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.home.get(py)?.appends)
     }
 
     /// Items wait in a full chunk: a flush sends them sooner than the next step.
     #[getter]
-    fn waits_in_vain(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.home.get(py)?.recorder.waits_in_vain())
+    fn waits_in_vain(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.home.get(py)?.recorder.waits_in_vain())
     }
 
     /// Items created whose chunk is not complete.
     #[getter]
-    fn unsent_items(&self, py: Python<'_>) -> PyResult<usize> {
-        let recorder = &self.home.get(py)?.recorder;
+    fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        let recorder = &this.home.get(py)?.recorder;
         Ok(recorder.pending_items() - recorder.ready_items())
     }
 
     #[getter]
-    fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
-        let inner = self.home.get(py)?;
+    fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        let inner = this.home.get(py)?;
         Ok(inner.recorder.pending_items() + inner.sender.items_left(py))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::Layout;
-use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Subject};
+use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Priority, Subject};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -19,10 +19,24 @@ pub(crate) struct PatternConfig {
     columns: Vec<(usize, i64, i64, i64, bool)>,
     /// Subject, leaf, comparison, two operands, inverse.
     conditions: Vec<(String, usize, String, i64, i64, bool)>,
-    priority: f64,
+    priority: PriorityConfig,
+}
+
+/// How the priorities of its items are found.
+#[derive(Debug, FromPyObject)]
+enum PriorityConfig {
+    Constant(f64),
+    /// The item's column of TD errors, and what the largest of them weighs.
+    TdError((usize, f64)),
 }
 
 impl PatternConfig {
+    /// Steps that it looks back.
+    pub(crate) fn history(&self) -> u64 {
+        let starts = self.columns.iter().map(|column| column.1.unsigned_abs());
+        starts.max().unwrap_or(1)
+    }
+
     /// The engine's form; `column` maps leaves to the writer's columns. None while one that it
     /// needs has had no value yet.
     pub(crate) fn compile(
@@ -33,10 +47,16 @@ impl PatternConfig {
     ) -> PyResult<Option<Pattern>> {
         let wrong = |error| errors::to_py(py, &error);
         let number = sender.table_number(py, &self.table)?;
-        sender
-            .options(number)
-            .check_priority(self.priority)
-            .map_err(wrong)?;
+        let priority = match self.priority {
+            PriorityConfig::Constant(priority) => {
+                let options = sender.options(number);
+                options.check_priority(priority).map_err(wrong)?;
+                Priority::Constant(priority)
+            }
+            PriorityConfig::TdError((column, max_weight)) => {
+                Priority::TdError { column, max_weight }
+            }
+        };
         let columns = self
             .columns
             .iter()
@@ -57,6 +77,7 @@ impl PatternConfig {
                 let subject = match subject.as_str() {
                     "step_index" => Subject::StepIndex,
                     "steps_since_applied" => Subject::StepsSinceApplied,
+                    "history_length" => Subject::HistoryLength,
                     "end_of_episode" => Subject::EndOfEpisode,
                     _ => Subject::Column(column(*leaf)?),
                 };
@@ -83,7 +104,7 @@ impl PatternConfig {
             names,
             structure: self.structure.as_str().into(),
         });
-        Pattern::new(number, layout, columns, conditions, self.priority)
+        Pattern::new(number, layout, columns, conditions, priority)
             .map(Some)
             .map_err(wrong)
     }

@@ -47,7 +47,8 @@ impl Quick {
         Arc::ptr_eq(&self.schema, schema)
     }
 
-    /// Writes the cells of a step; false when it is none of the common ones: nothing is written then.
+    /// Writes the cells of a step, none where a leaf is None; false when it is none of the common steps:
+    /// nothing is written then.
     pub(crate) fn write(
         &self,
         recorder: &mut Recorder,
@@ -56,7 +57,8 @@ impl Quick {
     ) -> bool {
         let wrote = self.scalars.len() == values.len()
             && values.iter().zip(columns).all(|(value, column)| {
-                column.is_some_and(|column| self.write_cell(recorder, value, column))
+                value.is_none()
+                    || column.is_some_and(|column| self.write_cell(recorder, value, column))
             });
         if !wrote {
             recorder.abort_step();

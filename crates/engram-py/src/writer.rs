@@ -9,7 +9,7 @@ use engram_core::writer::{Cells, PickedColumn, Recorder, Selection, WriterOption
 use engram_core::{Compression, Layout};
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout};
+use crate::door::{Home, Timeout, alone, shared};
 use crate::errors;
 use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::intake::{Appended, Intake};
@@ -77,6 +77,15 @@ impl Inner {
         let waiting = self.recorder.pending_items() - self.recorder.ready_items();
         let ready = self.recorder.take_ready();
         self.sender.send(py, ready, waiting)
+    }
+
+    /// Sends everything, and waits for the tables.
+    fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
+        self.recorder
+            .flush()
+            .map_err(|error| errors::to_py(py, &error))?;
+        self.send(py)?;
+        self.sender.wait(py, timeout, allowed)
     }
 
     /// The layout of a trajectory, and its columns.
@@ -164,13 +173,10 @@ impl TrajectoryWriter {
     }
 
     #[pyo3(signature = (step, *, partial_step = false))]
-    fn append(
-        &mut self,
-        py: Python<'_>,
-        step: &Bound<'_, PyAny>,
-        partial_step: bool,
-    ) -> PyResult<()> {
-        let inner = self.home.get_mut(py)?;
+    fn append(slf: &Bound<'_, Self>, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        let inner = this.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         let mut appended = Appended::default();
         let wrote = inner
@@ -188,7 +194,7 @@ impl TrajectoryWriter {
     /// A nest of column histories. They refer to the writer, so it must not keep them itself.
     fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
-        let this = slf.try_borrow().map_err(|_| errors::in_use(py))?;
+        let this = shared(slf)?;
         let Some(structure) = this.inner(py)?.intake.structure() else {
             let text = "the writer has no history before its first append".into();
             return Err(errors::invalid(py, text));
@@ -200,8 +206,10 @@ impl TrajectoryWriter {
     }
 
     #[getter]
-    fn structure_version(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.inner(py)?.version)
+    fn structure_version(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.inner(py)?.version)
     }
 
     /// Makes an item of columns of the history, or of the last `num_steps` steps.
@@ -214,7 +222,7 @@ impl TrajectoryWriter {
         num_steps: Option<i64>,
     ) -> PyResult<u64> {
         let py = slf.py();
-        let mut this = slf.try_borrow_mut().map_err(|_| errors::in_use(py))?;
+        let mut this = alone(slf)?;
         let inner = this.home.get_mut(py)?;
         inner.sender.make_room(py)?;
         let wrong = |error| errors::to_py(py, &error);
@@ -278,26 +286,26 @@ impl TrajectoryWriter {
     }
 
     #[pyo3(signature = (timeout, allowed = 0))]
-    fn flush(&mut self, py: Python<'_>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
+    fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = self.home.get_mut(py)?;
-        inner
-            .recorder
-            .flush()
-            .map_err(|error| errors::to_py(py, &error))?;
-        inner.send(py)?;
-        inner.sender.wait(py, timeout, allowed)
+        this.home.get_mut(py)?.flush(py, timeout, allowed)
     }
 
     /// Keeps at least the newest `history` steps from now on.
-    fn keep(&mut self, py: Python<'_>, history: u64) -> PyResult<()> {
-        self.home.get_mut(py)?.recorder.keep(history);
+    fn keep(slf: &Bound<'_, Self>, history: u64) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        this.home.get_mut(py)?.recorder.keep(history);
         Ok(())
     }
 
-    fn end_episode(&mut self, py: Python<'_>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+    fn end_episode(slf: &Bound<'_, Self>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = self.home.get_mut(py)?;
+        let inner = this.home.get_mut(py)?;
         inner
             .recorder
             .end_episode(clear)
@@ -309,37 +317,48 @@ impl TrajectoryWriter {
         inner.sender.wait(py, timeout, 0)
     }
 
-    fn close(&mut self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        if self.home.get(py)?.sender.closed {
+    fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = alone(slf)?;
+        let inner = this.home.get_mut(py)?;
+        if inner.sender.closed {
             return Ok(());
         }
-        self.flush(py, timeout, 0)?;
-        self.home.get_mut(py)?.sender.closed = true;
+        inner.flush(py, Timeout::new(py, timeout)?, 0)?;
+        inner.sender.closed = true;
         Ok(())
     }
 
     #[getter]
-    fn episode_steps(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(self.home.get(py)?.recorder.episode_steps())
+    fn episode_steps(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.home.get(py)?.recorder.episode_steps())
     }
 
     /// Items wait in a full chunk: a flush sends them sooner than the next step.
     #[getter]
-    fn waits_in_vain(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.home.get(py)?.recorder.waits_in_vain())
+    fn waits_in_vain(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.home.get(py)?.recorder.waits_in_vain())
     }
 
     /// Items created whose chunk is not complete.
     #[getter]
-    fn unsent_items(&self, py: Python<'_>) -> PyResult<usize> {
-        let recorder = &self.home.get(py)?.recorder;
+    fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        let recorder = &this.home.get(py)?.recorder;
         Ok(recorder.pending_items() - recorder.ready_items())
     }
 
     /// Items created and not yet in their table, as far as is known.
     #[getter]
-    fn pending_items(&self, py: Python<'_>) -> PyResult<usize> {
-        let inner = self.home.get(py)?;
+    fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        let inner = this.home.get(py)?;
         Ok(inner.recorder.pending_items() + inner.sender.items_left(py))
     }
 }

@@ -147,9 +147,14 @@ impl OpenBatch {
 
     /// Bytes of the newest cell of an environment in a column of fixed-size cells.
     pub(super) fn newest(&self, column: usize, env: usize) -> &[u8] {
+        self.cell(column, env, self.steps - 1)
+    }
+
+    /// Bytes of the cell of an environment at a step, counted from the first, in a column of
+    /// fixed-size cells.
+    pub(super) fn cell(&self, column: usize, env: usize, step: usize) -> &[u8] {
         let Grouping { group, length, .. } = self.grouping;
-        let row = env % group * length + self.steps - 1;
-        self.builders[env / group].cell(column, row)
+        self.builders[env / group].cell(column, env % group * length + step)
     }
 
     /// Prepares to seal them; rows are `member * steps + step` then.

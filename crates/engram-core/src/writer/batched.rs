@@ -2,6 +2,7 @@
 
 mod items;
 mod plan;
+mod priority;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -150,16 +151,19 @@ impl BatchedRecorder {
 
     /// Adds one step of every environment and makes the items that the patterns ask for; says
     /// how many. Where `ends` is true this is the last step of that environment's episode.
+    /// `accepts` says whether a table takes a priority that was found.
     ///
     /// # Errors
     /// [`Error::Signature`] for columns that do not fit, [`Error::InvalidArgument`] for batches
     /// too large or `ends` of another length: nothing is written then. [`Error::Signature`]
-    /// also for items whose cells have several shapes: the step is written then, and the other
-    /// patterns' items are made.
+    /// also for items whose cells have several shapes, [`Error::Priority`] for TD errors that are
+    /// no such numbers, and whatever `accepts` returns: the step is written then, and the other
+    /// items are made.
     pub fn append_batch(
         &mut self,
         columns: &[BatchColumn<'_>],
         ends: Option<&[bool]>,
+        accepts: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         check(columns, ends, &self.schema, self.envs)?;
         if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
@@ -173,7 +177,7 @@ impl BatchedRecorder {
             open.add_episode(env, self.episode[env]);
         }
         self.head += 1;
-        let made = self.make_items(ends);
+        let made = self.make_items(ends, &accepts);
         for (env, _) in ends
             .iter()
             .flat_map(|e| e.iter().enumerate())
@@ -335,7 +339,7 @@ mod tests {
         let good = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
         let mut text = |columns: &[BatchColumn<'_>], ends: Option<&[bool]>| {
             recorder
-                .append_batch(columns, ends)
+                .append_batch(columns, ends, |_, _| Ok(()))
                 .unwrap_err()
                 .to_string()
         };
@@ -360,7 +364,7 @@ mod tests {
             "episode_ends has 1 entries; there are 2 environments"
         );
         assert_eq!((recorder.steps(), recorder.pending_items()), (0, 0));
-        assert_eq!(recorder.append_batch(&good, None), Ok(2));
+        assert_eq!(recorder.append_batch(&good, None, |_, _| Ok(())), Ok(2));
         let cells = recorder.schema().cells[..1].into();
         assert_eq!(
             recorder.reshape(cells).unwrap_err().to_string(),
@@ -377,7 +381,7 @@ mod tests {
             for step in 0..3 {
                 let cells = [step, 0, step + 10, 0];
                 let batch = [BatchColumn::cells(&cells), BatchColumn::Strings(&strings)];
-                recorder.append_batch(&batch, None).unwrap();
+                recorder.append_batch(&batch, None, |_, _| Ok(())).unwrap();
                 if failing {
                     failing::after(0);
                     let error = recorder.flush().unwrap_err().to_string();
@@ -406,7 +410,7 @@ mod tests {
         let (large, small) = (vec![large; 2], vec![vec![0; 4]; 2]);
         let mut append = |strings: &[Vec<u8>]| {
             let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(strings)];
-            recorder.append_batch(&batch, None)
+            recorder.append_batch(&batch, None, |_, _| Ok(()))
         };
         append(&large).unwrap();
         let error = append(&large).unwrap_err().to_string();
@@ -423,7 +427,9 @@ mod tests {
         let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
         for step in 0..6 {
             let ends = [step == 1 || step == 3, false];
-            recorder.append_batch(&batch, Some(&ends)).unwrap();
+            recorder
+                .append_batch(&batch, Some(&ends), |_, _| Ok(()))
+                .unwrap();
         }
         recorder.flush().unwrap();
         let items: Vec<_> = recorder.take_ready().collect();

@@ -11,6 +11,9 @@ pub enum Subject {
     StepIndex,
     /// Steps since the pattern last made an item, this one included: 1 on the first step.
     StepsSinceApplied,
+    /// Steps that items can reach back to, this one included: at most as many as any of the
+    /// writer's patterns does.
+    HistoryLength,
     /// 1 when the episode ends after this step, else 0.
     EndOfEpisode,
     /// The newest value of this column: one integer or bool. Anything else never holds.
@@ -49,6 +52,7 @@ pub struct Condition {
 pub(super) struct Moment {
     pub(super) step_index: u64,
     pub(super) since_applied: u64,
+    pub(super) history_length: u64,
     pub(super) end_of_episode: bool,
 }
 
@@ -70,6 +74,7 @@ impl Condition {
         let found = match self.subject {
             Subject::StepIndex => moment.step_index.into(),
             Subject::StepsSinceApplied => moment.since_applied.into(),
+            Subject::HistoryLength => moment.history_length.into(),
             Subject::EndOfEpisode => moment.end_of_episode.into(),
             Subject::Column(column) => match value(column) {
                 Some(found) => found,
@@ -115,6 +120,7 @@ mod tests {
         Moment {
             step_index,
             since_applied,
+            history_length: step_index.min(3) + 1,
             end_of_episode: false,
         }
     }
@@ -146,6 +152,12 @@ mod tests {
             inverse: false,
         };
         assert_eq!(steps(late), [5, 6, 7]);
+        let long = Condition {
+            subject: Subject::HistoryLength,
+            comparison: Comparison::Eq(4),
+            inverse: true,
+        };
+        assert_eq!(steps(long), [0, 1, 2]);
         let end = Condition {
             subject: Subject::EndOfEpisode,
             comparison: Comparison::Eq(1),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::condition::Condition;
-use super::refusal::check_priority;
+use super::priority::Priority;
 use super::select::{Cells, PickedColumn};
 use super::{Position, Subject};
 use crate::error::{Error, Result};
@@ -29,7 +29,7 @@ pub struct PatternColumn {
 #[derive(Clone, Debug)]
 pub struct Pattern {
     pub(super) table: u32,
-    pub(super) priority: f64,
+    pub(super) priority: Priority,
     pub(super) columns: Box<[PatternColumn]>,
     pub(super) conditions: Box<[Condition]>,
     /// Steps back from after the newest to the first that it needs...
@@ -47,22 +47,23 @@ impl Pattern {
     /// its items.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a window or a condition that makes no sense,
+    /// [`Error::InvalidArgument`] for a window, a condition or a priority that makes no sense,
     /// [`Error::Priority`] for NaN.
     pub fn new(
         table: u32,
         layout: Arc<Layout>,
         columns: Box<[PatternColumn]>,
         conditions: Box<[Condition]>,
-        priority: f64,
+        priority: impl Into<Priority>,
     ) -> Result<Self> {
-        check_priority(priority)?;
+        let priority = priority.into();
         conditions.iter().try_for_each(Condition::check)?;
         if columns.is_empty() {
             return Err(Error::InvalidArgument(
                 "pattern has no columns; its items need one or more".into(),
             ));
         }
+        priority.check(columns.len())?;
         for (number, column) in columns.iter().enumerate() {
             column.check(layout.names.get(number).map_or("", |name| name))?;
         }
@@ -148,15 +149,12 @@ impl Pattern {
 
     /// Its cells when the step before `end` is the newest.
     pub(super) fn picked(&self, end: Position) -> impl Iterator<Item = PickedColumn<'static>> {
-        self.columns.iter().map(move |column| PickedColumn {
-            source: column.source,
-            cells: Cells::Range {
-                first: end.saturating_sub(column.start.unsigned_abs()),
-                stride: column.step.unsigned_abs(),
-                len: column.len(),
-            },
-            squeeze: column.squeeze,
-        })
+        self.columns.iter().map(move |column| column.picked(end))
+    }
+
+    /// What its items call a column.
+    pub(super) fn name(&self, column: usize) -> &str {
+        (self.shape.layout.names.get(column)).map_or("", |name| name)
     }
 }
 
@@ -181,6 +179,19 @@ impl PatternColumn {
             )));
         }
         Ok(())
+    }
+
+    /// Its cells when the step before `end` is the newest.
+    pub(super) fn picked(&self, end: Position) -> PickedColumn<'static> {
+        PickedColumn {
+            source: self.source,
+            cells: Cells::Range {
+                first: end.saturating_sub(self.start.unsigned_abs()),
+                stride: self.step.unsigned_abs(),
+                len: self.len(),
+            },
+            squeeze: self.squeeze,
+        }
     }
 
     /// Cells it has.
@@ -336,7 +347,7 @@ mod tests {
         for _ in 0..4 {
             recorder.cell_mut(0).unwrap().fill(0);
             recorder.finish_step(false).unwrap();
-            set.apply(&mut recorder, false).unwrap();
+            set.apply(&mut recorder, false, |_, _| Ok(())).unwrap();
         }
         recorder.flush().unwrap();
         let items: Vec<_> = recorder.take_ready().collect();

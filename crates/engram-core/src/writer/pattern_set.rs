@@ -54,12 +54,19 @@ impl PatternSet {
 
     /// Makes the items due after an append, complete or partial, and says how many. With
     /// `end_of_episode` the newest step is tried once more, as the last: to be called before
-    /// [`Recorder::end_episode`]. A pattern that lacks steps or values makes none.
+    /// [`Recorder::end_episode`]. A pattern that lacks steps or values makes none. `accepts` says
+    /// whether a table takes a priority that was found.
     ///
     /// # Errors
-    /// [`crate::Error::Signature`] when cells of an item have several shapes. The other
-    /// patterns' items are made all the same.
-    pub fn apply(&mut self, recorder: &mut Recorder, end_of_episode: bool) -> Result<usize> {
+    /// [`crate::Error::Signature`] when cells of an item have several shapes,
+    /// [`crate::Error::Priority`] when its TD errors are no such numbers, and whatever `accepts`
+    /// returns. The other patterns' items are made all the same.
+    pub fn apply(
+        &mut self,
+        recorder: &mut Recorder,
+        end_of_episode: bool,
+        accepts: impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<usize> {
         let newest = recorder.referable();
         if newest.end <= recorder.episode_first() {
             return Ok(0);
@@ -76,6 +83,7 @@ impl PatternSet {
             let moment = Moment {
                 step_index: newest.end - 1 - recorder.episode_first(),
                 since_applied: newest.end - entry.applied,
+                history_length: newest.end - newest.start,
                 end_of_episode,
             };
             let due = pattern
@@ -85,7 +93,7 @@ impl PatternSet {
             if !due {
                 continue;
             }
-            match recorder.create_from(pattern) {
+            match recorder.create_from(pattern, &accepts) {
                 Ok(true) => {
                     entry.applied = newest.end;
                     made += 1;

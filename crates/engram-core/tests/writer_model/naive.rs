@@ -1,7 +1,7 @@
 //! Patterns, tried naively on plain lists of steps.
 
-use engram_core::Shape;
-use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Subject};
+use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Priority, Subject};
+use engram_core::{DType, Error, Shape};
 use proptest::prelude::*;
 
 use crate::common::{Cell, Item, layout};
@@ -14,6 +14,30 @@ pub(crate) type Step = Vec<Option<(Shape, Cell)>>;
 pub(crate) struct Plan {
     pub(crate) columns: Vec<PatternColumn>,
     pub(crate) conditions: Vec<Condition>,
+    pub(crate) priority: Priority,
+    /// Of its columns.
+    dtypes: Vec<DType>,
+}
+
+/// Why an item cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Trouble {
+    Mixed,
+    Priority,
+}
+
+/// An item with its priority, whose bits can be compared.
+pub(crate) type Made = (u64, Item);
+
+/// The columns that plans are made for.
+const DTYPES: [DType; 4] = [DType::Uint8, DType::Int64, DType::Float32, DType::String];
+
+/// What all tables of the test say of a priority that was found.
+pub(crate) fn accepts(_: u32, priority: f64) -> Result<(), Error> {
+    if priority.is_nan() || priority as i64 % 5 == 4 {
+        return Err(Error::Priority("TD error too bad".into()));
+    }
+    Ok(())
 }
 
 /// Steps of one stream, and where its episode and its memory begin.
@@ -22,6 +46,8 @@ pub(crate) struct Stream {
     pub(crate) steps: Vec<Step>,
     pub(crate) floor: usize,
     pub(crate) episode_first: usize,
+    /// Steps that any of the patterns looks back.
+    pub(crate) furthest: usize,
     /// Per pattern, how many steps there were when it last made an item.
     pub(crate) applied: Vec<usize>,
 }
@@ -59,6 +85,7 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
     let subject = prop_oneof![
         Just(Subject::StepIndex),
         Just(Subject::StepsSinceApplied),
+        Just(Subject::HistoryLength),
         Just(Subject::EndOfEpisode),
         (0..columns).prop_map(Subject::Column),
         Just(Subject::Column(numbers)),
@@ -76,10 +103,21 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
             inverse,
         });
     let conditions = prop::collection::vec(condition, 0..3);
-    let plan = (prop_oneof![all, some], conditions).prop_map(|(columns, conditions)| Plan {
-        columns,
-        conditions,
-    });
+    let priority = prop_oneof![
+        3 => Just(None),
+        1 => (any::<prop::sample::Index>(), prop_oneof![Just(0.0), Just(0.25), Just(1.0)]).prop_map(Some),
+    ];
+    let plan = (prop_oneof![all, some], conditions, priority).prop_map(
+        |(columns, conditions, priority)| Plan {
+            priority: priority.map_or(Priority::Constant(2.0), |(column, max_weight)| {
+                let column = column.index(columns.len());
+                Priority::TdError { column, max_weight }
+            }),
+            dtypes: columns.iter().map(|column| DTYPES[column.source]).collect(),
+            columns,
+            conditions,
+        },
+    );
     prop::collection::vec(plan, 1..4)
 }
 
@@ -92,14 +130,15 @@ impl Plan {
             layout(&names),
             columns.into(),
             conditions.into(),
-            2.0,
+            self.priority,
         )
         .unwrap()
     }
 
-    fn cells(&self, stream: &Stream) -> Option<Result<Item, ()>> {
+    fn made(&self, stream: &Stream) -> Option<Result<Made, Trouble>> {
         let end = stream.steps.len() as i64;
         let (mut item, mut mixed) = (Vec::new(), false);
+        let mut scalar = Vec::new();
         for column in &self.columns {
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
             let mut at = end + column.start;
@@ -112,21 +151,66 @@ impl Plan {
                 cells.push(cell);
                 at += column.step;
             }
-            let cells = cells.into_iter().map(|cell| cell.1.clone()).collect();
+            let single = |cell: &&(Shape, Cell)| cell.0.iter().product::<usize>() == 1;
+            scalar.push(cells.iter().all(single));
+            let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.1.clone()).collect();
             item.push((column.squeeze, cells));
         }
-        Some(if mixed { Err(()) } else { Ok(item) })
+        if mixed {
+            return Some(Err(Trouble::Mixed));
+        }
+        let priority = match self.priority {
+            Priority::Constant(priority) => Some(priority),
+            Priority::TdError { column, .. } if !scalar[column] => None,
+            Priority::TdError { column, max_weight } => {
+                let sizes = item[column].1.iter();
+                let sizes = sizes.map(|cell| size(self.dtypes[column], cell));
+                sizes.collect::<Option<Vec<f64>>>().and_then(|sizes| {
+                    let largest = sizes.iter().copied().fold(0.0, f64::max);
+                    let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
+                    let found = max_weight * largest + (1.0 - max_weight) * mean;
+                    accepts(0, found).ok().map(|()| found)
+                })
+            }
+        };
+        let priority = priority.ok_or(Trouble::Priority);
+        Some(priority.map(|priority| (priority.to_bits(), item)))
+    }
+}
+
+/// The number in a cell without its sign, where there is one.
+fn size(dtype: DType, cell: &[u8]) -> Option<f64> {
+    match dtype {
+        DType::Int64 => Some((i64::from_le_bytes(cell.try_into().unwrap()) as f64).abs()),
+        DType::Float32 => Some(f32::from_le_bytes(cell.try_into().unwrap()).abs().into()),
+        _ => None,
+    }
+}
+
+/// Checks what a writer said of an append whose items had these troubles.
+pub(crate) fn check_outcome(outcome: Result<usize, Error>, made: usize, troubles: &[Trouble]) {
+    match outcome {
+        Ok(count) => assert_eq!((count, troubles), (made, &[][..])),
+        Err(Error::Signature(text)) => {
+            assert_eq!(troubles.first(), Some(&Trouble::Mixed));
+            assert!(text.contains("mixes cells of shape"), "{text}");
+        }
+        Err(Error::Priority(text)) => {
+            assert_eq!(troubles.first(), Some(&Trouble::Priority));
+            assert!(text.starts_with("TD error "), "{text}");
+        }
+        Err(error) => panic!("{error}"),
     }
 }
 
 impl Stream {
-    /// The item that pattern `number` makes of the newest step, if any; `Err` for mixed shapes.
+    /// The item that pattern `number` makes of the newest step, if any.
     pub(crate) fn try_plan(
         &mut self,
         number: usize,
         plan: &Plan,
         end: bool,
-    ) -> Option<Result<Item, ()>> {
+    ) -> Option<Result<Made, Trouble>> {
         let steps = self.steps.len();
         self.applied.resize(self.applied.len().max(number + 1), 0);
         if steps == self.episode_first || self.applied[number] == steps {
@@ -136,6 +220,7 @@ impl Stream {
             let found = match condition.subject {
                 Subject::StepIndex => (steps - 1 - self.episode_first) as i64,
                 Subject::StepsSinceApplied => (steps - self.applied[number]) as i64,
+                Subject::HistoryLength => (steps - self.floor).min(self.furthest) as i64,
                 Subject::EndOfEpisode => end.into(),
                 Subject::Column(column) => {
                     let (shape, cell) = self.steps[steps - 1][column].as_ref()?;
@@ -154,7 +239,7 @@ impl Stream {
                 return None;
             }
         }
-        let outcome = plan.cells(self)?;
+        let outcome = plan.made(self)?;
         if outcome.is_ok() {
             self.applied[number] = steps;
         }

@@ -11,11 +11,6 @@ __all__ = ["is_stopping", "translated"]
 
 _UNKNOWN_TABLE = re.compile(r"no table `(?P<name>.*?)`; (?P<rest>known tables: .*)", re.DOTALL)
 
-_BORROWED = ("Already borrowed", "Already mutably borrowed")
-"""What is said of an object of the engine's that another thread uses."""
-
-_IN_USE = "this writer is in the middle of another call; a writer belongs to one thread"
-
 
 @contextmanager
 def translated() -> Iterator[None]:
@@ -39,10 +34,6 @@ def translated() -> Iterator[None]:
         if isinstance(error, ValueError | RuntimeError | MemoryError):
             raise
         raise RuntimeError(str(error)) from error
-    except RuntimeError as error:
-        if str(error) in _BORROWED:
-            raise RuntimeError(_IN_USE) from None
-        raise
 
 
 def is_stopping(error: native.ClosedError) -> bool:

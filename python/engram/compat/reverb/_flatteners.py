@@ -4,12 +4,18 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from engram.compat.reverb import _nest
 
-__all__ = ["Flatten", "flattener", "is_leaf"]
+__all__ = ["LEAF_CLASSES", "Flatten", "flattener", "is_leaf"]
 
 Flatten: TypeAlias = Callable[[Any, list[Any]], bool]
 """Adds the leaves of a nest to a list; False when it looks unlike the nest it was made for."""
+
+
+LEAF_CLASSES = frozenset([np.ndarray, int, float, bool, str, bytes, type(None), *np.sctypeDict.values()])
+"""Of leaves as steps mostly have them: whoever looks at many is spared asking `is_leaf`."""
 
 
 def is_leaf(value: object) -> bool:

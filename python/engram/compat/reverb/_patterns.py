@@ -9,21 +9,17 @@ import numpy.typing as npt
 
 from engram.compat.reverb._configs import Condition, Config
 
-__all__ = ["Made", "PatternSet", "Picked", "check_sources", "look_back", "set_twice", "sources", "stacked", "td_error"]
+__all__ = ["Made", "PatternSet", "Picked", "check_sources", "look_back", "set_twice", "sources", "stacked"]
 
 
 class Picked(NamedTuple):
     """A column of an item: cells of a leaf, oldest first.
 
     Attributes:
-        leaf: The leaf's number.
-        window: Its steps counted from the newest, which is -1.
         squeeze: It is one cell, without a time axis.
         cells: What was appended.
     """
 
-    leaf: int
-    window: range
     squeeze: bool
     cells: list[Any]
 
@@ -89,39 +85,25 @@ class PatternSet:
         self._length = 0  # steps in the buffer
         self._open = False
 
-    @property
-    def step_is_open(self) -> bool:
-        """The last append was a partial one."""
-        return self._open
-
-    def append(self, values: Sequence[Any], *, partial: bool = False, cells: Sequence[Any] | None = None) -> list[Made]:
+    def append(self, values: Sequence[Any], *, partial: bool = False) -> list[Made]:
         """Takes a step, or a part of one.
 
         Args:
             values: Of each leaf; None: it has no value.
-            partial: The step goes on with the next append.
-            cells: What is put into items for each leaf; None: the values themselves.
-
-        Raises:
-            RuntimeError: A leaf has a value in this step already. Nothing is taken.
+            partial: The step goes on with the next append, which gives other leaves.
         """
-        given = [leaf for leaf in self._cells if values[leaf] is not None]
-        if self._open:
-            for leaf in given:
-                if self._cells[leaf][-1] is not None:
-                    raise RuntimeError(set_twice(leaf))
-        else:
+        if not self._open:
             self._position += 1
             self._index += 1
             self._length = min(self._length + 1, self._longest)
             for buffer in self._cells.values():
                 buffer.append(None)
-            for leaf in self._numbers:
-                self._numbers[leaf] = None
-        for leaf in given:
-            self._cells[leaf][-1] = values[leaf] if cells is None else cells[leaf]
-            if leaf in self._numbers:
-                self._numbers[leaf] = _number(values[leaf])
+            self._numbers = dict.fromkeys(self._numbers)
+        for leaf, buffer in self._cells.items():
+            if values[leaf] is not None:
+                buffer[-1] = values[leaf]
+                if leaf in self._numbers:
+                    self._numbers[leaf] = _number(values[leaf])
         self._open = partial
         return self._due(end=False)
 
@@ -156,7 +138,7 @@ class PatternSet:
 
     def _pick(self, leaf: int, window: range, squeeze: bool) -> Picked:  # noqa: FBT001, of the window
         buffer = self._cells[leaf]
-        return Picked(leaf, window, squeeze, [buffer[at] for at in window])
+        return Picked(squeeze, [buffer[at] for at in window])
 
     def _holds(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, this class's own
         found: int | None
@@ -202,21 +184,3 @@ def _number(value: Any) -> int | None:  # noqa: ANN401, any leaf
 def stacked(column: Picked) -> npt.NDArray[Any]:
     """A column as an array: its cells stacked, or the one of a squeezed column."""
     return np.asarray(column.cells[0]) if column.squeeze else np.stack(column.cells)
-
-
-def td_error(max_priority_weight: float, values: npt.NDArray[Any]) -> float:
-    """The priority of TD errors: `w * max|x| + (1 - w) * mean|x|`.
-
-    Args:
-        max_priority_weight: w.
-        values: One number per step, or a single one.
-
-    Raises:
-        ValueError: They are no float32, float64, int32 or int64, or several per step.
-    """
-    if values.ndim > 1:
-        raise ValueError(f"TD Error expects a scalar tensor; its cells have the shape {values.shape[1:]}")
-    if values.dtype.name not in ("float32", "float64", "int32", "int64"):
-        raise ValueError(f"TD Error expects a double/float/int tensor and it is {values.dtype}")
-    size = np.abs(values.astype(np.float64))
-    return float(max_priority_weight * size.max() + (1 - max_priority_weight) * size.mean())

@@ -13,6 +13,7 @@ from engram import errors as native
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.errors import DeadlineExceededError
+from engram.errors import EngramError
 
 __all__ = [
     "ANY_NUMBER",
@@ -140,7 +141,7 @@ def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: 
         return False
     try:
         left: int = native.episode_steps
-    except RuntimeError:  # another thread's or process's
+    except EngramError:  # another thread's or process's
         return False
     return left == 0 or left < steps
 

@@ -7,19 +7,26 @@ use super::super::batch_chunk::OpenBatch;
 use super::super::condition::{Condition, Moment, Subject, number};
 use super::super::pattern::Pattern;
 use super::super::pending::Body;
+use super::super::priority::Priority;
 use super::plan::Plan;
+use super::priority::sizes;
 use super::{BatchedRecorder, Entry};
 use crate::error::Result;
 use crate::schema::Schema;
 
 impl BatchedRecorder {
     /// Tries every pattern on the newest step of every environment.
-    pub(super) fn make_items(&mut self, ends: Option<&[bool]>) -> Result<usize> {
+    pub(super) fn make_items(
+        &mut self,
+        ends: Option<&[bool]>,
+        accepts: &impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<usize> {
         let Some(open) = &self.open else {
             return Ok(0);
         };
         let mut problem = Ok(());
         let before = self.pending.len();
+        let furthest = self.patterns.iter().map(|e| e.pattern.reach).max();
         for Entry { pattern, applied } in &mut self.patterns {
             let Some(first) = self.head.checked_sub(pattern.reach) else {
                 continue;
@@ -48,6 +55,8 @@ impl BatchedRecorder {
                         let moment = Moment {
                             step_index: self.head - 1 - self.episode_first[env],
                             since_applied: self.head - applied[env],
+                            history_length: (self.head - self.episode_first[env])
+                                .min(furthest.unwrap_or(0)),
                             end_of_episode,
                         };
                         due(&pattern.conditions, moment, open, &self.schema, env)
@@ -64,12 +73,26 @@ impl BatchedRecorder {
                         break;
                     }
                 };
+                let priority = match pattern.priority {
+                    Priority::Constant(priority) => Ok(priority),
+                    Priority::TdError { column, max_weight } => {
+                        sizes(pattern, column, &self.history, open, env, first)
+                            .map(|sizes| sizes.priority(max_weight))
+                            .and_then(|found| accepts(pattern.table, found).map(|()| found))
+                    }
+                };
+                let priority = match priority {
+                    Ok(priority) => priority,
+                    Err(error) => {
+                        problem = problem.and(Err(error));
+                        continue;
+                    }
+                };
                 if counts {
                     applied[env] = self.head;
                 }
                 let key = self.keys.next_key();
-                self.pending
-                    .push(pattern.table, key, pattern.priority, body);
+                self.pending.push(pattern.table, key, priority, body);
             }
         }
         problem.map(|()| self.pending.len() - before)

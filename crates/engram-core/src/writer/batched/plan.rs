@@ -28,10 +28,10 @@ pub(super) struct Plan<'a> {
 
 /// A stretch of steps in one place: the sealed segment or the open chunks.
 #[derive(Clone, Copy)]
-struct Place<'a> {
-    segment: Option<&'a BatchSegment>,
-    first: Position,
-    end: Position,
+pub(super) struct Place<'a> {
+    pub(super) segment: Option<&'a BatchSegment>,
+    pub(super) first: Position,
+    pub(super) end: Position,
 }
 
 impl<'a> Plan<'a> {
@@ -159,12 +159,13 @@ const OPEN: u32 = u32::MAX;
 
 impl BatchSegment {
     /// First row of an environment in its group's chunk.
-    fn row(&self, env: usize) -> u32 {
+    pub(super) fn row(&self, env: usize) -> u32 {
         narrow((env % self.group * self.steps) as u64)
     }
 }
 
-fn place<'a>(
+/// Where a step lies; `None` if it is gone.
+pub(super) fn place<'a>(
     history: &'a VecDeque<BatchSegment>,
     open: &OpenBatch,
     at: Position,

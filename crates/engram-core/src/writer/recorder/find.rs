@@ -6,6 +6,7 @@ use super::super::Position;
 use super::super::item_columns::{ItemColumns, Kind};
 use super::super::pattern::Pattern;
 use super::super::pending::Body;
+use super::super::priority::{Priority, Sizes};
 use super::super::refusal::{Context, Refusal, kept};
 use super::super::select::{Draft, PickedColumn, View};
 use super::Recorder;
@@ -85,8 +86,12 @@ impl Recorder {
     }
 
     /// Queues the item that a pattern makes of the newest steps; false where steps or values
-    /// are missing.
-    pub(in super::super) fn create_from(&mut self, pattern: &Pattern) -> Result<bool> {
+    /// are missing. `accepts` says whether its table takes the priority.
+    pub(in super::super) fn create_from(
+        &mut self,
+        pattern: &Pattern,
+        accepts: &impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<bool> {
         let end = self.referable().end;
         let Some(first) = end.checked_sub(pattern.reach) else {
             return Ok(false);
@@ -107,10 +112,10 @@ impl Recorder {
                     shape: Arc::clone(&pattern.shape),
                 },
             };
+            let priority = self.priority(pattern, accepts)?;
             let key = self.keys.next_key();
             self.reached(first);
-            self.pending
-                .push(pattern.table, key, pattern.priority, body);
+            self.pending.push(pattern.table, key, priority, body);
             return Ok(true);
         }
         let draft = match self.view().find(pattern.picked(end)) {
@@ -120,12 +125,32 @@ impl Recorder {
             }
             Err(_) => return Ok(false),
         };
+        let priority = self.priority(pattern, accepts)?;
         let key = self.keys.next_key();
         let layout = &pattern.shape.layout;
-        self.accept(pattern.table, key, pattern.priority, layout, &draft, |_| {
-            Ok(())
-        })?;
+        self.accept(pattern.table, key, priority, layout, &draft, |_| Ok(()))?;
         Ok(true)
+    }
+
+    /// The priority of the item that a pattern makes of the newest steps, all of which are there.
+    fn priority(
+        &self,
+        pattern: &Pattern,
+        accepts: &impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<f64> {
+        let (column, max_weight) = match pattern.priority {
+            Priority::Constant(priority) => return Ok(priority),
+            Priority::TdError { column, max_weight } => (column, max_weight),
+        };
+        let picked = pattern.columns[column].picked(self.referable().end);
+        let draft = self.find(&pattern.shape.layout, std::iter::once(picked))?;
+        let mut sizes = Sizes::default();
+        for slice in draft.slices {
+            self.add_sizes(slice, pattern.name(column), &mut sizes)?;
+        }
+        let priority = sizes.priority(max_weight);
+        accepts(pattern.table, priority)?;
+        Ok(priority)
     }
 
     pub(super) fn reached(&mut self, oldest: Position) {

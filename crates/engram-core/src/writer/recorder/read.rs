@@ -1,12 +1,14 @@
 //! Reading a writer's own history back.
 
 use super::super::Position;
+use super::super::priority::Sizes;
 use super::super::select::OPEN;
 use super::Recorder;
 use crate::chunk::string_cells;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::CellSpec;
+use crate::trajectory::Slice;
 
 impl Recorder {
     /// True when items may refer to this column at this step.
@@ -55,6 +57,23 @@ impl Recorder {
                     let raw = chunk.unpack(&pinned, own)?;
                     out.extend_from_slice(&raw[from..from + cell.bytes()]);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the cells of a slice that was found as the TD errors of an item's column `name`.
+    pub(super) fn add_sizes(&self, slice: Slice, name: &str, sizes: &mut Sizes) -> Result<()> {
+        let own = slice.column as usize;
+        if slice.chunk != OPEN {
+            let chunk = &self.history.get(slice.chunk as usize).chunk;
+            let (first, len) = (slice.offset as usize, slice.len as usize);
+            return sizes.add_rows(name, chunk, own, first, len);
+        }
+        let spec = &self.schema.cells[own];
+        for row in slice.offset..slice.offset + slice.len {
+            if let Some(open) = &self.open {
+                sizes.add(name, spec, open.cell(own, row))?;
             }
         }
         Ok(())

@@ -1,0 +1,33 @@
+"""Arguments that Reverb takes, and that can only be slips."""
+
+import pytest
+from compat_tables import serving, step, table
+from support import raises
+
+from engram.compat import reverb
+
+
+@pytest.fixture(scope="module")
+def client():
+    with serving(table()) as (_, found):
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda c: c.insert(step(0), {"t": True}), TypeError, "`priorities['t']` must be a number; got True (bool)"),
+        (
+            lambda c: c.trajectory_writer(num_keep_alive_refs=True),
+            TypeError,
+            "`num_keep_alive_refs` must be an integer; got True (bool)",
+        ),
+        (lambda _: reverb.rate_limiters.Queue(2.0), TypeError, "`size` must be an integer; got 2.0 (float)"),
+        (lambda c: c.reset(b"t"), TypeError, "`table` must be text; got b't' (bytes)"),
+        (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: no port; give `host:port`"),
+    ],
+)
+def test_slips_are_refused(client, call, error, text):
+    with raises(error, text):
+        call(client)
+    assert client.server_info()["t"].current_size == 0

@@ -1,0 +1,117 @@
+"""Priorities that patterns find in TD errors."""
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import Pattern, Table, selectors
+from engram.errors import InvalidArgumentError, PriorityError
+from engram.patterns import td_error
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+
+
+def sizes_of(length):
+    """Three steps with TD errors, of which a pattern makes items of `length` steps."""
+    return Pattern(
+        "t",
+        lambda s: {"old": s["td"][-1:], "x": s["x"][-1], "td": s["td"][-length:]},
+        priority=td_error(lambda s: s["td"], max_weight=0.25),
+    )
+
+
+def priorities(store):
+    found = []
+    while store.info()["t"].size:
+        found += store.sample("t", 1, timeout=0).info.priority.tolist()
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(), (1, 1)])
+@pytest.mark.parametrize("chunk_length", [None, 1, 2])
+def test_td_errors(store, dtype, shape, chunk_length):
+    """Of the last column that is made of them."""
+    with store.pattern_writer([sizes_of(2)], chunk_length=chunk_length) as writer:
+        for value in (-8, 4, -12, 0):
+            writer.append({"x": 1, "td": np.full(shape, value, dtype)})
+    assert priorities(store) == [0.25 * 8 + 0.75 * 6, 0.25 * 12 + 0.75 * 8, 0.25 * 12 + 0.75 * 6]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("chunk_length", [None, 1, 3])
+@pytest.mark.parametrize("wide", [0, 2_000])
+def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
+    """Also where environments share a chunk, or have chunks of their own that are compressed."""
+    found = []
+    for batched in (True, False):
+        store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+        values = np.arange(11 * num_envs).reshape(11, num_envs) * 7 % 13 - 6.0
+        steps = {"td": values, "x": np.ones((11, num_envs)), "pad": np.zeros((11, num_envs, wide), np.uint8)}
+        if batched:
+            with store.batched_writer(num_envs, [sizes_of(4)], chunk_length=chunk_length) as writer:
+                for at in range(11):
+                    writer.append_batch({name: column[at] for name, column in steps.items()})
+            found.append(sorted(priorities(store)))
+            continue
+        for env in range(num_envs):
+            with store.pattern_writer([sizes_of(4)], chunk_length=chunk_length) as writer:
+                for at in range(11):
+                    writer.append({name: column[at, env] for name, column in steps.items()})
+        found.append(sorted(priorities(store)))
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 3
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "string[]")],
+)
+def test_what_is_no_td_error_makes_no_priority(open_store, value, found):
+    """The step is in all the same, and other patterns make their items."""
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
+    text = f"TD error expects one float32, float64, int32 or int64 per step; column `td` of the item has {found}"
+    patterns = [sizes_of(1), Pattern("u", lambda s: s["x"][-2:])]
+    writer = store.pattern_writer(patterns)
+    batched = store.batched_writer(2, patterns)
+    for number in range(2):
+        with raises(PriorityError, text):
+            writer.append({"x": number, "td": value})
+        assert writer.episode_steps == number + 1
+        with raises(PriorityError, text):
+            batched.append_batch({"x": np.full(2, number), "td": np.stack([np.asarray(value)] * 2)})
+    writer.close()
+    batched.close()
+    assert (store.info()["t"].size, store.info()["u"].size) == (0, 3)
+
+
+def test_tables_may_refuse_priorities(open_store):
+    """Those of one environment are no others' business."""
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("p"))
+    text = "priority for table `t` is NaN; it must be a number"
+    with store.pattern_writer([sizes_of(1)]) as writer:
+        writer.append({"x": 0, "td": 2.0})
+        with raises(PriorityError, text):
+            writer.append({"x": 1, "td": float("nan")})
+        writer.append({"x": 2, "td": -3.0})
+    with store.batched_writer(3, [sizes_of(1)]) as batched, raises(PriorityError, text):
+        batched.append_batch({"x": np.zeros(3), "td": np.array([4.0, np.nan, 5.0])})
+    batched.close()
+    assert priorities(store) == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_bad_td_errors(store):
+    with raises(InvalidArgumentError, "the source of TD errors must be a function of a step; got 'td'"):
+        td_error("td")
+    with raises(InvalidArgumentError, "`max_weight` must be from 0 to 1; got 1.5"):
+        td_error(lambda s: s, max_weight=1.5)
+    text = 'a priority of TD errors must pick one column, such as s["x"]; got a dict'
+    with raises(InvalidArgumentError, text):
+        store.pattern_writer([Pattern("t", num_steps=1, priority=td_error(lambda s: s))]).append({"x": 1})
+    text = "pattern for table `t`: its priority is found in `y`, of which its items have no column"
+    pattern = Pattern("t", lambda s: s["x"][-1], priority=td_error(lambda s: s["y"]))
+    with raises(InvalidArgumentError, text):
+        store.pattern_writer([pattern]).append({"x": 1, "y": 1.0})
