@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import signal
 import subprocess
 import sys
 import threading
@@ -325,6 +326,17 @@ print(next(iterator).data[0].numpy().tolist())
 def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, it must be installed
     done = subprocess.run([sys.executable, "-c", WAITING_AT_THE_END], capture_output=True, timeout=110, check=False)
     assert (done.returncode, done.stdout) == (0, b"[1.0]\n")
+
+
+def test_ctrl_c_ends_a_wait_of_tensorflows(tf):
+    with serving(queue()) as (_, client):
+        put(client, "t", LENGTHS[:1])
+        iterator = iter(dataset(tf, client))
+        next(iterator)
+        main = threading.main_thread().ident
+        threading.Timer(0.3, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+        with pytest.raises(tf.errors.UnknownError, match="KeyboardInterrupt"):
+            next(iterator)
 
 
 def test_iterators_are_independent(tf):
