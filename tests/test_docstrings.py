@@ -15,8 +15,25 @@ from docstrings import Name, fields, kind_named, modules, names_of, parameters, 
 from engram.compat import reverb
 from engram.compat.reverb import _arguments
 
+WITH_TENSORFLOW = {
+    "engram.compat.ftw.datasets.reverb",
+    "engram.compat.reverb",
+    "engram.compat.reverb.pattern_dataset",
+    "engram.compat.reverb.replay_dataset",
+    "engram.compat.reverb.timestep_dataset",
+    "engram.compat.reverb.trajectory_dataset",
+}
+"""Modules whose names cannot all be had without it."""
+
+
+def of_compat():
+    """The modules of `engram.compat`, those marked that need TensorFlow."""
+    for module in modules("engram.compat"):
+        yield pytest.param(module, marks=[pytest.mark.frameworks] if module in WITH_TENSORFLOW else [])
+
+
 AUDITED = [
-    *modules("engram.compat"),
+    *of_compat(),
     "engram.adders",
     "engram.data",
     "engram.data.numpy",
