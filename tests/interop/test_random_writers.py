@@ -15,6 +15,9 @@ HALF_A_STEP = "a failed append leaves its columns"
 OPEN_STEP = "an episode that ends within a partial step"
 """Rows of docs/differences.md."""
 
+LATE = ("expired", "ValueError")
+"""What comes of references that were dropped since they were looked at."""
+
 FOLLOWS = "what was picked was another thing already"
 
 
@@ -136,7 +139,7 @@ class Comparison:
         if row is None or length(asked(usable, index)) != length(found):
             return None
         # What lives on there does so until dm-reverb's thread has sent its items: between two looks, too.
-        is_late = row is REFERENCES and isinstance(their_found, str)
+        is_late = row is REFERENCES and their_found in LATE
         if is_late or length(asked(their_usable, index)) == length(their_found):
             return row
         return INDICES if reaches_out(their_usable, index) else None
