@@ -23,8 +23,8 @@ use tokio::time::Instant;
 
 use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
-use crate::wire::{error_in, info_in, limits_out, options_in, options_out};
-use crate::{MAX_BATCH, entropy, pb};
+use crate::wire::{decode_error, decode_info, decode_options, encode_limits, encode_options};
+use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;
@@ -92,10 +92,10 @@ impl Client {
         // The transport wants to be made where it will run.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
-        let pool = Arc::new(Pool::with_most(MAX_BATCH));
+        let pool = Arc::new(Pool::with_most(MAX_BATCH_BYTES));
         let unsent = Arc::<AtomicU64>::default();
         // With the same number in every forked child, a server would take one's items for another's.
-        let entropy = entropy()?;
+        let entropy = random_u64()?;
         let (asks, _) = Asks::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
             runtime,
@@ -222,7 +222,7 @@ impl Client {
     #[must_use]
     pub fn describe(&self, table: &str) -> Reply<Arc<TableOptions>> {
         self.manage(Call::Describe(table.into()), |answer| match answer {
-            Answer::Options(options) => Some(options_in(options, 0).map(Arc::new)),
+            Answer::Options(options) => Some(decode_options(options, 0).map(Arc::new)),
             _ => None,
         })
     }
@@ -232,7 +232,7 @@ impl Client {
     pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> Reply<()> {
         let options = pb::TableOptions {
             seed,
-            ..options_out(options)
+            ..encode_options(options)
         };
         self.manage(Call::Create(options), done)
     }
@@ -246,7 +246,7 @@ impl Client {
     /// Changes a rate limiter.
     #[must_use]
     pub fn set_limits(&self, table: &str, limits: &RateLimits) -> Reply<()> {
-        let limits = Some(limits_out(limits));
+        let limits = Some(encode_limits(limits));
         let table = table.into();
         self.manage(Call::SetLimits(pb::SetLimits { table, limits }), done)
     }
@@ -261,7 +261,7 @@ impl Client {
     #[must_use]
     pub fn infos(&self) -> Reply<Vec<TableInfo>> {
         self.manage(Call::Info(pb::Nothing {}), |answer| match answer {
-            Answer::Info(infos) => Some(infos.tables.into_iter().map(info_in).collect()),
+            Answer::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
             _ => None,
         })
     }
@@ -324,7 +324,7 @@ impl Client {
                 () = connector.closed() => Err(closed_error()),
             };
             let outcome = match exchanged {
-                Ok(Answer::Error(error)) => Err(error_in(error)),
+                Ok(Answer::Error(error)) => Err(decode_error(error)),
                 Ok(answer) => read(answer).unwrap_or_else(|| {
                     Err(Error::Payload("the server answered something else".into()))
                 }),

@@ -10,10 +10,10 @@ use engram_core::{
 };
 use prost::Message as _;
 
-use super::insert_in::MAX_SLICES;
-use super::{cell_out, join, layout_out};
+use super::received_dictionary::MAX_SLICES;
+use super::{encode_cell, encode_layout, encode_numbers};
 use crate::pb::{self, items::Form};
-use crate::{PART, wire};
+use crate::{PART_BYTES, wire};
 
 /// Shapes and schemas that are remembered; beyond, all are said anew.
 const REMEMBERED: usize = 4096;
@@ -62,7 +62,7 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
 
 /// What the server at the other end has been told.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct SentDictionary {
     chunks: HashMap<usize, (u32, Weak<Chunk>)>,
     /// Look for chunks that nobody refers to once there are so many, or so many bytes were told.
     sweep_at: usize,
@@ -74,7 +74,7 @@ pub struct Told {
 
 /// Requests being filled, ready ones in front.
 #[derive(Debug, Default)]
-pub struct Parcel {
+pub struct InsertRequestBuilder {
     ready: VecDeque<pb::InsertRequest>,
     open: pb::InsertRequest,
     /// Bytes of the open request, about.
@@ -89,15 +89,15 @@ pub struct Parcel {
     run: Option<u64>,
 }
 
-impl Parcel {
+impl InsertRequestBuilder {
     /// True when the open request should be sent before more goes in.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes >= PART || self.slices >= SLICES || !self.ready.is_empty()
+        self.bytes >= PART_BYTES || self.slices >= SLICES || !self.ready.is_empty()
     }
 
     /// All requests, the open one last.
-    pub fn take(&mut self) -> VecDeque<pb::InsertRequest> {
+    pub fn take_requests(&mut self) -> VecDeque<pb::InsertRequest> {
         self.end_request();
         std::mem::take(&mut self.ready)
     }
@@ -106,7 +106,13 @@ impl Parcel {
     ///
     /// # Errors
     /// [`engram_core::Error::Payload`] where a chunk cannot be read.
-    pub fn add(&mut self, told: &mut Told, table: &str, number: u64, item: &NewItem) -> Result<()> {
+    pub fn add_item(
+        &mut self,
+        told: &mut SentDictionary,
+        table: &str,
+        number: u64,
+        item: &NewItem,
+    ) -> Result<()> {
         // Chunks come before items within a request: all of an item's must be in before it.
         for chunk in item.trajectory.chunks() {
             self.tell_chunk(told, chunk)?;
@@ -118,10 +124,10 @@ impl Parcel {
             }),
             Trajectory::Window { shape, .. } => Form::Shape(self.tell_shape(told, shape)),
             Trajectory::Spans(spans) => Form::Spans(pb::Spans {
-                layout: Some(layout_out(&spans.layout)),
+                layout: Some(encode_layout(&spans.layout)),
                 chunks: spans.chunks.iter().map(|chunk| told.id_of(chunk)).collect(),
-                columns: columns_out(&spans.columns, spans.slices.len()),
-                slices: slices_out(&spans.slices),
+                columns: encode_columns(&spans.columns, spans.slices.len()),
+                slices: encode_slices(&spans.slices),
             }),
         };
         let continues = self.run == Some(number)
@@ -155,7 +161,7 @@ impl Parcel {
     }
 
     /// Says which chunks will not be referred to any more.
-    pub fn release(&mut self, told: &mut Told) {
+    pub fn release_unused_chunks(&mut self, told: &mut SentDictionary) {
         if told.chunks.len() < told.sweep_at.max(64) && told.unswept < SWEEP {
             return;
         }
@@ -179,7 +185,7 @@ impl Parcel {
         told.sweep_at = told.chunks.len() + told.chunks.len().min(MOST_CHUNKS);
     }
 
-    fn tell_chunk(&mut self, told: &mut Told, chunk: &Arc<Chunk>) -> Result<()> {
+    fn tell_chunk(&mut self, told: &mut SentDictionary, chunk: &Arc<Chunk>) -> Result<()> {
         if told.knows(chunk) {
             return Ok(());
         }
@@ -194,16 +200,16 @@ impl Parcel {
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
         told.unswept += payload.len();
-        let rest = payload.split_off(payload.len().min(PART));
+        let rest = payload.split_off(payload.len().min(PART_BYTES));
         self.bytes += payload.len() + 64 + 16 * chunk.extents().len() + 8 * origin.episodes.len();
         self.open.chunks.push(pb::Chunk {
             id,
             schema,
             key: origin.key,
-            episodes_le: join(origin.episodes.iter().copied()),
+            episodes_le: encode_numbers(origin.episodes.iter().copied()),
             first_step: origin.first_step,
             steps: origin.steps,
-            extents: chunk.extents().iter().map(extent_out).collect(),
+            extents: chunk.extents().iter().map(encode_extent).collect(),
             bytes: (payload.len() + rest.len()) as u64,
             payload,
         });
@@ -215,15 +221,15 @@ impl Parcel {
     fn add_parts(&mut self, mut rest: Bytes) {
         while !rest.is_empty() {
             self.end_request();
-            self.open.part = rest.split_to(rest.len().min(PART));
+            self.open.part = rest.split_to(rest.len().min(PART_BYTES));
             self.bytes = self.open.part.len();
         }
-        if self.bytes >= PART {
+        if self.bytes >= PART_BYTES {
             self.end_request();
         }
     }
 
-    fn tell_schema(&mut self, told: &mut Told, schema: &Arc<Schema>) -> u32 {
+    fn tell_schema(&mut self, told: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
         if let Some((id, _)) = told.schemas.get(&address(schema)) {
             return *id;
         }
@@ -235,15 +241,15 @@ impl Parcel {
             .insert(address(schema), (id, Arc::clone(schema)));
         let schema = pb::Schema {
             id,
-            layout: Some(layout_out(&schema.layout)),
-            cells: schema.cells.iter().map(cell_out).collect(),
+            layout: Some(encode_layout(&schema.layout)),
+            cells: schema.cells.iter().map(encode_cell).collect(),
         };
         self.bytes += schema.encoded_len();
         self.open.schemas.push(schema);
         id
     }
 
-    fn tell_shape(&mut self, told: &mut Told, shape: &Arc<WindowShape>) -> u32 {
+    fn tell_shape(&mut self, told: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
         if let Some((id, _)) = told.shapes.get(&address(shape)) {
             return *id;
         }
@@ -254,9 +260,9 @@ impl Parcel {
         told.shapes.insert(address(shape), (id, Arc::clone(shape)));
         let shape = pb::Shape {
             id,
-            layout: Some(layout_out(&shape.layout)),
-            columns: columns_out(&shape.columns, shape.slices.len()),
-            slices: slices_out(&shape.slices),
+            layout: Some(encode_layout(&shape.layout)),
+            columns: encode_columns(&shape.columns, shape.slices.len()),
+            slices: encode_slices(&shape.slices),
         };
         self.bytes += shape.encoded_len();
         self.open.shapes.push(shape);
@@ -285,7 +291,7 @@ impl Parcel {
     }
 }
 
-impl Told {
+impl SentDictionary {
     fn number(&mut self) -> u32 {
         self.next = self.next.wrapping_add(1);
         self.next
@@ -305,7 +311,7 @@ fn address<T>(shared: &Arc<T>) -> usize {
     Arc::as_ptr(shared).addr()
 }
 
-fn extent_out(extent: &engram_core::chunk::Extent) -> pb::Extent {
+fn encode_extent(extent: &engram_core::chunk::Extent) -> pb::Extent {
     pb::Extent {
         stored: extent.stored,
         rows: extent.rows,
@@ -317,7 +323,7 @@ fn extent_out(extent: &engram_core::chunk::Extent) -> pb::Extent {
     }
 }
 
-fn slices_out(slices: &[Slice]) -> Vec<pb::Slice> {
+fn encode_slices(slices: &[Slice]) -> Vec<pb::Slice> {
     let slices = slices.iter().map(|slice| pb::Slice {
         chunk: slice.chunk,
         column: slice.column,
@@ -327,7 +333,7 @@ fn slices_out(slices: &[Slice]) -> Vec<pb::Slice> {
     slices.collect()
 }
 
-fn columns_out(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> {
+fn encode_columns(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> {
     let ends = columns
         .iter()
         .skip(1)
@@ -390,17 +396,17 @@ mod tests {
 
     /// Tells so many chunks of which so many live, and sweeps; how many of each the server is told to forget.
     fn forgotten(live: usize, dead: usize) -> (usize, usize) {
-        let (mut told, mut parcel) = (Told::default(), Parcel::default());
+        let (mut told, mut builder) = (SentDictionary::default(), InsertRequestBuilder::default());
         let mut chunks: Vec<Arc<Chunk>> = (0..live + dead).map(|_| chunk()).collect();
         for chunk in &chunks {
-            parcel.tell_chunk(&mut told, chunk).unwrap();
+            builder.tell_chunk(&mut told, chunk).unwrap();
         }
         // Until they are sent, requests refer to them.
-        parcel.take();
+        builder.take_requests();
         chunks.truncate(live);
         let alive: HashSet<u32> = chunks.iter().map(|chunk| told.id_of(chunk)).collect();
-        parcel.release(&mut told);
-        let released = &parcel.open.released;
+        builder.release_unused_chunks(&mut told);
+        let released = &builder.open.released;
         let of_alive = released.iter().filter(|id| alive.contains(id)).count();
         (of_alive, released.len() - of_alive)
     }
