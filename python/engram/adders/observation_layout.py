@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from engram.adders.step import copied, is_text, leaves_of
+from engram.adders.step import copy_leaf, flatten, is_text
 
-__all__ = ["Looks", "taken"]
+__all__ = ["ObservationLayout", "copy_with_layout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class ObservationLayout:
     """Nesting, dtypes (None: no value) and shapes."""
 
     structure: Any
@@ -26,8 +26,8 @@ class Looks:
         """Every leaf has a value."""
         return all(dtype is not None for dtype in self.dtypes)  # to NumPy, None is float64
 
-    def fits(self, asked: "Looks", *, shapes: bool) -> bool:
-        """Looks like `asked` where both have a value; in its shapes, too, if `shapes`."""
+    def fits(self, asked: "ObservationLayout", *, shapes: bool) -> bool:
+        """ObservationLayout like `asked` where both have a value; in its shapes, too, if `shapes`."""
         if self.structure != asked.structure:
             return False
         both = zip(self.dtypes, asked.dtypes, self.shapes, asked.shapes, strict=True)
@@ -36,14 +36,14 @@ class Looks:
             for found, dtype, shape, before in both
         )
 
-    def completed(self, asked: "Looks") -> "Looks":
+    def completed(self, asked: "ObservationLayout") -> "ObservationLayout":
         """The same, with what `asked` has a value for and this has none."""
         if self.has_all():
             return self
         both = list(zip(self.dtypes, asked.dtypes, self.shapes, asked.shapes, strict=True))
         dtypes = [dtype if found is None else found for found, dtype, _, _ in both]
         shapes = [before if found is None else shape for found, _, shape, before in both]
-        return Looks(self.structure, dtypes, shapes)
+        return ObservationLayout(self.structure, dtypes, shapes)
 
     def __str__(self) -> str:
         columns = [
@@ -53,12 +53,12 @@ class Looks:
         return f"{self.structure.unflatten(columns)}".replace("'", "")
 
 
-def taken(observation: Any) -> tuple[Any, Looks]:  # noqa: ANN401, nests
+def copy_with_layout(observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
     """A copy, as environments may write into what they gave, and what it looks like."""
-    leaves, structure = leaves_of(observation)
-    copies = [copied(leaf) for leaf in leaves]
+    leaves, structure = flatten(observation)
+    copies = [copy_leaf(leaf) for leaf in leaves]
     dtypes = [None if copy is None else _kind(copy) for copy in copies]
-    return structure.unflatten(copies), Looks(structure, dtypes, [np.shape(copy) for copy in copies])
+    return structure.unflatten(copies), ObservationLayout(structure, dtypes, [np.shape(copy) for copy in copies])
 
 
 def _kind(leaf: Any) -> Any:  # noqa: ANN401, a dtype or a word

@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-__all__ = ["Calls"]
+__all__ = ["ExitGuard"]
 
 _PATIENCE = 5.0
 _QUIET = 0.5
 """Seconds."""
 
 
-class Calls:
+class ExitGuard:
     """What a framework's threads call: once the process ends, nothing more is begun, and what is under way is awaited.
 
     A thread that is in Python after that never returns, and a framework that waits for its threads never ends. What it
     calls is the block of a `with`, which is told whether to do anything:
 
-        with calls as may:
-            return next(reader) if may else None
+        with calls as may_run:
+            return next(reader) if may_run else None
     """
 
     def __init__(self, end: Callable[[], None] | None = None) -> None:
@@ -37,7 +37,7 @@ class Calls:
         self._under_way = 0
         self._seen = -math.inf
 
-    def await_exit(self) -> None:
+    def register(self) -> None:
         """To be called after the framework has been imported, so that this comes before what that does at the end."""
         with self._lock:
             if not self._is_awaited:

@@ -102,7 +102,7 @@ def test_a_batch_that_is_refused_is_not_used(open_store, monkeypatch):
     def refuse(*_):
         raise SignatureError("refused")
 
-    monkeypatch.setattr("engram.data.blocks.element", refuse)
+    monkeypatch.setattr("engram.data.column_block.element", refuse)
     elements = data.dataset(store, "t", steps=True, batch_size=2)
     reading.close()
     with raises(SignatureError, "refused"):
@@ -147,12 +147,12 @@ def test_more_blocks_than_a_server_keeps_on_lease(open_store):
 @pytest.mark.frameworks
 def test_a_data_loader_in_this_process(open_store):
     torch = pytest.importorskip("torch.utils.data")
-    from engram.data.torch import as_it_is, dataset  # noqa: PLC0415, an extra
+    from engram.data.torch import dataset, identity_collate  # noqa: PLC0415, an extra
 
     store = open_store(queue())
     fill(store, [2] * 8)
     made = dataset(store, "t", steps=True, batch_size=3)
-    loader = iter(torch.DataLoader(made, batch_size=None, collate_fn=as_it_is, num_workers=0))
+    loader = iter(torch.DataLoader(made, batch_size=None, collate_fn=identity_collate, num_workers=0))
     assert next(loader).data["x"].tolist() == [0, 1, 2]
     del loader
     until(lambda: store.info()["t"].leased_out == 0)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def program() -> str:
+def program_name() -> str:
     """`engram` where the shell finds this very program by that name, else the path that it was called by."""
     called = Path(sys.argv[0])
     if called.name != "engram":  # called from Python

@@ -11,15 +11,15 @@ from typing import Any, Generic, Self, TypeVar, cast
 from engram import _checks, _engram
 from engram._uses import Uses
 from engram.batch import Batch
-from engram.data import blocks
-from engram.data.blocks import Block, Convert
+from engram.data import column_block
+from engram.data.column_block import ColumnBlock, Convert
 from engram.data.elements import Element, Options
 from engram.dataset import Dataset
 from engram.errors import EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
 from engram.store import AnyStore
 
-__all__ = ["Reading"]
+__all__ = ["TableReader"]
 
 BLOCK_BYTES = 4 * 2**20
 BLOCK_ITEMS = 64  # where nobody named a batch size
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TableReader:
     """A table and how it is read; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
 
     store: AnyStore
@@ -85,32 +85,32 @@ class Reading:
         return replace(self, max_batches=max_batches)
 
     def __iter__(self) -> Iterator[Element]:
-        return self.elements(blocks.arrays)
+        return self.elements(column_block.arrays)
 
     def elements(self, convert: Convert) -> Generator[Element]:
         """Elements with the leaves that `convert` makes; items that it refuses are not used."""
         # Nothing is None without a glance.
-        return cast("Generator[Element]", self.read(partial(blocks.element, convert)))
+        return cast("Generator[Element]", self.read(partial(column_block.element, convert)))
 
-    def read(self, make: Callable[[Block], R], glance: float | None = None) -> Generator[R | None]:
+    def read(self, make: Callable[[ColumnBlock], R], glance: float | None = None) -> Generator[R | None]:
         """What `make` makes of each element's block; with `glance`, None wherever so many seconds brought nothing."""
         if self.steps or self.batch_size is None:
             return self._cut(make, glance)
         whole = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
-        return whole._read(lambda native: make(blocks.items_of(native)), glance)  # noqa: SLF001, every dataset's half
+        return whole._read(lambda native: make(column_block.item_block(native)), glance)  # noqa: SLF001, every dataset's half
 
     def read_together(
-        self, make: Callable[[list[Block]], R], together: int, uses: Uses, glance: float | None = None
+        self, make: Callable[[list[ColumnBlock]], R], together: int, uses: Uses, glance: float | None = None
     ) -> Generator[R | None]:
         """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
 
         A block of items that differ in length comes whole. What of the items is used, `uses` is to be told.
         """
         size = self.batch_size or 1
-        held = blocks.Held(size)
+        held = column_block.BatchBuffer(size)
 
         def take(native: _engram.Batch) -> R:
-            block = blocks.items_of(native)
+            block = column_block.item_block(native)
             if any(split is not None for split in block.splits):
                 return make([block])
             made = make(held.filled(block))
@@ -133,7 +133,7 @@ class Reading:
             self.store, self.table, batch_size, **{"prefetch": self.prefetch, "timeout": self.timeout, **options}
         )
 
-    def _cut(self, make: Callable[[Block], R], glance: float | None) -> Generator[R | None]:
+    def _cut(self, make: Callable[[ColumnBlock], R], glance: float | None) -> Generator[R | None]:
         info = self.store.info().get(self.table)
         fit = _Fit(info, self.batch_size, steps=self.steps)
         cutter = _Cutter(self, make, fit)
@@ -241,10 +241,10 @@ class _Cutter(Generic[R]):
         has_ended: Nothing more comes.
     """
 
-    def __init__(self, reading: Reading, make: Callable[[Block], R], fit: _Fit) -> None:
+    def __init__(self, reading: TableReader, make: Callable[[ColumnBlock], R], fit: _Fit) -> None:
         self._steps = reading.steps
         size = reading.batch_size
-        self._held = None if size is None or not reading.steps else blocks.Held(size)
+        self._held = None if size is None or not reading.steps else column_block.BatchBuffer(size)
         self._drops = reading.drop_remainder
         self._make = make
         self._fit = fit
@@ -254,11 +254,13 @@ class _Cutter(Generic[R]):
 
     def take(self, native: _engram.Batch) -> Iterator[R]:
         """The elements of a block. What is the matter with one is so with all: the first is made before any counts."""
-        block, lengths = blocks.steps_of(native) if self._steps else (blocks.items_of(native), [1] * len(native))
+        block, lengths = (
+            column_block.step_block(native) if self._steps else (column_block.item_block(native), [1] * len(native))
+        )
         if not self._steps:
-            parts = blocks.items(block)
+            parts = column_block.items(block)
         elif self._held is None:
-            parts = blocks.rows(block)
+            parts = column_block.rows(block)
         else:
             parts = iter(self._held.filled(block))
         first = next(parts, None)

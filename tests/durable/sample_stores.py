@@ -2,7 +2,7 @@
 
 import shutil
 
-from living import all_values, steps, words
+from crash_workload import all_values, steps, words
 
 from engram import Client, Pattern, Server, Store, Table, selectors
 
@@ -17,7 +17,7 @@ def tables():
     ]
 
 
-def open_kinds(path, **options):
+def open_sample(path, **options):
     return Store.open(path, tables(), seed=5, **options)
 
 
@@ -48,20 +48,20 @@ def work(store, first, count):
 
 def logged(path):
     """A log and no checkpoint; the log is the newest."""
-    with open_kinds(path) as store:
+    with open_sample(path) as store:
         work(store, 0, 8)
 
 
 def logged_twice(path):
     """Two logs and no checkpoint."""
     logged(path)
-    with open_kinds(path) as store:
+    with open_sample(path) as store:
         work(store, 8, 4)
 
 
 def checkpointed(path):
     """Two checkpoints, and changes after each."""
-    with open_kinds(path) as store:
+    with open_sample(path) as store:
         for number in (1, 2):
             work(store, 8 * (number - 1), 8)
             assert store.checkpoint().number == number
@@ -77,5 +77,5 @@ def copied(path, to):
 def state(path):
     """All that is there, the numbers in the queue, and what was said at opening; the directory is left alone."""
     copy = copied(path, path.with_name("state"))
-    with open_kinds(copy) as store:
+    with open_sample(copy) as store:
         return words(store), all_values(store, QUEUE), store.notes

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from engram.cli.program import program
+from engram.cli.program_name import program_name
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def installed(tmp_path):
 def called_as(monkeypatch, name, path):
     monkeypatch.setattr(sys, "argv", [str(name)])
     monkeypatch.setenv("PATH", str(path))
-    return program()
+    return program_name()
 
 
 def test_by_its_name_where_the_shell_finds_it(installed, monkeypatch):

@@ -10,7 +10,18 @@ from engram import _engram
 from engram.data.elements import Element, Info, Ragged
 from engram.errors import SignatureError
 
-__all__ = ["Array", "Block", "Convert", "Held", "arrays", "element", "items", "items_of", "rows", "steps_of"]
+__all__ = [
+    "Array",
+    "BatchBuffer",
+    "ColumnBlock",
+    "Convert",
+    "arrays",
+    "element",
+    "item_block",
+    "items",
+    "rows",
+    "step_block",
+]
 
 Array = npt.NDArray[Any]
 
@@ -18,7 +29,7 @@ Convert = Callable[[list[Array], list[Array | None]], list[Any]]
 """Columns and their row splits (None: even) into a framework's leaves."""
 
 
-class Block(NamedTuple):
+class ColumnBlock(NamedTuple):
     """Items, or steps, side by side.
 
     Attributes:
@@ -48,12 +59,12 @@ def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
     return [column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)]
 
 
-def items_of(native: _engram.Batch) -> Block:
+def item_block(native: _engram.Batch) -> ColumnBlock:
     """The items of a batch."""
     columns, _, structure = _engram.flatten(native.data)
     info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
     nothing: list[Array | None] = [None] * len(columns)
-    return Block(
+    return ColumnBlock(
         info,
         columns,
         nothing if native.row_splits is None else _engram.flatten(native.row_splits)[0],
@@ -63,7 +74,7 @@ def items_of(native: _engram.Batch) -> Block:
     )
 
 
-def element(convert: Convert, block: Block) -> Element:
+def element(convert: Convert, block: ColumnBlock) -> Element:
     """What a dataset yields of a block."""
     data = _engram.unflatten(block.structure, convert(block.columns, block.splits))
     if all(length is None for length in block.lengths):
@@ -78,7 +89,7 @@ def element(convert: Convert, block: Block) -> Element:
     return Element(block.info, data, _engram.unflatten(block.structure, leaves))
 
 
-def items(block: Block) -> Iterator[Block]:
+def items(block: ColumnBlock) -> Iterator[ColumnBlock]:
     """Each item by itself, without the axis of the batch."""
     splits = [None if split is None else split.tolist() for split in block.splits]
     even: list[Array | None] = [None] * len(splits)
@@ -87,23 +98,23 @@ def items(block: Block) -> Iterator[Block]:
             column[i, ...] if split is None else column[split[i] : split[i + 1]]
             for column, split in zip(block.columns, splits, strict=True)
         ]
-        yield Block(
+        yield ColumnBlock(
             Info(*(array[i, ...] for array in block.info)), columns, even, even, block.squeezed, block.structure
         )
 
 
-def rows(block: Block) -> Iterator[Block]:
+def rows(block: ColumnBlock) -> Iterator[ColumnBlock]:
     """Each step by itself."""
     return (_part(block, (i, ...)) for i in range(block.number))
 
 
-def steps_of(native: _engram.Batch) -> tuple[Block, list[int]]:
+def step_block(native: _engram.Batch) -> tuple[ColumnBlock, list[int]]:
     """The steps of all items, end to end; `info` is of each step's item. Beside it, how many each item has.
 
     Raises:
         SignatureError: A column has no time axis, or an item's columns differ in length.
     """
-    block = items_of(native)
+    block = item_block(native)
     number = block.number
     lengths = [
         None if squeezed else np.full(number, column.shape[1]) if split is None else np.diff(split)
@@ -118,11 +129,11 @@ def steps_of(native: _engram.Batch) -> tuple[Block, list[int]]:
     ]
     info = Info(*(np.repeat(array, first) for array in block.info))
     # The block's lengths: none.
-    steps = Block(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)
+    steps = ColumnBlock(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)
     return steps, first.tolist()
 
 
-def _uneven(block: Block, lengths: list[Array | None]) -> str:
+def _uneven(block: ColumnBlock, lengths: list[Array | None]) -> str:
     """Says how long the columns of the first bad item are."""
 
     def of_item(i: int) -> list[int | None]:
@@ -136,15 +147,15 @@ def _uneven(block: Block, lengths: list[Array | None]) -> str:
     return f"`steps` needs items whose columns have as many steps each; found: {found}"
 
 
-class Held:
+class BatchBuffer:
     """Steps, or items, that do not fill a batch yet; they are joined once, when they do."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._parts: list[Block] = []
+        self._parts: list[ColumnBlock] = []
         self._count = 0
 
-    def filled(self, block: Block) -> list[Block]:
+    def filled(self, block: ColumnBlock) -> list[ColumnBlock]:
         """The batches that a block fills together with what is held; `keep` the block once they are of use.
 
         Raises:
@@ -162,7 +173,7 @@ class Held:
             _part(block, slice(at, at + self._size)) for at in range(start, count - self._size + 1, self._size)
         ]
 
-    def keep(self, block: Block) -> None:
+    def keep(self, block: ColumnBlock) -> None:
         """Holds what of a block fills no batch."""
         count = block.number
         rest = (self._count + count) % self._size
@@ -173,13 +184,13 @@ class Held:
             self._parts.append(block)
         self._count = rest
 
-    def rest(self) -> Block | None:
+    def rest(self) -> ColumnBlock | None:
         """What is held."""
         return _joined(self._parts) if self._parts else None
 
 
-def _part(steps: Block, at: slice | tuple[Any, ...]) -> Block:
-    return Block(
+def _part(steps: ColumnBlock, at: slice | tuple[Any, ...]) -> ColumnBlock:
+    return ColumnBlock(
         Info(*(array[at] for array in steps.info)),
         [column[at] for column in steps.columns],
         steps.splits,
@@ -189,14 +200,14 @@ def _part(steps: Block, at: slice | tuple[Any, ...]) -> Block:
     )
 
 
-def _joined(parts: list[Block]) -> Block:
+def _joined(parts: list[ColumnBlock]) -> ColumnBlock:
     return parts[0]._replace(
         info=Info(*map(np.concatenate, zip(*(part.info for part in parts), strict=True))),
         columns=[np.concatenate(pieces) for pieces in zip(*(part.columns for part in parts), strict=True)],
     )
 
 
-def _check_alike(held: Block, steps: Block) -> None:
+def _check_alike(held: ColumnBlock, steps: ColumnBlock) -> None:
     said = "the steps of a batch must be alike"
     names, found = _engram.names(held.structure), _engram.names(steps.structure)
     if names != found:

@@ -1,4 +1,4 @@
-"""The journal of a run: its episodes, whether they are good enough, and who is told."""
+"""The history of a run: its episodes, whether they are good enough, and who is told."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from engram.agents.dqn.result import Progress, Result, Stopped, mean_of_last
 from engram.agents.dqn.tables import REPLAY
 
 
-class Journal:
+class RunHistory:
     """What a run has achieved so far."""
 
     def __init__(self, config: DQNConfig, report: Callable[[Progress], None] | None, report_period: float) -> None:
@@ -31,7 +31,7 @@ class Journal:
         target = self._config.solved_return
         return target is not None and mean_of_last(self._returns, self._config.solved_episodes) >= target
 
-    def tell(self, step: int, epsilon: float, store: engram.Store) -> None:
+    def report(self, step: int, epsilon: float, store: engram.Store) -> None:
         """Report where the run stands, if it is time to."""
         now = time.perf_counter()
         if self._report is None or now - self._reported < self._report_period:
@@ -48,7 +48,7 @@ class Journal:
             )
         )
 
-    def close(
+    def result(
         self, stopped: Stopped, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
     ) -> Result:
         """Stop the clock and draw the balance."""

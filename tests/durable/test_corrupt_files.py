@@ -2,8 +2,8 @@
 
 import pytest
 import records
-from kinds import checkpointed, copied, logged, logged_twice, open_kinds, state
 from records import FILE_HEAD, RECORD_HEAD, cut, files, flip
+from sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
 from support import raises
 
 from engram.errors import StorageError
@@ -16,7 +16,7 @@ IN_CHECKPOINTS = ("logs", "serials", "layout", "shape", "table", "items", "order
 
 @pytest.fixture(scope="module")
 def made(request, tmp_path_factory):
-    """A store made in one of the ways of `kinds`, and its state. Tests work on copies."""
+    """A store made in one of the ways of `sample_stores`, and its state. Tests work on copies."""
     path = tmp_path_factory.mktemp("made") / "store"
     request.param(path)
     return path, state(path)
@@ -89,10 +89,10 @@ def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
             damage(damaged / FIRST)
             note = torn(damaged / FIRST, record, why, path / FIRST)
             assert state(damaged) == (words, first_values, (note,))
-            with open_kinds(damaged) as store:
+            with open_sample(damaged) as store:
                 store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
             assert (damaged / FIRST).read_bytes() == (before / FIRST).read_bytes()
-            with open_kinds(damaged) as store:
+            with open_sample(damaged) as store:
                 assert store.notes == ()
 
 
@@ -122,7 +122,7 @@ def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
             what = f"changes {missing} to {last} are missing before {SECOND}"
             note = torn(damaged / FIRST, record, why, path / FIRST)
             with raises(StorageError, f"{damaged}: {what} ({note})"):
-                open_kinds(damaged)
+                open_sample(damaged)
             assert files(damaged) == there
     (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
     assert state(damaged) == expected
@@ -132,7 +132,7 @@ def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
     path, damaged = tmp_path / "store", tmp_path / "damaged"
     checkpointed(path)
     # They are in one log alone when the checkpoints before are gone.
-    with open_kinds(path) as store:
+    with open_sample(path) as store:
         for _ in range(2):
             last = store.checkpoint().number
     new, old = (f"checkpoint-{number:010}" for number in (last, last - 1))
@@ -150,7 +150,7 @@ def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
         why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (new, old))
         there = files(damaged)
         with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}"):
-            open_kinds(damaged)
+            open_sample(damaged)
         assert files(damaged) == there
         (damaged / log.name).write_bytes(log.read_bytes())
         assert state(damaged) == expected
@@ -211,11 +211,11 @@ def test_what_is_good_beside_a_damaged_checkpoint_stays(made, tmp_path):
     store = copied(path, tmp_path / "store")
     flip(store / NEW, records.records(path / NEW)[-1].place)
     there = files(store)
-    with open_kinds(store) as opened:
+    with open_sample(store) as opened:
         assert opened.checkpoint().number == 3
     assert there.items() <= files(store).items()
     assert state(store)[:2] == (words, values)
-    with open_kinds(store) as opened:
+    with open_sample(store) as opened:
         assert opened.checkpoint().number == 4
     names = {name for name in files(store) if name.startswith("checkpoint")}
     assert names == {"checkpoint-0000000003", "checkpoint-0000000004"}
@@ -232,7 +232,7 @@ def test_where_no_checkpoint_is_good_nothing_is_opened(made, tmp_path):
     there = files(damaged)
     why = f"is not used: it is damaged at byte {place}: the checksum of a record's head does not fit"
     with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}"):
-        open_kinds(damaged)
+        open_sample(damaged)
     assert files(damaged) == there
     for name in (OLD, NEW):
         flip(damaged / name, place)
@@ -282,7 +282,7 @@ def test_a_log_whose_head_is_damaged_is_refused(made, tmp_path, name):
         damage(damaged / name)
         there = files(damaged)
         with raises(StorageError, f"{damaged}: {name}: {why}"):
-            open_kinds(damaged)
+            open_sample(damaged)
         assert files(damaged) == there
     (damaged / name).write_bytes((path / name).read_bytes())
     assert state(damaged) == expected

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 import records
-from kinds import QUEUE, checkpointed, copied, logged, logged_twice, open_kinds, state, tables
-from living import all_values, steps
+from crash_workload import all_values, steps
 from records import Head, files
+from sample_stores import QUEUE, checkpointed, copied, logged, logged_twice, open_sample, state, tables
 from support import raises
 
 import engram
@@ -24,7 +24,7 @@ OLD, NEW = "checkpoint-0000000001", "checkpoint-0000000002"
 
 @pytest.fixture(scope="module")
 def made(request, tmp_path_factory):
-    """A store made in one of the ways of `kinds`, and its state. Tests work on copies."""
+    """A store made in one of the ways of `sample_stores`, and its state. Tests work on copies."""
     path = tmp_path_factory.mktemp("made") / "store"
     request.param(path)
     return path, state(path)
@@ -38,7 +38,7 @@ def refused(path, text, error=StorageError):
     """Expects that opening fails so, and that no file but the lock is other than before."""
     there = files(path)
     with raises(error, text):
-        open_kinds(path)
+        open_sample(path)
     assert files(path) == there
 
 
@@ -46,14 +46,14 @@ def refused(path, text, error=StorageError):
 
 
 def test_a_directory_that_is_missing_is_made(tmp_path):
-    with open_kinds(tmp_path / "some" / "where") as store:
+    with open_sample(tmp_path / "some" / "where") as store:
         store.insert(steps(7), {QUEUE: 1.0})
     assert state(tmp_path / "some" / "where")[1] == [7]
 
 
 def test_a_directory_that_goes_away_and_comes_back(tmp_path):
     path, away = tmp_path / "store", tmp_path / "away"
-    with open_kinds(path) as store:
+    with open_sample(path) as store:
         store.insert(steps(0), {QUEUE: 1.0})
         path.rename(away)
         for _ in range(2):
@@ -144,7 +144,7 @@ def test_a_directory_of_another_process(made, tmp_path):
         there = files(path)
         text = rf"{re.escape(str(path))} is in use by process {holder.pid}, since (\d+) s after 1970; "
         with pytest.raises(StorageError, match=rf"\A{text}one process at a time may have a store open\Z") as caught:
-            open_kinds(path)
+            open_sample(path)
         since = int(re.match(text, str(caught.value))[1])
         assert time.time() - 60 < since <= time.time()
         assert files(path) == there
@@ -174,11 +174,11 @@ def test_children_do_not_keep_the_directory_of_a_process_that_was_killed(made, t
     ) as parent:
         assert parent.stdout.readline() == "ready\n"
         with pytest.raises(StorageError, match=f"is in use by process {parent.pid}"):
-            open_kinds(path)
+            open_sample(path)
         parent.kill()
         parent.wait()
         # The child is still there.
-        open_kinds(path).close()
+        open_sample(path).close()
 
 
 MANY_LOGS = """
@@ -251,7 +251,7 @@ def test_files_of_others_are_left_alone(made, tmp_path):
     others = {"notes.txt": "x", "notes.tmp": "y", "log-7": "z", "checkpoint-0000000001~": "", "old-log-0000000001": "w"}
     for name, text in others.items():
         (path / name).write_text(text)
-    with open_kinds(path) as store:
+    with open_sample(path) as store:
         assert store.notes == ()
         for _ in range(3):
             store.checkpoint()

@@ -27,7 +27,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """End the command with status 1 and the error's text, without a traceback, when Engram says no."""
     try:
         yield

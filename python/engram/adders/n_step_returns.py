@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from engram.adders.step import leaves_of
+from engram.adders.step import flatten
 from engram.errors import SignatureError
 
-__all__ = ["Form", "Returns"]
+__all__ = ["NStepReturns", "RewardLayout"]
 
 _REAL = (float, int, np.floating, np.integer, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RewardLayout:
     """What rewards and discounts look like."""
 
     structure: Any
@@ -30,15 +30,15 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RewardStep:
     """A reward's leaves and a discount."""
 
-    form: Form
+    form: RewardLayout
     rewards: list[Any]
     discount: Any
 
 
-class Returns:
+class NStepReturns:
     """Sums of the last `n` rewards, discounted by the steps' discounts and one's own.
 
     They are reckoned in f64, and come in the dtypes that the first rewards and discounts had, f64 for integers. With
@@ -47,13 +47,13 @@ class Returns:
 
     def __init__(self, n: int, discount: float) -> None:
         self.n = n
-        self.steps: deque[Read] = deque(maxlen=n)
-        self.form: Form | None = None
+        self.steps: deque[RewardStep] = deque(maxlen=n)
+        self.form: RewardLayout | None = None
         self._discount = discount
         self._is_plain = False
         """Rewards and discounts are single numbers."""
 
-    def read(self, reward: Any, discount: Any) -> Read:  # noqa: ANN401, nests
+    def read(self, reward: Any, discount: Any) -> RewardStep:  # noqa: ANN401, nests
         """A step to `push`, once it is in.
 
         Raises:
@@ -62,10 +62,10 @@ class Returns:
         form = self.form
         if self._is_plain and form is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
             if self.n > 1 and not isinstance(reward, int):
-                return Read(form, [float(reward)], float(discount))
+                return RewardStep(form, [float(reward)], float(discount))
             if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (form.dtypes[0], form.discount_dtype):
-                return Read(form, [reward], discount)
-        leaves, structure = leaves_of(reward)
+                return RewardStep(form, [reward], discount)
+        leaves, structure = flatten(reward)
         try:
             arrays = [np.array(leaf) for leaf in leaves]
             factor = np.array(discount)
@@ -73,7 +73,7 @@ class Returns:
             raise SignatureError(
                 f"a reward and a discount must be numbers or arrays; got {reward!r} and {discount!r}"
             ) from None
-        found = Form(
+        found = RewardLayout(
             structure,
             tuple(array.shape for array in arrays),
             tuple(self._kept(array.dtype) for array in arrays),
@@ -88,12 +88,12 @@ class Returns:
         if self.n > 1:
             arrays = [array.astype(np.float64) for array in arrays]
             factor = factor.astype(np.float64)
-        return Read(form or found, arrays, factor)
+        return RewardStep(form or found, arrays, factor)
 
     def _kept(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if self.n == 1 or dtype.kind not in "biu" else np.dtype(np.float64)
 
-    def _check_alike(self, asked: Form, found: Form, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+    def _check_alike(self, asked: RewardLayout, found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
         def fits(now: np.dtype[Any], before: np.dtype[Any]) -> bool:
             return now == before if self.n == 1 else np.can_cast(now, before, "same_kind")
 
@@ -106,14 +106,14 @@ class Returns:
             before = _words(asked.discount_dtype, asked.discount_shape)
             raise SignatureError(f"a discount looks unlike those before, which were {before}; got {discount!r}")
 
-    def push(self, step: Read) -> None:
+    def push(self, step: RewardStep) -> None:
         """Another step; the one `n` before it is forgotten."""
         if self.form is None:
             self.form = step.form
             self._is_plain = step.form.is_number()
         self.steps.append(step)
 
-    def total(self, form: Form) -> tuple[Any, Any]:
+    def total(self, form: RewardLayout) -> tuple[Any, Any]:
         """Reward and discount over the steps; without any, zeros of that form."""
         if not self.steps:
             totals = [np.zeros(shape, dtype) for shape, dtype in zip(form.shapes, form.dtypes, strict=True)]
@@ -129,14 +129,14 @@ class Returns:
         return reward, np.asarray(product, form.discount_dtype)
 
 
-def _check(found: Form, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+def _check(found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
     if not found.dtypes or not all(map(_is_real, found.dtypes)):
         raise SignatureError(f"a reward must be a number, an array or a nest of them; got {reward!r}")
     if not _is_real(found.discount_dtype):
         raise SignatureError(f"a discount must be a number or an array; got {discount!r}")
 
 
-def _check_axes(found: Form) -> None:
+def _check_axes(found: RewardLayout) -> None:
     for shape in found.shapes:
         axes = shape[len(shape) - len(found.discount_shape) :]
         if len(found.discount_shape) > len(shape) or any(

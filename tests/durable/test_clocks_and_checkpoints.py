@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 import records
-from kinds import copied
 from records import files
+from sample_stores import copied
 from support import Caller
 
 from engram import Store, Table

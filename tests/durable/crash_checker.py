@@ -11,9 +11,21 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-import living
+import crash_workload
 import numpy as np
-from living import FLUSHED, NAMES, QUEUE, STREAM, STREAMED, Calls, all_values, modelled, open_store, steps, words
+from crash_workload import (
+    FLUSHED,
+    NAMES,
+    QUEUE,
+    STREAM,
+    STREAMED,
+    Calls,
+    all_values,
+    modelled,
+    open_store,
+    steps,
+    words,
+)
 
 from engram import Store, Table, selectors
 from engram.errors import EngramError
@@ -135,7 +147,7 @@ class Report:
     descriptions: list = field(default_factory=list)
 
 
-class Killing:
+class CrashChecker:
     """Stores' lives: one is killed and opened until something is wrong with it, then another begins."""
 
     def __init__(self, path, seed, durability="process"):
@@ -173,7 +185,7 @@ class Killing:
         said = self.root / "said"
         arguments = [self.path, self.seed, self.next, self.durability]
         with said.open("w") as out:
-            child = subprocess.Popen([sys.executable, living.__file__, *map(str, arguments)], stdout=out)
+            child = subprocess.Popen([sys.executable, crash_workload.__file__, *map(str, arguments)], stdout=out)
         # Now and then it is killed while it opens the store.
         begun, longest = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
         life = self.rng.uniform(0.0, longest)

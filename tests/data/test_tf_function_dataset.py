@@ -17,19 +17,19 @@ def made(request, monkeypatch):
     """Makes a dataset of what an iterator yields; by the quick way, and where TensorFlow has none."""
     import tensorflow as tf  # noqa: PLC0415, the extra
 
-    from engram.data import _tf_arrays  # noqa: PLC0415, the extra
+    from engram.data import _tf_function_dataset  # noqa: PLC0415, the extra
 
     if request.param == "unknown":
-        monkeypatch.setattr(_tf_arrays, "_is_known_way", lambda: False)
+        monkeypatch.setattr(_tf_function_dataset, "_is_known_way", lambda: False)
     else:
-        assert _tf_arrays._is_known_way()
+        assert _tf_function_dataset._is_known_way()
 
     def make(iterator, *specs):
         number = len(CALLS)
         CALLS[number] = iterator
         specs = [tf.TensorSpec(*spec) for spec in specs]
         numbers = tf.data.Dataset.from_tensors(np.int64(number))
-        return numbers.flat_map(lambda number: _tf_arrays.arrays(step, number, specs))
+        return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, specs))
 
     return make
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Taken", "counted", "watched"]
+__all__ = ["TfElementCounter", "count_elements", "with_element_counter"]
 
 _NAME = "engram_taken"
 """Of the resource that counts for all iterations, each under the number that it has while it lasts."""
@@ -17,8 +17,8 @@ _free: list[int] = []
 _most = 0
 
 
-def watched(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """The dataset that `make` makes of tensors: those of `args`, and a number for `Taken`.
+def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
+    """The dataset that `make` makes of tensors: those of `args`, and a number for `TfElementCounter`.
 
     Nothing leaves it unasked: TensorFlow's own idea of reading ahead is switched off.
     """
@@ -27,7 +27,7 @@ def watched(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # no
     def iteration(*tensors: Any) -> Any:  # noqa: ANN401, tensors
         number = tf.numpy_function(_begin, [], tf.int64)
         number.set_shape([])
-        return counted(make([*tensors, number]), number)
+        return count_elements(make([*tensors, number]), number)
 
     only_asked = tf.data.Options()
     only_asked.experimental_optimization.inject_prefetch = False
@@ -35,8 +35,8 @@ def watched(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # no
     return tf.data.Dataset.from_tensors(tuple(args)).flat_map(as_it_is).with_options(only_asked)
 
 
-def counted(dataset: Any, number: Any) -> Any:  # noqa: ANN401, TensorFlow's
-    """The same dataset; the elements that leave it count for the `Taken` of that number, a tensor."""
+def count_elements(dataset: Any, number: Any) -> Any:  # noqa: ANN401, TensorFlow's
+    """The same dataset; the elements that leave it count for the `TfElementCounter` of that number, a tensor."""
     tf = _tensorflow()
     spec = dataset.element_spec
     leaves = tf.nest.flatten(spec)
@@ -50,7 +50,7 @@ def counted(dataset: Any, number: Any) -> Any:  # noqa: ANN401, TensorFlow's
     return tf.data.experimental.from_variant(variant, spec)
 
 
-class Taken:
+class TfElementCounter:
     """The elements that have left one iteration of a dataset, which has a number while it lasts."""
 
     def __init__(self, number: int | None = None) -> None:

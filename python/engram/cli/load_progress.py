@@ -9,7 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[Callable[[int, int], object]]:
+def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
     """Shows a bar on standard error while it is called with bytes read and bytes in all; nothing without a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from engram import _checks
-from engram.adders.base import Items
-from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copied, each_leaf
+from engram.adders.base import ItemWriter
+from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leaves
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
 from engram.store import AnyStore
 from engram.writer import Compression, PatternWriter, TrajectoryWriter
 
 __all__ = [
-    "LookingItems",
-    "Plan",
-    "PlannedItems",
+    "BaseItemWriter",
+    "ItemSchedule",
     "Priority",
-    "Written",
+    "ScheduledItemWriter",
+    "TrajectoryItemWriter",
     "all_columns",
-    "items_for",
+    "open_item_writer",
     "pad",
-    "tables_of",
+    "table_priorities",
 ]
 
 Priority = float | Callable[[Any], float]
@@ -34,11 +34,11 @@ Take = Callable[[Any, int], Any]
 
 def all_columns(row: Any, length: int) -> Any:  # noqa: ANN401, nests
     """The last `length` rows."""
-    return each_leaf(lambda leaf: leaf[-length:], row)
+    return map_leaves(lambda leaf: leaf[-length:], row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ItemSchedule:
     """One table's items: the last `length` rows, first when there are so many, then every `period` rows."""
 
     table: str
@@ -74,7 +74,7 @@ class Plan:
         return callable(self.priority) or self.keep is not None
 
 
-class PlannedItems(Items, Protocol):
+class ScheduledItemWriter(ItemWriter, Protocol):
     """Takes an adder's rows, and makes the items of its plans."""
 
     @property
@@ -84,34 +84,34 @@ class PlannedItems(Items, Protocol):
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
         """Takes a row, of the newest `padding` that are only padding the last. An error keeps nothing of it.
 
-        What goes wrong with its items is told by `complain`.
+        What goes wrong with its items is told by `raise_item_error`.
         """
 
 
-def items_for(
+def open_item_writer(
     store: AnyStore,
-    plans: Sequence[Plan],
+    plans: Sequence[ItemSchedule],
     *,
     looking: bool = False,
     chunk_length: int | None,
     timeout: float | None,
     compression: Compression,
-) -> PlannedItems:
+) -> ScheduledItemWriter:
     """Who makes the items of these plans: patterns, unless somebody is `looking` at them one by one."""
     _checks.one_of("`client`", store, AnyStore, "an engram.Store or an engram.Client")
     _checks.seconds("`timeout`", timeout)
     looking = looking or any(plan.looks() for plan in plans)
-    kind = LookingItems if looking else PatternItems
+    kind = TrajectoryItemWriter if looking else PatternItemWriter
     return kind(store, plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
 
 
-def pad(items: PlannedItems, plans: Sequence[Plan], append: Callable[[int], None]) -> None:
+def pad(items: ScheduledItemWriter, plans: Sequence[ItemSchedule], append: Callable[[int], None]) -> None:
     """Appends padding, `append(1)`, `append(2)` and so on, until every plan has its last item."""
     for padding in range(1, max(plan.padding(items.count) for plan in plans) + 1):
         append(padding)
 
 
-class Written:
+class BaseItemWriter:
     """What items have in common, whoever makes them."""
 
     _writer: PatternWriter | TrajectoryWriter
@@ -123,7 +123,7 @@ class Written:
         return self._writer.episode_steps
 
     def _write(self, row: Any) -> None:  # noqa: ANN401, a nest
-        """Writes a row. An error keeps nothing of it, or is an item's: then the row is in, and `complain` tells."""
+        """Writes a row. An error keeps nothing of it, or is an item's: then the row is in, and `raise_item_error` tells."""
         before = self.count
         try:
             self._writer.append(row)
@@ -137,7 +137,7 @@ class Written:
         if self._error is None or (isinstance(self._error, Exception) and not isinstance(error, Exception)):
             self._error = error
 
-    def complain(self) -> None:
+    def raise_item_error(self) -> None:
         """Raises what went wrong with an item of rows that are in since the last call: the first error."""
         error, self._error = self._error, None
         if isinstance(error, Exception):
@@ -159,13 +159,13 @@ class Written:
         self._writer.close(timeout)
 
 
-class PatternItems(Written):
+class PatternItemWriter(BaseItemWriter):
     """Items made by patterns: one native call per row, whatever comes of it."""
 
     def __init__(
         self,
         store: AnyStore,
-        plans: Sequence[Plan],
+        plans: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
         timeout: float | None,
@@ -178,7 +178,7 @@ class PatternItems(Written):
             patterns, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
 
-    def _patterns(self, plan: Plan) -> list[Pattern]:
+    def _patterns(self, plan: ItemSchedule) -> list[Pattern]:
         def take(row: Any) -> Any:  # noqa: ANN401, nests
             return plan.take(row["row"] if self._counts_padding else row, plan.length)
 
@@ -197,13 +197,13 @@ class PatternItems(Written):
         self._write({"padding": padding, "row": row} if self._counts_padding else row)
 
 
-class LookingItems(Written):
+class TrajectoryItemWriter(BaseItemWriter):
     """Items made one by one: somebody looks at their data, or says when."""
 
     def __init__(
         self,
         store: AnyStore,
-        plans: Sequence[Plan],
+        plans: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
         timeout: float | None,
@@ -222,26 +222,26 @@ class LookingItems(Written):
         self._write(row)
         if self._newest.maxlen:
             # Whoever gave the row may write into its arrays.
-            self._newest.append(each_leaf(copied, row))
+            self._newest.append(map_leaves(copy_leaf, row))
         for plan in self._plans:
             if plan.is_due(self.count, padding):
                 self.create(plan, plan.length)
 
-    def create(self, plan: Plan, length: int) -> None:
-        """Makes an item of the last `length` rows. The row is in, whatever becomes of it: `complain` tells."""
+    def create(self, plan: ItemSchedule, length: int) -> None:
+        """Makes an item of the last `length` rows. The row is in, whatever becomes of it: `raise_item_error` tells."""
         try:
             if plan.keep is not None and not plan.keep(list(self._newest)[-length:]):
                 return
             item = plan.take(self._writer.history, length)
             priority = plan.priority
             if callable(priority):
-                priority = priority(each_leaf(lambda part: part.numpy(), item))
+                priority = priority(map_leaves(lambda part: part.numpy(), item))
             self._writer.create_item(plan.table, priority, item)
-        except BaseException as error:  # noqa: BLE001, raised by `complain`
+        except BaseException as error:  # noqa: BLE001, raised by `raise_item_error`
             self._met(error)
 
 
-def tables_of(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:
+def table_priorities(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:
     """The tables to write to, each with the priority of its items; None is 1."""
     if priority_fns is None:
         return {DEFAULT_PRIORITY_TABLE: 1.0}

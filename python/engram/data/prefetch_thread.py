@@ -6,16 +6,16 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import TypeVar
 
-__all__ = ["GLANCE", "ahead"]
+__all__ = ["POLL_INTERVAL", "prefetch_in_thread"]
 
-GLANCE = 0.05  # seconds after which a thread that waits for data looks whether anybody still wants it
+POLL_INTERVAL = 0.05  # seconds after which a thread that waits for data looks whether anybody still wants it
 
 T = TypeVar("T")
 
 _END = object()
 
 
-def ahead(elements: Generator[T | None], number: int) -> Generator[T]:
+def prefetch_in_thread(elements: Generator[T | None], number: int) -> Generator[T]:
     """The elements that are not None, up to `number` of them made before they are asked for.
 
     Errors come after what was made before them. `elements` is closed when this ends; it yields None now and then, so

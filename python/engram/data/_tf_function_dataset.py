@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-__all__ = ["arrays"]
+__all__ = ["function_dataset"]
 
 Next = Callable[[npt.NDArray[Any]], Sequence[Any]]
 
 
-def arrays(step: Next, number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN401, TensorFlow's
+def function_dataset(step: Next, number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN401, TensorFlow's
     """A dataset of what `step(number)` returns, until it raises a StopIteration; for a function of `flat_map`.
 
     It runs in the thread that asks for an element: handing it to another one and back takes longer than most calls do.

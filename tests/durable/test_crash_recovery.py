@@ -4,7 +4,7 @@ import os
 import secrets
 
 import pytest
-from killing import Killing
+from crash_checker import CrashChecker
 
 SEED = int(os.environ.get("KILL_SEED") or secrets.randbits(31))
 ROUNDS = [pytest.param(5), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
@@ -13,7 +13,7 @@ ROUNDS = [pytest.param(5), pytest.param(50, marks=[pytest.mark.slow, pytest.mark
 @pytest.mark.parametrize("rounds", ROUNDS)
 def test_what_was_acknowledged_is_there_and_nothing_else(tmp_path, rounds):
     print(f"KILL_SEED={SEED}")  # noqa: T201, pytest shows it of a test that fails
-    killing = Killing(tmp_path / "stores", SEED)
+    killing = CrashChecker(tmp_path / "stores", SEED)
     for _ in range(rounds):
         killing.round()
     report = killing.report
