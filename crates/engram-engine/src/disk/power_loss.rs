@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use super::files::{Files, Read, Written};
+use super::file_system::{FileSystem, Read, WritableFile};
 
 /// Bytes of a file, of which the first `safe` outlive the power.
 #[derive(Clone, Debug, Default)]
@@ -22,14 +22,14 @@ type Names = BTreeMap<String, Arc<Mutex<Content>>>;
 
 /// A directory whose machine stops at a chosen write.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PowerFiles {
+pub(super) struct PowerLossFiles {
     names: Arc<Mutex<Names>>,
     safe: Arc<Mutex<Names>>,
     /// Writes before the power goes.
     left: Arc<Mutex<u64>>,
 }
 
-impl PowerFiles {
+impl PowerLossFiles {
     /// Has power for so many writes.
     pub(super) fn power(&self, writes: u64) {
         *self.left.lock() = writes;
@@ -124,7 +124,7 @@ fn half(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
     }
 }
 
-impl Files for PowerFiles {
+impl FileSystem for PowerLossFiles {
     fn path(&self) -> &Path {
         Path::new("power")
     }
@@ -133,11 +133,11 @@ impl Files for PowerFiles {
         Ok(self.names.lock().keys().cloned().collect())
     }
 
-    fn create(&self, name: &str) -> io::Result<Box<dyn Written>> {
+    fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.spend()?;
         let content = Arc::<Mutex<Content>>::default();
         self.names.lock().insert(name.into(), Arc::clone(&content));
-        Ok(Box::new(PowerFile {
+        Ok(Box::new(PowerLossFile {
             files: self.clone(),
             content,
         }))
@@ -145,7 +145,7 @@ impl Files for PowerFiles {
 
     fn open(&self, name: &str) -> io::Result<Box<dyn Read>> {
         let bytes = self.content(name)?.lock().bytes.clone();
-        Ok(Box::new(PowerRead(bytes)))
+        Ok(Box::new(PowerLossRead(bytes)))
     }
 
     fn cut(&self, name: &str, len: u64) -> io::Result<()> {
@@ -180,7 +180,7 @@ impl Files for PowerFiles {
         Ok(())
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         self.spend()?;
         *self.safe.lock() = self.names.lock().clone();
         Ok(())
@@ -188,12 +188,12 @@ impl Files for PowerFiles {
 }
 
 #[derive(Debug)]
-struct PowerFile {
-    files: PowerFiles,
+struct PowerLossFile {
+    files: PowerLossFiles,
     content: Arc<Mutex<Content>>,
 }
 
-impl Written for PowerFile {
+impl WritableFile for PowerLossFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let spent = self.files.spend();
         let mut content = self.content.lock();
@@ -217,9 +217,9 @@ impl Written for PowerFile {
 }
 
 #[derive(Debug)]
-struct PowerRead(Vec<u8>);
+struct PowerLossRead(Vec<u8>);
 
-impl Read for PowerRead {
+impl Read for PowerLossRead {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
     }

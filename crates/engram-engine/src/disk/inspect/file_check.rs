@@ -1,37 +1,41 @@
 //! One file's records: which pass, and what lies beyond the first that does not.
 
-use crate::disk::bytes::{Damage, Take};
-use crate::disk::file::{FILE_HEAD, FileHead, NoHead, VERSION};
-use crate::disk::files::Files;
-use crate::disk::scan::{End, Scan};
-use crate::disk::things::kind;
+use crate::disk::byte_codec::{CorruptRecord, TakeBytes};
+use crate::disk::file_format::{FILE_HEADER_BYTES, FileHeader, HeaderError, VERSION};
+use crate::disk::file_system::FileSystem;
+use crate::disk::record_codec::kind;
+use crate::disk::record_reader::{EndOfRecords, RecordReader};
 
-use super::report::{FileState, InspectedFile, Tear};
+use super::report::{FileState, InspectedFile, InvalidRecord};
 
 /// Bytes of a file that are searched for records beyond places that do not pass.
 const SEARCHED: u64 = 256 << 20;
 
 /// A file that was read.
-pub(super) struct Looked {
+pub(super) struct CheckedFile {
     pub(super) report: InspectedFile,
     /// Its head is right: a store reads it up to where it stops to pass.
     pub(super) is_usable: bool,
 }
 
 /// A file whose head should be this one, or what is wrong with it.
-pub(super) fn open(files: &dyn Files, name: &str, head: FileHead) -> Result<Scan, FileState> {
+pub(super) fn open(
+    files: &dyn FileSystem,
+    name: &str,
+    head: FileHeader,
+) -> Result<RecordReader, FileState> {
     let unusable = |why: String| Err(FileState::Unusable(why));
-    let scan = match files.open(name).and_then(Scan::new) {
+    let scan = match files.open(name).and_then(RecordReader::new) {
         Err(error) => return unusable(format!("it cannot be read: {error}")),
-        Ok(Err(NoHead::OtherVersion(version))) => {
+        Ok(Err(HeaderError::UnsupportedVersion(version))) => {
             return unusable(format!(
                 "it is of format version {version}; this release reads version {VERSION}"
             ));
         }
-        Ok(Err(NoHead::Damaged(Damage(why)))) => {
-            return Err(FileState::Damaged(Tear {
-                why,
-                ..Tear::default()
+        Ok(Err(HeaderError::Corrupt(CorruptRecord(why)))) => {
+            return Err(FileState::Damaged(InvalidRecord {
+                reason: why,
+                ..InvalidRecord::default()
             }));
         }
         Ok(Ok(scan)) => scan,
@@ -47,24 +51,24 @@ pub(super) fn open(files: &dyn Files, name: &str, head: FileHead) -> Result<Scan
 
 /// Reads a file whose head should be this one, and tells each record that passes.
 pub(super) fn read(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     name: &str,
-    head: FileHead,
+    head: FileHeader,
     mut tell: impl FnMut(u32, &[u8]),
-) -> Looked {
+) -> CheckedFile {
     let mut report = unread(files, name, FileState::Whole);
     let mut scan = match open(files, name, head) {
         Ok(scan) => scan,
         Err(mut state) => {
-            // Records know their places, and pass without a head.
-            if let FileState::Damaged(tear) = &mut state
-                && report.bytes > FILE_HEAD as u64
+            // RecordWriter know their places, and pass without a head.
+            if let FileState::Damaged(invalid) = &mut state
+                && report.bytes > FILE_HEADER_BYTES as u64
                 && let Ok(file) = files.open(name)
             {
-                count(&mut Scan::after(file, head, report.bytes), tear);
+                count(&mut RecordReader::after(file, head, report.bytes), invalid);
             }
             report.state = state;
-            return Looked {
+            return CheckedFile {
                 report,
                 is_usable: false,
             };
@@ -72,9 +76,9 @@ pub(super) fn read(
     };
     report.state = loop {
         let place = scan.place();
-        let mut tear = Tear {
-            place,
-            ..Tear::default()
+        let mut invalid = InvalidRecord {
+            offset: place,
+            ..InvalidRecord::default()
         };
         match scan.next() {
             Ok(Ok(record)) => {
@@ -82,29 +86,29 @@ pub(super) fn read(
                 report.changes += changes(record.kind, record.body);
                 tell(record.kind, record.body);
             }
-            Ok(Err(End::Whole)) => break FileState::Whole,
-            Ok(Err(End::Torn { why, .. })) => {
-                tear.why = why;
-                count(&mut scan, &mut tear);
-                break match tear.records_after {
-                    0 => FileState::Torn(tear),
-                    _ => FileState::Damaged(tear),
+            Ok(Err(EndOfRecords::EndOfFile)) => break FileState::Whole,
+            Ok(Err(EndOfRecords::Invalid { why, .. })) => {
+                invalid.reason = why;
+                count(&mut scan, &mut invalid);
+                break match invalid.records_after {
+                    0 => FileState::Torn(invalid),
+                    _ => FileState::Damaged(invalid),
                 };
             }
             Err(error) => {
-                tear.why = format!("it cannot be read: {error}");
-                break FileState::Damaged(tear);
+                invalid.reason = format!("it cannot be read: {error}");
+                break FileState::Damaged(invalid);
             }
         }
     };
-    Looked {
+    CheckedFile {
         report,
         is_usable: true,
     }
 }
 
 /// A file of which nothing was read.
-pub(super) fn unread(files: &dyn Files, name: &str, state: FileState) -> InspectedFile {
+pub(super) fn unread(files: &dyn FileSystem, name: &str, state: FileState) -> InspectedFile {
     let bytes = files.open(name).and_then(|file| file.len());
     InspectedFile {
         name: name.into(),
@@ -117,12 +121,12 @@ pub(super) fn unread(files: &dyn Files, name: &str, state: FileState) -> Inspect
 }
 
 /// Counts the records that pass from here on, be there more places that do not.
-fn count(scan: &mut Scan, tear: &mut Tear) {
+fn count(scan: &mut RecordReader, invalid: &mut InvalidRecord) {
     let mut most = SEARCHED;
     loop {
         while let Ok(Ok(record)) = scan.next() {
-            tear.records_after += 1;
-            tear.changes_after += changes(record.kind, record.body);
+            invalid.records_after += 1;
+            invalid.changes_after += changes(record.kind, record.body);
         }
         if !scan.search(&mut most).unwrap_or(false) {
             return;
@@ -135,7 +139,7 @@ fn changes(kind: u32, body: &[u8]) -> u64 {
     match kind {
         kind::CHANGES => {
             // Of which table, and the number of the first.
-            let mut take = Take(body);
+            let mut take = TakeBytes(body);
             let count = take.take(16).and_then(|_| take.u32());
             count.map_or(0, u64::from)
         }

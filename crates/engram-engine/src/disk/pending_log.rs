@@ -5,14 +5,14 @@ use std::sync::Arc;
 use engram_core::chunk::Chunk;
 use engram_core::{Lsn, TableOp, Trajectory};
 
-use super::bytes::Put;
-use super::changes::put_change;
-use super::file::record_bytes;
-use super::files::Written;
-use super::journal::{Mark, Start};
+use super::byte_codec::PutBytes;
+use super::change_codec::put_change;
+use super::file_format::record_bytes;
+use super::file_system::WritableFile;
+use super::journal::{JournalStart, LogPosition};
 use super::log::Log;
-use super::recover::Moment;
-use super::things::{Forms, Told, kind, put_chunk};
+use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
+use super::recover::ClockReading;
 
 /// Bytes of one record of changes, about.
 const RECORD: usize = 64 << 10;
@@ -22,15 +22,15 @@ const RECORD_START: usize = 20;
 
 /// What was told and is not being written yet.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingLog {
     store: u64,
-    told: Told,
-    pub(super) pieces: Vec<Piece>,
+    told: WrittenDictionary,
+    pub(super) pieces: Vec<LogEntry>,
     pub(super) bytes: usize,
     /// Pieces so far, those written included.
     pub(super) count: u64,
     /// The record of changes that grows.
-    open: Option<Open>,
+    open: Option<OpenRecord>,
     pub(super) next_change: u64,
     pub(super) next_serial: u64,
     pub(super) log: Arc<Log>,
@@ -44,7 +44,7 @@ pub(super) struct Pending {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenRecord {
     table: u64,
     first: u64,
     count: u32,
@@ -53,30 +53,39 @@ struct Open {
 
 /// A record to be written, or the end of a file.
 #[derive(Debug)]
-pub(super) enum Piece {
-    Record { kind: u32, body: Vec<u8> },
-    Chunk { head: Vec<u8>, chunk: Arc<Chunk> },
-    NextLog { number: u64, file: Box<dyn Written> },
+pub(super) enum LogEntry {
+    Record {
+        kind: u32,
+        body: Vec<u8>,
+    },
+    Chunk {
+        head: Vec<u8>,
+        chunk: Arc<Chunk>,
+    },
+    NextLog {
+        number: u64,
+        file: Box<dyn WritableFile>,
+    },
 }
 
-impl Forms for Pending {
-    fn told(&mut self) -> &mut Told {
+impl DictionaryWriter for PendingLog {
+    fn told(&mut self) -> &mut WrittenDictionary {
         &mut self.told
     }
 
     fn record(&mut self, kind: u32, body: &[u8]) {
         let bytes = record_bytes(body.len());
         let body = body.to_vec();
-        self.push(Piece::Record { kind, body }, bytes);
+        self.push(LogEntry::Record { kind, body }, bytes);
     }
 }
 
-impl Pending {
+impl PendingLog {
     /// What is told first says where the log begins.
-    pub(super) fn new(start: Start) -> Self {
+    pub(super) fn new(start: JournalStart) -> Self {
         let mut pending = Self {
             store: start.store,
-            told: Told::default(),
+            told: WrittenDictionary::default(),
             pieces: Vec::new(),
             bytes: 0,
             count: 0,
@@ -93,7 +102,7 @@ impl Pending {
         pending
     }
 
-    fn begin(&mut self, moment: Moment) {
+    fn begin(&mut self, moment: ClockReading) {
         let mut body = Vec::new();
         body.put_u64(self.next_change);
         body.put_u64(moment.clock);
@@ -101,13 +110,13 @@ impl Pending {
         self.record(kind::BEGIN, &body);
     }
 
-    fn push(&mut self, piece: Piece, bytes: usize) {
+    fn push(&mut self, piece: LogEntry, bytes: usize) {
         self.bytes += bytes;
         self.log.add(bytes as u64);
         self.add(piece);
     }
 
-    fn add(&mut self, piece: Piece) {
+    fn add(&mut self, piece: LogEntry) {
         self.pieces.push(piece);
         self.count += 1;
     }
@@ -125,13 +134,13 @@ impl Pending {
         let bytes = record_bytes(head.len() + chunk.payload().len());
         drop(self.log.hold(chunk, serial, bytes as u64));
         let chunk = Arc::clone(chunk);
-        self.push(Piece::Chunk { head, chunk }, bytes);
+        self.push(LogEntry::Chunk { head, chunk }, bytes);
         serial
     }
 
     /// Ends the record of changes that grows.
     pub(super) fn close(&mut self) {
-        let Some(Open {
+        let Some(OpenRecord {
             table,
             first,
             count,
@@ -148,7 +157,7 @@ impl Pending {
         // Their bytes were counted as pending when they came.
         self.log.add(record_bytes(body.len()) as u64);
         let kind = kind::CHANGES;
-        self.add(Piece::Record { kind, body });
+        self.add(LogEntry::Record { kind, body });
     }
 
     pub(super) fn change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
@@ -166,14 +175,14 @@ impl Pending {
                 }
             }
         }
-        let fits = |open: &Open| open.table == table && open.body.len() < RECORD;
+        let fits = |open: &OpenRecord| open.table == table && open.body.len() < RECORD;
         if !self.open.as_ref().is_some_and(fits) {
             self.close();
         }
         let mut open = self.open.take().unwrap_or_else(|| {
             let mut body = Vec::with_capacity(RECORD + 256);
             body.put(&[0; RECORD_START]);
-            Open {
+            OpenRecord {
                 table,
                 first: self.next_change,
                 count: 0,
@@ -200,16 +209,21 @@ impl Pending {
     }
 
     /// Lets what follows go to another log, whose file is begun.
-    pub(super) fn next_log(&mut self, number: u64, file: Box<dyn Written>, moment: Moment) -> Mark {
+    pub(super) fn next_log(
+        &mut self,
+        number: u64,
+        file: Box<dyn WritableFile>,
+        moment: ClockReading,
+    ) -> LogPosition {
         self.close();
-        self.told = Told::default();
+        self.told = WrittenDictionary::default();
         let before = std::mem::replace(&mut self.log, Log::new(self.store, number));
         // Whoever uses a chunk now may insert it later: what holds it is needed.
         self.logs.retain(|log| log.usage().used > 0);
         self.logs.push(before);
-        self.push(Piece::NextLog { number, file }, 0);
+        self.push(LogEntry::NextLog { number, file }, 0);
         self.begin(moment);
-        Mark {
+        LogPosition {
             log: number,
             first_change: self.next_change,
             moment,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::files::Read;
+use super::file_system::Read;
 
 /// Bytes that are read at once.
 pub(super) const BLOCK: usize = 1 << 20;
@@ -13,7 +13,7 @@ pub(super) const BLOCK: usize = 1 << 20;
 /// Room before a block, for what is left of the one before.
 const ROOM: usize = 256 << 10;
 
-/// Blocks that are read ahead or being looked at: more than a parcel in the making keeps (`loads.rs`).
+/// Blocks that are read ahead or being looked at: more than a parcel in the making keeps (`checkers.rs`).
 const BLOCKS: usize = 10;
 
 /// Bytes, of which some at the front do not count. Whoever drops it gives the memory back to be filled again.
@@ -80,9 +80,9 @@ impl Drop for Block {
 
 /// A file's bytes from a place on.
 #[derive(Debug)]
-pub(super) struct Ahead(Receiver<io::Result<Block>>);
+pub(super) struct ReadAhead(Receiver<io::Result<Block>>);
 
-impl Ahead {
+impl ReadAhead {
     /// Begins to read; ends when this is dropped, or at `len`.
     pub(super) fn new(file: &Arc<dyn Read>, place: u64, len: u64) -> io::Result<Self> {
         let (full, blocks) = channel();
@@ -152,7 +152,7 @@ mod tests {
         for good in [0, 2, 1 << 10] {
             let file: Arc<dyn Read> = Arc::new(Cut(good * BLOCK as u64));
             let used = Arc::downgrade(&file);
-            let ahead = Ahead::new(&file, 0, file.len().unwrap()).unwrap();
+            let ahead = ReadAhead::new(&file, 0, file.len().unwrap()).unwrap();
             drop(file);
             for _ in 0..good.min(50) {
                 assert_eq!(ahead.next().unwrap().filled().len(), BLOCK);

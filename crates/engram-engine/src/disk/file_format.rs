@@ -1,8 +1,8 @@
-//! Files of records, each record with a checksum that knows its place. See `docs/format.md`.
+//! FileSystem of records, each record with a checksum that knows its place. See `docs/format.md`.
 
 use std::io::{self, IoSlice, Write};
 
-use super::bytes::{Damage, Put, Take};
+use super::byte_codec::{CorruptRecord, PutBytes, TakeBytes};
 
 const MAGIC: [u8; 8] = *b"ENGRAM\r\n";
 
@@ -10,22 +10,22 @@ const MAGIC: [u8; 8] = *b"ENGRAM\r\n";
 pub(crate) const VERSION: u32 = 1;
 
 /// Bytes before a file's first record.
-pub(crate) const FILE_HEAD: usize = 48;
+pub(crate) const FILE_HEADER_BYTES: usize = 48;
 
 /// Bytes before a record's body.
-pub(crate) const RECORD_HEAD: usize = 24;
+pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 
 /// Why a file's head cannot be used.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum NoHead {
-    Damaged(Damage),
+pub(crate) enum HeaderError {
+    Corrupt(CorruptRecord),
     /// It is whole, and of a version that we do not read.
-    OtherVersion(u32),
+    UnsupportedVersion(u32),
 }
 
-impl From<Damage> for NoHead {
-    fn from(damage: Damage) -> Self {
-        Self::Damaged(damage)
+impl From<CorruptRecord> for HeaderError {
+    fn from(damage: CorruptRecord) -> Self {
+        Self::Corrupt(damage)
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 
 /// What a file says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileHead {
+pub(crate) struct FileHeader {
     pub(crate) kind: Kind,
     /// Random number of the store that it belongs to.
     pub(crate) store: u64,
@@ -46,9 +46,9 @@ pub(crate) struct FileHead {
     pub(crate) number: u64,
 }
 
-impl FileHead {
-    pub(crate) fn bytes(&self) -> [u8; FILE_HEAD] {
-        let mut bytes = Vec::with_capacity(FILE_HEAD);
+impl FileHeader {
+    pub(crate) fn bytes(&self) -> [u8; FILE_HEADER_BYTES] {
+        let mut bytes = Vec::with_capacity(FILE_HEADER_BYTES);
         bytes.put(&MAGIC);
         bytes.put_u32(VERSION);
         bytes.put_u32(match self.kind {
@@ -60,30 +60,32 @@ impl FileHead {
         bytes.put(&[0; 12]);
         let sum = crc32c::crc32c(&bytes);
         bytes.put_u32(sum);
-        let mut head = [0; FILE_HEAD];
+        let mut head = [0; FILE_HEADER_BYTES];
         head.copy_from_slice(&bytes);
         head
     }
 
-    pub(crate) fn read(bytes: &[u8; FILE_HEAD]) -> Result<Self, NoHead> {
-        let mut take = Take(bytes);
+    pub(crate) fn read(bytes: &[u8; FILE_HEADER_BYTES]) -> Result<Self, HeaderError> {
+        let mut take = TakeBytes(bytes);
         if take.take(MAGIC.len())? != MAGIC {
-            return Err(Damage("it is no file of ours, or its beginning is damaged".into()).into());
+            return Err(
+                CorruptRecord("it is no file of ours, or its beginning is damaged".into()).into(),
+            );
         }
         let version = take.u32()?;
-        let sum = crc32c::crc32c(&bytes[..FILE_HEAD - 4]);
-        if Take(&bytes[FILE_HEAD - 4..]).u32()? != sum {
-            return Err(Damage("its first 48 bytes are damaged".into()).into());
+        let sum = crc32c::crc32c(&bytes[..FILE_HEADER_BYTES - 4]);
+        if TakeBytes(&bytes[FILE_HEADER_BYTES - 4..]).u32()? != sum {
+            return Err(CorruptRecord("its first 48 bytes are damaged".into()).into());
         }
         if version != VERSION {
-            return Err(NoHead::OtherVersion(version));
+            return Err(HeaderError::UnsupportedVersion(version));
         }
         let kind = match take.u32()? {
             1 => Kind::Checkpoint,
             2 => Kind::Log,
             other => {
                 let what = format!("it is of kind {other}; 1 and 2 are known");
-                return Err(Damage(what).into());
+                return Err(CorruptRecord(what).into());
             }
         };
         Ok(Self {
@@ -95,10 +97,15 @@ impl FileHead {
 }
 
 /// The head of a record whose body lies in several pieces.
-pub(crate) fn record_head(file: u64, place: u64, kind: u32, body: &[&[u8]]) -> [u8; RECORD_HEAD] {
+pub(crate) fn record_header(
+    file: u64,
+    place: u64,
+    kind: u32,
+    body: &[&[u8]],
+) -> [u8; RECORD_HEADER_BYTES] {
     let len: usize = body.iter().map(|piece| piece.len()).sum();
     let sum = sum(body);
-    let mut head = [0; RECORD_HEAD];
+    let mut head = [0; RECORD_HEADER_BYTES];
     head[4..8].copy_from_slice(&kind.to_le_bytes());
     head[8..16].copy_from_slice(&(len as u64).to_le_bytes());
     head[16..20].copy_from_slice(&low(file).to_le_bytes());
@@ -114,7 +121,7 @@ fn sum(body: &[&[u8]]) -> u32 {
 }
 
 /// Of the head of a record at that place: the same bytes do not pass at another.
-fn head_sum(head: &[u8; RECORD_HEAD], place: u64) -> u32 {
+fn head_sum(head: &[u8; RECORD_HEADER_BYTES], place: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), &head[4..])
 }
 
@@ -125,38 +132,38 @@ pub(crate) const fn padding(len: usize) -> usize {
 
 /// Bytes that a record with a body of so many takes.
 pub(crate) const fn record_bytes(len: usize) -> usize {
-    RECORD_HEAD + len + padding(len)
+    RECORD_HEADER_BYTES + len + padding(len)
 }
 
 /// What a record's head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordHead {
+pub(crate) struct RecordHeader {
     pub(crate) kind: u32,
     pub(crate) len: usize,
     sum: u32,
 }
 
-impl RecordHead {
+impl RecordHeader {
     /// Reads the head of the record at `place` of a file, which has `left` bytes after the head.
     pub(crate) fn read(
-        bytes: &[u8; RECORD_HEAD],
+        bytes: &[u8; RECORD_HEADER_BYTES],
         file: u64,
         place: u64,
         left: u64,
-    ) -> Result<Self, Damage> {
-        let mut take = Take(bytes);
+    ) -> Result<Self, CorruptRecord> {
+        let mut take = TakeBytes(bytes);
         if take.u32()? != head_sum(bytes, place) {
-            return Damage::new("the checksum of a record's head does not fit");
+            return CorruptRecord::err("the checksum of a record's head does not fit");
         }
         let (kind, len) = (take.u32()?, take.u64()?);
         if take.u32()? != low(file) {
-            return Damage::new("it was written to another file");
+            return CorruptRecord::err("it was written to another file");
         }
         if len
             .checked_next_multiple_of(8)
             .is_none_or(|bytes| bytes > left)
         {
-            return Damage::new(format!(
+            return CorruptRecord::err(format!(
                 "it says it has {len} bytes; the file has {left} more"
             ));
         }
@@ -199,7 +206,7 @@ pub(crate) fn write_all(file: &mut impl Write, pieces: &[&[u8]]) -> io::Result<(
 mod tests {
     use super::*;
 
-    const HEAD: FileHead = FileHead {
+    const HEAD: FileHeader = FileHeader {
         kind: Kind::Log,
         store: 7,
         number: 3,
@@ -208,28 +215,28 @@ mod tests {
     #[test]
     fn every_flipped_bit_of_a_head_is_found() {
         let bytes = HEAD.bytes();
-        assert_eq!(FileHead::read(&bytes), Ok(HEAD));
-        for bit in 0..FILE_HEAD * 8 {
+        assert_eq!(FileHeader::read(&bytes), Ok(HEAD));
+        for bit in 0..FILE_HEADER_BYTES * 8 {
             let mut bytes = bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(FileHead::read(&bytes).is_err(), "bit {bit}");
+            assert!(FileHeader::read(&bytes).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn a_record_passes_in_its_place_only() {
         let body = b"some bytes".as_slice();
-        let head = record_head(3, 48, 4, &[&body[..4], &body[4..]]);
-        let read = |file, place| RecordHead::read(&head, file, place, 16);
+        let head = record_header(3, 48, 4, &[&body[..4], &body[4..]]);
+        let read = |file, place| RecordHeader::read(&head, file, place, 16);
         let good = read(3, 48).unwrap();
         assert!(good.fits(&[body]) && (good.kind, good.len) == (4, 10));
         assert!(!good.fits(&[b"some bytez"]) && !good.fits(&[&body[1..]]));
         assert!(read(3, 56).is_err() && read(4, 48).is_err());
-        assert!(RecordHead::read(&head, 3, 48, 15).is_err());
-        for bit in 0..RECORD_HEAD * 8 {
+        assert!(RecordHeader::read(&head, 3, 48, 15).is_err());
+        for bit in 0..RECORD_HEADER_BYTES * 8 {
             let mut head = head;
             head[bit / 8] ^= 1 << (bit % 8);
-            let read = RecordHead::read(&head, 3, 48, 16);
+            let read = RecordHeader::read(&head, 3, 48, 16);
             assert!(!read.is_ok_and(|read| read.fits(&[body])), "bit {bit}");
         }
     }

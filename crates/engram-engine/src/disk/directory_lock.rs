@@ -7,20 +7,20 @@ use std::path::Path;
 
 use engram_core::{Error, Result};
 
-use crate::inherited::Inherited;
+use crate::close_on_fork::CloseOnFork;
 
-use super::names::LOCK;
-use super::recover::Moment;
+use super::file_names::LOCK;
+use super::recover::ClockReading;
 
 /// A directory that this process has. Forked children do not keep it when the process is gone.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct DirectoryLock {
     /// Before the file: its number may be another's as soon as it is closed.
-    _inherited: Inherited,
+    _inherited: CloseOnFork,
     file: File,
 }
 
-impl Lock {
+impl DirectoryLock {
     /// Lets others have it.
     pub(super) fn release(self) {
         // Children that were forked otherwise than by Python may have it, too.
@@ -36,7 +36,7 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 ///
 /// # Errors
 /// [`Error::Storage`] where another process has it, or the lock cannot be written.
-pub(super) fn lock(path: &Path) -> Result<Lock> {
+pub(super) fn lock(path: &Path) -> Result<DirectoryLock> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let file = options
@@ -46,15 +46,15 @@ pub(super) fn lock(path: &Path) -> Result<Lock> {
     let text = format!(
         "process {}, since {} s after 1970\n",
         std::process::id(),
-        Moment::new(0).system
+        ClockReading::new(0).system
     );
     let written = file
         .set_len(0)
         .and_then(|()| (&file).rewind())
         .and_then(|()| (&file).write_all(text.as_bytes()));
     written.map_err(|error| unusable(path, &error))?;
-    Ok(Lock {
-        _inherited: Inherited::new([file.as_raw_fd()]),
+    Ok(DirectoryLock {
+        _inherited: CloseOnFork::new([file.as_raw_fd()]),
         file,
     })
 }

@@ -53,9 +53,9 @@ impl Taken {
 
 /// Sockets and files that children close, for as long as this lives.
 #[derive(Debug)]
-pub struct Inherited(Vec<Taken>);
+pub struct CloseOnFork(Vec<Taken>);
 
-impl Inherited {
+impl CloseOnFork {
     /// Of these numbers, those that are open.
     pub fn new(numbers: impl IntoIterator<Item = RawFd>) -> Self {
         let opened: Vec<_> = numbers.into_iter().filter_map(Taken::open).collect();
@@ -64,14 +64,14 @@ impl Inherited {
     }
 }
 
-impl Drop for Inherited {
+impl Drop for CloseOnFork {
     fn drop(&mut self) {
         taken().retain(|open| !self.0.contains(open));
     }
 }
 
 /// Closes what servers and stores of the parent have open. To be called in a forked child, where none of them runs.
-pub fn close_inherited() {
+pub fn close_after_fork() {
     // Held by a thread that is not here: then they stay open.
     let Ok(mut taken) = list().try_lock() else {
         let fresh = Box::leak(Box::default());
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn a_list_left_locked_keeps_nobody() {
         let gone = taken();
-        close_inherited();
-        drop(Inherited::new([0]));
+        close_after_fork();
+        drop(CloseOnFork::new([0]));
         drop(gone);
     }
 }

@@ -5,13 +5,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A mutex whose first sleeper is next: a thread that lets go and comes back at once cannot
 /// overtake it. Nobody spins or yields for long: on a busy machine, a yield costs a whole slice.
 #[derive(Debug)]
-pub(crate) struct Fair<T> {
+pub(crate) struct FairMutex<T> {
     /// Held by whoever is next.
     turn: Mutex<()>,
     value: Mutex<T>,
 }
 
-impl<T> Fair<T> {
+impl<T> FairMutex<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self {
             turn: Mutex::new(()),
@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_holder_that_comes_back_at_once_does_not_overtake() {
-        let lock = Fair::new(());
+        let lock = FairMutex::new(());
         let (rounds, stop) = (AtomicU32::new(0), AtomicBool::new(false));
         let mut waits = std::thread::scope(|scope| {
             scope.spawn(|| {

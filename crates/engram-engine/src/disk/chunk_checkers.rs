@@ -7,10 +7,10 @@ use std::thread;
 
 use engram_core::chunk::Chunk;
 
-use super::bytes::Damage;
+use super::byte_codec::CorruptRecord;
 use super::large_pages::LargePages;
-use super::scan::Unchecked;
-use super::things::{ChunkFacts, room_for_chunk};
+use super::record_codec::{ChunkHeader, allocate_chunk};
+use super::record_reader::UncheckedRecord;
 
 /// Bytes that a thread is given at a time.
 const AT_ONCE: usize = 1 << 20;
@@ -28,25 +28,25 @@ const MOST_THREADS: usize = 8;
 
 /// A chunk to be looked at.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct UncheckedChunk {
     pub(super) serial: u64,
-    pub(super) facts: ChunkFacts,
-    pub(super) record: Unchecked,
+    pub(super) facts: ChunkHeader,
+    pub(super) record: UncheckedRecord,
     /// Where in the record's body the chunk's bytes begin.
     pub(super) front: usize,
 }
 
 /// Its serial, the bytes of its record, and the chunk.
-pub(super) type Found = (u64, u64, Chunk);
+pub(super) type CheckedChunk = (u64, u64, Chunk);
 
-type Outcome = Result<Vec<Found>, Damage>;
+type Outcome = Result<Vec<CheckedChunk>, CorruptRecord>;
 
 /// Threads that check chunks and copy them. What comes out is in the order of what went in.
 #[derive(Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct ChunkCheckers {
     /// Begun when they are needed.
-    threads: Vec<(SyncSender<Vec<Wanted>>, Receiver<Outcome>)>,
-    parcel: Vec<Wanted>,
+    threads: Vec<(SyncSender<Vec<UncheckedChunk>>, Receiver<Outcome>)>,
+    parcel: Vec<UncheckedChunk>,
     bytes: usize,
     kept: usize,
     given: usize,
@@ -55,11 +55,11 @@ pub(super) struct Loads {
     away: VecDeque<usize>,
 }
 
-impl Loads {
+impl ChunkCheckers {
     fn begin(&mut self) -> io::Result<()> {
         let count = thread::available_parallelism().map_or(1, usize::from);
         let threads = (0..count.clamp(2, MOST_THREADS)).map(|_| {
-            let (give, parcels) = sync_channel::<Vec<Wanted>>(PARCELS);
+            let (give, parcels) = sync_channel::<Vec<UncheckedChunk>>(PARCELS);
             let (tell, outcomes) = sync_channel(PARCELS + 1);
             let thread = thread::Builder::new().name("engram-chunks".into());
             thread.spawn(move || {
@@ -82,7 +82,7 @@ impl Loads {
     ///
     /// # Errors
     /// One of them is not what was written.
-    pub(super) fn give(&mut self, wanted: Wanted) -> Outcome {
+    pub(super) fn give(&mut self, wanted: UncheckedChunk) -> Outcome {
         let last = self.parcel.last().map(|last| &last.record);
         self.kept += wanted.record.keeps(last);
         self.bytes += wanted.record.body().len();
@@ -103,7 +103,7 @@ impl Loads {
     /// Those that are left; none once all have been returned.
     ///
     /// # Errors
-    /// As [`Loads::give`].
+    /// As [`ChunkCheckers::give`].
     pub(super) fn finish(&mut self) -> Outcome {
         self.send()?;
         let mut found = Vec::new();
@@ -113,7 +113,7 @@ impl Loads {
         Ok(found)
     }
 
-    fn send(&mut self) -> Result<(), Damage> {
+    fn send(&mut self) -> Result<(), CorruptRecord> {
         let parcel = std::mem::take(&mut self.parcel);
         let kept = std::mem::take(&mut self.kept);
         self.bytes = 0;
@@ -122,7 +122,7 @@ impl Loads {
         }
         if self.threads.is_empty() {
             self.begin()
-                .map_err(|error| Damage(format!("no thread to check chunks: {error}")))?;
+                .map_err(|error| CorruptRecord(format!("no thread to check chunks: {error}")))?;
         }
         // One that is gone is missed when its answer is.
         let _ = self.threads[self.given % self.threads.len()].0.send(parcel);
@@ -135,18 +135,18 @@ impl Loads {
         let outcome = self.threads[self.taken % self.threads.len()].1.recv();
         self.taken += 1;
         self.away.pop_front();
-        outcome.map_err(|_| Damage("a thread that checks chunks is gone".into()))?
+        outcome.map_err(|_| CorruptRecord("a thread that checks chunks is gone".into()))?
     }
 }
 
-impl Wanted {
-    fn read(self, pages: &mut LargePages) -> Result<Found, Damage> {
+impl UncheckedChunk {
+    fn read(self, pages: &mut LargePages) -> Result<CheckedChunk, CorruptRecord> {
         let Self { serial, record, .. } = self;
         if !record.passes() {
-            return Damage::new(format!("the checksum of chunk {serial} does not fit"));
+            return CorruptRecord::err(format!("the checksum of chunk {serial} does not fit"));
         }
         let bytes = &record.body()[self.front..];
-        let mut payload = room_for_chunk(serial, bytes.len())?;
+        let mut payload = allocate_chunk(serial, bytes.len())?;
         pages.prefer(&mut payload);
         payload.copy_from_slice(bytes);
         Ok((serial, record.bytes(), self.facts.chunk(payload)?))

@@ -7,41 +7,41 @@ use engram_core::chunk::Chunk;
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
 
-use super::bytes::{Damage, Take};
-use super::changes::rng_in;
-use super::checkpoint::Logs;
-use super::ranges::Ranges;
-use super::recover::Moment;
-use super::replay::nobodys;
-use super::scan::{End, Scan};
-use super::things::{Known, kind, limits_in, options_in, session_in};
+use super::byte_codec::{CorruptRecord, TakeBytes};
+use super::change_codec::rng_in;
+use super::checkpoint_writer::CheckpointHeader;
+use super::record_codec::{ReadDictionary, kind, limits_in, options_in, session_in};
+use super::record_reader::{EndOfRecords, RecordReader};
+use super::recover::ClockReading;
+use super::replay::placeholder_chunk;
+use super::serial_ranges::SerialRanges;
 
 /// What a checkpoint says of logs, from its first record alone.
-pub(super) fn first_logs(mut scan: Scan) -> Result<Logs, Damage> {
+pub(super) fn first_logs(mut scan: RecordReader) -> Result<CheckpointHeader, CorruptRecord> {
     match step(&mut scan)? {
-        Some((kind::LOGS, body)) => logs_in(&mut Take(body)),
-        _ => Damage::new("its first record is another one"),
+        Some((kind::LOGS, body)) => logs_in(&mut TakeBytes(body)),
+        _ => CorruptRecord::err("its first record is another one"),
     }
 }
 
 /// Looks whether a checkpoint is whole, from its first record to its last; what it says of logs.
-pub(super) fn check(mut scan: Scan) -> Result<Logs, Damage> {
+pub(super) fn check(mut scan: RecordReader) -> Result<CheckpointHeader, CorruptRecord> {
     let mut logs = None;
     let mut serials = Vec::new();
     let mut records = 0;
     let mut ended = false;
     while let Some((kind, body)) = step(&mut scan)? {
         if ended {
-            return Damage::new("it goes on after its end");
+            return CorruptRecord::err("it goes on after its end");
         }
-        let mut take = Take(body);
+        let mut take = TakeBytes(body);
         match kind {
             kind::LOGS if logs.is_none() => logs = Some(logs_in(&mut take)?),
             kind::SERIALS => serials.extend(take.list(16, |take| Ok((take.u64()?, take.u64()?)))?),
             kind::END => {
                 take.u32()?;
                 if take.u64()? != records {
-                    return Damage::new("records of it are missing");
+                    return CorruptRecord::err("records of it are missing");
                 }
                 ended = true;
             }
@@ -50,9 +50,9 @@ pub(super) fn check(mut scan: Scan) -> Result<Logs, Damage> {
         records += 1;
     }
     let Some(mut logs) = logs.filter(|_| ended) else {
-        return Damage::new("it was not finished");
+        return CorruptRecord::err("it was not finished");
     };
-    logs.serials = Ranges(serials);
+    logs.serials = SerialRanges(serials);
     Ok(logs)
 }
 
@@ -61,19 +61,19 @@ type Tables = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
 
 /// The tables of a checkpoint that was found whole; with `repair`, without items whose chunks are missing.
 pub(super) fn tables(
-    mut scan: Scan,
+    mut scan: RecordReader,
     repair: bool,
-    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
-) -> Result<Tables, Damage> {
-    let mut known = Known::default();
+    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+) -> Result<Tables, CorruptRecord> {
+    let mut known = ReadDictionary::default();
     let mut done = BTreeMap::new();
     let mut lost = Vec::new();
-    let mut table: Option<Returning> = None;
+    let mut table: Option<TableRestore> = None;
     while let Some((kind, body)) = step(&mut scan)? {
         if known.take(kind, body)? {
             continue;
         }
-        let mut take = Take(body);
+        let mut take = TakeBytes(body);
         match (kind, &mut table) {
             (kind::LOGS | kind::SERIALS, _) => continue,
             (kind::TABLE | kind::END, table) => {
@@ -87,7 +87,7 @@ pub(super) fn tables(
                 if kind == kind::END {
                     return Ok((done, lost));
                 }
-                *table = Some(Returning::take(&mut take)?);
+                *table = Some(TableRestore::take(&mut take)?);
             }
             (kind::ITEMS, Some(table)) => {
                 let items = take.list(53, |take| saved_item(take, &known, repair, chunk))?;
@@ -101,9 +101,9 @@ pub(super) fn tables(
             (kind::ORDER, Some(table)) => {
                 let order = &mut table.orders[usize::from(take.bool()?)];
                 if take.u64()? != order.len() as u64 {
-                    return Damage::new("parts of an order are missing");
+                    return CorruptRecord::err("parts of an order are missing");
                 }
-                order.extend(take.list(4, Take::u32)?);
+                order.extend(take.list(4, TakeBytes::u32)?);
             }
             (kind::SESSIONS, Some(table)) => {
                 for (number, used) in take.list(24, |take| Ok((session_in(take)?, take.u64()?)))? {
@@ -111,16 +111,18 @@ pub(super) fn tables(
                 }
             }
             (other, _) => {
-                return Damage::new(format!("it has a record of kind {other} where none may be"));
+                return CorruptRecord::err(format!(
+                    "it has a record of kind {other} where none may be"
+                ));
             }
         }
         take.end()?;
     }
-    Damage::new("it was not finished")
+    CorruptRecord::err("it was not finished")
 }
 
 /// A table on its way back.
-struct Returning {
+struct TableRestore {
     id: u64,
     restore: Restore,
     left_out: usize,
@@ -128,8 +130,8 @@ struct Returning {
     orders: [Vec<u32>; 2],
 }
 
-impl Returning {
-    fn take(take: &mut Take<'_>) -> Result<Self, Damage> {
+impl TableRestore {
+    fn take(take: &mut TakeBytes<'_>) -> Result<Self, CorruptRecord> {
         let (id, options, counters) = table_in(take)?;
         Ok(Self {
             id,
@@ -139,7 +141,7 @@ impl Returning {
         })
     }
 
-    fn finish(mut self) -> Result<(u64, usize, TableState), Damage> {
+    fn finish(mut self) -> Result<(u64, usize, TableState), CorruptRecord> {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
             // Without some of its items an order means nothing.
             if !order.is_empty() && self.left_out == 0 {
@@ -151,12 +153,12 @@ impl Returning {
 }
 
 /// The next record of a file that must be whole.
-fn step(scan: &mut Scan) -> Result<Option<(u32, &[u8])>, Damage> {
+fn step(scan: &mut RecordReader) -> Result<Option<(u32, &[u8])>, CorruptRecord> {
     match scan.next() {
-        Err(error) => Damage::new(format!("it cannot be read: {error}")),
-        Ok(Err(End::Whole)) => Ok(None),
-        Ok(Err(End::Torn { place, why })) => {
-            Damage::new(format!("it is damaged at byte {place}: {why}"))
+        Err(error) => CorruptRecord::err(format!("it cannot be read: {error}")),
+        Ok(Err(EndOfRecords::EndOfFile)) => Ok(None),
+        Ok(Err(EndOfRecords::Invalid { place, why })) => {
+            CorruptRecord::err(format!("it is damaged at byte {place}: {why}"))
         }
         Ok(Ok(record)) => Ok(Some((record.kind, record.body))),
     }
@@ -165,7 +167,7 @@ fn step(scan: &mut Scan) -> Result<Option<(u32, &[u8])>, Damage> {
 /// Nothing is counted so far: what was saved above it was not ours.
 const MOST: u64 = 1 << 62;
 
-fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
+fn logs_in(take: &mut TakeBytes<'_>) -> Result<CheckpointHeader, CorruptRecord> {
     let logs = logs_unchecked(take)?;
     let numbers = [
         logs.first,
@@ -175,28 +177,30 @@ fn logs_in(take: &mut Take<'_>) -> Result<Logs, Damage> {
         logs.next_table,
     ];
     if numbers.iter().any(|number| *number > MOST) {
-        return Damage::new(format!("its numbers make no sense: {numbers:?}"));
+        return CorruptRecord::err(format!("its numbers make no sense: {numbers:?}"));
     }
     Ok(logs)
 }
 
-fn logs_unchecked(take: &mut Take<'_>) -> Result<Logs, Damage> {
-    Ok(Logs {
+fn logs_unchecked(take: &mut TakeBytes<'_>) -> Result<CheckpointHeader, CorruptRecord> {
+    Ok(CheckpointHeader {
         first: take.u64()?,
         first_change: take.u64()?,
-        moment: Moment {
+        moment: ClockReading {
             clock: take.u64()?,
             system: take.u64()?,
         },
         next_serial: take.u64()?,
         next_table: take.u64()?,
         needed: take.list(16, |take| Ok((take.u64()?, take.u64()?)))?,
-        serials: Ranges::default(),
+        serials: SerialRanges::default(),
     })
 }
 
 /// A table's number, its options, and its counters.
-pub(super) fn table_in(take: &mut Take<'_>) -> Result<(u64, TableOptions, Counters), Damage> {
+pub(super) fn table_in(
+    take: &mut TakeBytes<'_>,
+) -> Result<(u64, TableOptions, Counters), CorruptRecord> {
     let id = take.u64()?;
     let options = options_in(take)?;
     let limits = limits_in(take)?;
@@ -221,16 +225,16 @@ pub(super) fn table_in(take: &mut Take<'_>) -> Result<(u64, TableOptions, Counte
 
 /// None where a chunk of it is missing and that is expected.
 fn saved_item(
-    take: &mut Take<'_>,
-    known: &Known,
+    take: &mut TakeBytes<'_>,
+    known: &ReadDictionary,
     repair: bool,
-    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
-) -> Result<Option<SavedItem>, Damage> {
+    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+) -> Result<Option<SavedItem>, CorruptRecord> {
     let mut is_missing = false;
     let mut or_none = |serial| match chunk(serial) {
         Err(_) if repair => {
             is_missing = true;
-            nobodys()
+            placeholder_chunk()
         }
         found => found,
     };

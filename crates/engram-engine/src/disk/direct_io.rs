@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::fs::OFlags;
 
-use super::files::Written;
+use super::file_system::WritableFile;
 
 /// What the disk is given at once.
 const BLOCK: usize = 4 << 20;
@@ -158,7 +158,7 @@ impl Worker {
     }
 }
 
-impl Written for DirectFile {
+impl WritableFile for DirectFile {
     /// After a failure the file is of no use.
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         for piece in pieces {

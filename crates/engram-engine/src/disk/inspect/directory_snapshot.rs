@@ -6,29 +6,29 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::files::{Files, Read, Written};
-use crate::disk::names::Name;
+use crate::disk::file_names::Name;
+use crate::disk::file_system::{FileSystem, Read, WritableFile};
 
 /// Times that a directory is listed whose files come and go meanwhile.
 const TRIES: usize = 10;
 
-/// Files of ours, open: those removed since are read all the same, those that grew up to where they were.
+/// FileSystem of ours, open: those removed since are read all the same, those that grew up to where they were.
 /// Nothing can be written through it.
 #[derive(Debug)]
-pub(super) struct Still {
+pub(super) struct DirectorySnapshot {
     path: PathBuf,
     /// In order; those not UTF-8 with signs in place of what is not.
     names: Vec<String>,
-    files: BTreeMap<String, StillFile>,
+    files: BTreeMap<String, SnapshotFile>,
 }
 
 #[derive(Clone, Debug)]
-struct StillFile {
+struct SnapshotFile {
     file: Arc<File>,
     len: u64,
 }
 
-impl Still {
+impl DirectorySnapshot {
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mut names = list(path)?;
         for _ in 1..TRIES {
@@ -49,7 +49,7 @@ impl Still {
             let file = File::open(path.join(name)).ok()?;
             let len = file.metadata().ok()?.len();
             let file = Arc::new(file);
-            Some((name.clone(), StillFile { file, len }))
+            Some((name.clone(), SnapshotFile { file, len }))
         });
         Self {
             path: path.to_path_buf(),
@@ -69,7 +69,7 @@ fn list(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-impl Files for Still {
+impl FileSystem for DirectorySnapshot {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -86,7 +86,7 @@ impl Files for Still {
         }
     }
 
-    fn create(&self, _: &str) -> io::Result<Box<dyn Written>> {
+    fn create(&self, _: &str) -> io::Result<Box<dyn WritableFile>> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
@@ -106,12 +106,12 @@ impl Files for Still {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 }
 
-impl Read for StillFile {
+impl Read for SnapshotFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.len)
     }

@@ -3,13 +3,15 @@
 use std::io;
 use std::sync::Arc;
 
-use super::ahead::{Ahead, BLOCK, Block};
-use super::bytes::Damage;
-use super::file::{FILE_HEAD, FileHead, NoHead, RECORD_HEAD, RecordHead, record_bytes};
-use super::files::Read;
-use super::things::kind;
+use super::byte_codec::CorruptRecord;
+use super::file_format::{
+    FILE_HEADER_BYTES, FileHeader, HeaderError, RECORD_HEADER_BYTES, RecordHeader, record_bytes,
+};
+use super::file_system::Read;
+use super::read_ahead::{BLOCK, Block, ReadAhead};
+use super::record_codec::kind;
 
-/// Records begin at multiples of it.
+/// RecordWriter begin at multiples of it.
 const STEP: u64 = 8;
 
 /// A chunk's record from this size on may be checked by somebody else.
@@ -23,27 +25,27 @@ const SEARCHED: u64 = 64 << 20;
 
 /// A file's records, in order, up to the first that does not pass.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub(crate) struct RecordReader {
     file: Arc<dyn Read>,
-    pub(crate) head: FileHead,
+    pub(crate) head: FileHeader,
     /// Where the next record begins.
     place: u64,
     len: u64,
     /// Bytes of the file from `from` on.
     block: Arc<Block>,
     from: u64,
-    ahead: Option<Ahead>,
+    ahead: Option<ReadAhead>,
 }
 
 /// A large chunk's record, which nobody has checked.
 #[derive(Debug)]
-pub(super) struct Unchecked {
-    head: RecordHead,
+pub(super) struct UncheckedRecord {
+    head: RecordHeader,
     block: Arc<Block>,
     at: usize,
 }
 
-impl Unchecked {
+impl UncheckedRecord {
     pub(super) fn body(&self) -> &[u8] {
         &self.block.filled()[self.at..self.at + self.head.len]
     }
@@ -68,11 +70,11 @@ impl Unchecked {
 
 /// Why a file has no more records.
 #[derive(Debug, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum EndOfRecords {
     /// It was read to its end.
-    Whole,
+    EndOfFile,
     /// What follows does not pass.
-    Torn { place: u64, why: String },
+    Invalid { place: u64, why: String },
 }
 
 /// A record that passed.
@@ -82,25 +84,25 @@ pub(crate) struct Record<'a> {
     pub(crate) body: &'a [u8],
 }
 
-impl Scan {
+impl RecordReader {
     /// Begins with the file's head.
-    pub(crate) fn new(file: Box<dyn Read>) -> io::Result<Result<Self, NoHead>> {
+    pub(crate) fn new(file: Box<dyn Read>) -> io::Result<Result<Self, HeaderError>> {
         let len = file.len()?;
-        if len < FILE_HEAD as u64 {
-            let why = format!("it has {len} bytes; its head alone takes {FILE_HEAD}");
-            return Ok(Err(Damage(why).into()));
+        if len < FILE_HEADER_BYTES as u64 {
+            let why = format!("it has {len} bytes; its head alone takes {FILE_HEADER_BYTES}");
+            return Ok(Err(CorruptRecord(why).into()));
         }
-        let mut head = [0; FILE_HEAD];
+        let mut head = [0; FILE_HEADER_BYTES];
         file.read_at(&mut head, 0)?;
-        Ok(FileHead::read(&head).map(|head| Self::after(file, head, len)))
+        Ok(FileHeader::read(&head).map(|head| Self::after(file, head, len)))
     }
 
     /// Goes on after a head that was read, or that is damaged and known from elsewhere.
-    pub(crate) fn after(file: Box<dyn Read>, head: FileHead, len: u64) -> Self {
+    pub(crate) fn after(file: Box<dyn Read>, head: FileHeader, len: u64) -> Self {
         Self {
             file: file.into(),
             head,
-            place: FILE_HEAD as u64,
+            place: FILE_HEADER_BYTES as u64,
             len,
             block: Arc::default(),
             from: 0,
@@ -108,20 +110,20 @@ impl Scan {
         }
     }
 
-    /// The next record, if it is of a large chunk; [`Scan::skip`] goes on behind it.
-    pub(super) fn large_chunk(&mut self) -> io::Result<Option<Unchecked>> {
-        if self.place + RECORD_HEAD as u64 > self.len {
+    /// The next record, if it is of a large chunk; [`RecordReader::skip`] goes on behind it.
+    pub(super) fn large_chunk(&mut self) -> io::Result<Option<UncheckedRecord>> {
+        if self.place + RECORD_HEADER_BYTES as u64 > self.len {
             return Ok(None);
         }
-        let Ok(head) = self.record_head()? else {
+        let Ok(head) = self.record_header()? else {
             return Ok(None);
         };
         if head.kind != kind::CHUNK || head.len < self.large() {
             return Ok(None);
         }
-        let at = self.have(record_bytes(head.len))? + RECORD_HEAD;
+        let at = self.have(record_bytes(head.len))? + RECORD_HEADER_BYTES;
         let block = Arc::clone(&self.block);
-        Ok(Some(Unchecked { head, block, at }))
+        Ok(Some(UncheckedRecord { head, block, at }))
     }
 
     /// Tests have no large chunks: in some of their files, all are.
@@ -134,7 +136,7 @@ impl Scan {
     }
 
     /// Leaves the next record to somebody else.
-    pub(super) fn skip(&mut self, record: &Unchecked) {
+    pub(super) fn skip(&mut self, record: &UncheckedRecord) {
         self.place += record.bytes();
     }
 
@@ -148,7 +150,7 @@ impl Scan {
     }
 
     /// The next record.
-    pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, End>> {
+    pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, EndOfRecords>> {
         let (kind, at, len) = match self.look()? {
             Ok(found) => found,
             Err(end) => {
@@ -162,17 +164,17 @@ impl Scan {
     }
 
     /// Kind, place in the block and length of the next record's body.
-    fn look(&mut self) -> io::Result<Result<(u32, usize, usize), End>> {
+    fn look(&mut self) -> io::Result<Result<(u32, usize, usize), EndOfRecords>> {
         let place = self.place;
         if place >= self.len {
-            return Ok(Err(End::Whole));
+            return Ok(Err(EndOfRecords::EndOfFile));
         }
-        let torn = |why: String| Ok(Err(End::Torn { place, why }));
-        let head = match self.record_head()? {
+        let torn = |why: String| Ok(Err(EndOfRecords::Invalid { place, why }));
+        let head = match self.record_header()? {
             Ok(head) => head,
-            Err(Damage(why)) => return torn(why),
+            Err(CorruptRecord(why)) => return torn(why),
         };
-        let at = self.have(record_bytes(head.len))? + RECORD_HEAD;
+        let at = self.have(record_bytes(head.len))? + RECORD_HEADER_BYTES;
         if !head.fits(&[&self.block.filled()[at..at + head.len]]) {
             return torn(format!(
                 "the checksum of its {} bytes does not fit",
@@ -183,26 +185,32 @@ impl Scan {
     }
 
     /// What the head at `place` says, if it passes.
-    fn record_head(&mut self) -> io::Result<Result<RecordHead, Damage>> {
+    fn record_header(&mut self) -> io::Result<Result<RecordHeader, CorruptRecord>> {
         let left = self.len.saturating_sub(self.place);
-        let Some(after) = left.checked_sub(RECORD_HEAD as u64) else {
-            let why = format!("{left} bytes are left; a record's head alone takes {RECORD_HEAD}");
-            return Ok(Err(Damage(why)));
+        let Some(after) = left.checked_sub(RECORD_HEADER_BYTES as u64) else {
+            let why =
+                format!("{left} bytes are left; a record's head alone takes {RECORD_HEADER_BYTES}");
+            return Ok(Err(CorruptRecord(why)));
         };
-        let at = self.have(RECORD_HEAD)?;
-        let mut head = [0; RECORD_HEAD];
-        head.copy_from_slice(&self.block.filled()[at..at + RECORD_HEAD]);
-        Ok(RecordHead::read(&head, self.head.number, self.place, after))
+        let at = self.have(RECORD_HEADER_BYTES)?;
+        let mut head = [0; RECORD_HEADER_BYTES];
+        head.copy_from_slice(&self.block.filled()[at..at + RECORD_HEADER_BYTES]);
+        Ok(RecordHeader::read(
+            &head,
+            self.head.number,
+            self.place,
+            after,
+        ))
     }
 
     /// Goes from a record that does not pass to the next place where a head does; false where there is none within
     /// `most` bytes, from which what was looked at is taken.
     pub(crate) fn search(&mut self, most: &mut u64) -> io::Result<bool> {
         // A head that passes says where its body ends, whatever became of that.
-        let head = self.record_head()?;
+        let head = self.record_header()?;
         self.place += head.map_or(STEP, |head| record_bytes(head.len) as u64);
         while self.place < self.len && *most >= STEP {
-            if self.record_head()?.is_ok() {
+            if self.record_header()?.is_ok() {
                 return Ok(true);
             }
             self.place += STEP;
@@ -225,20 +233,20 @@ impl Scan {
     }
 
     /// The body of a record that passed before, as it is now.
-    pub(crate) fn body_at(&self, place: u64, bytes: usize) -> Result<Vec<u8>, Damage> {
+    pub(crate) fn body_at(&self, place: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
         let mut record = vec![0; bytes];
         let read = self.file.read_at(&mut record, place);
-        read.map_err(|error| Damage(format!("it cannot be read: {error}")))?;
-        let mut head = [0; RECORD_HEAD];
-        head.copy_from_slice(&record[..RECORD_HEAD]);
-        let left = (bytes - RECORD_HEAD) as u64;
-        let head = RecordHead::read(&head, self.head.number, place, left)?;
-        record.drain(..RECORD_HEAD);
+        read.map_err(|error| CorruptRecord(format!("it cannot be read: {error}")))?;
+        let mut head = [0; RECORD_HEADER_BYTES];
+        head.copy_from_slice(&record[..RECORD_HEADER_BYTES]);
+        let left = (bytes - RECORD_HEADER_BYTES) as u64;
+        let head = RecordHeader::read(&head, self.head.number, place, left)?;
+        record.drain(..RECORD_HEADER_BYTES);
         record.truncate(head.len);
         if head.fits(&[&record]) {
             return Ok(record);
         }
-        Damage::new(format!("it has changed at byte {place}"))
+        CorruptRecord::err(format!("it has changed at byte {place}"))
     }
 
     /// Has so many bytes from `place` on in the block, which the file has; returns where.
@@ -306,7 +314,7 @@ impl Scan {
             let left = usize::try_from(left).unwrap_or(usize::MAX);
             return Block::read(&*self.file, self.place, left, Vec::new());
         }
-        let ahead = Ahead::new(&self.file, self.place, self.len)?;
+        let ahead = ReadAhead::new(&self.file, self.place, self.len)?;
         self.ahead.insert(ahead).next()
     }
 
@@ -322,7 +330,7 @@ impl Scan {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::super::file::{Kind, padding, record_head};
+    use super::super::file_format::{Kind, padding, record_header};
     use super::*;
 
     /// A file in memory, of which every so many reads fail.
@@ -357,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_read_that_fails_is_told_and_loses_nothing() {
-        let head = FileHead {
+        let head = FileHeader {
             kind: Kind::Log,
             store: 1,
             number: 9,
@@ -366,7 +374,7 @@ mod tests {
         let count = 40;
         for number in 0..count {
             let body = body(number);
-            bytes.extend(record_head(9, bytes.len() as u64, kind::CHUNK, &[&body]));
+            bytes.extend(record_header(9, bytes.len() as u64, kind::CHUNK, &[&body]));
             bytes.extend(&body);
             bytes.resize(bytes.len() + padding(body.len()), 0);
         }
@@ -376,7 +384,7 @@ mod tests {
                 reads: AtomicU32::default(),
                 every,
             };
-            let mut scan = Scan::new(Box::new(file)).unwrap().unwrap();
+            let mut scan = RecordReader::new(Box::new(file)).unwrap().unwrap();
             let (mut found, mut failed) = (0, 0);
             loop {
                 match scan.next() {
@@ -386,7 +394,7 @@ mod tests {
                         found += 1;
                     }
                     Ok(Err(end)) => {
-                        assert_eq!(end, End::Whole);
+                        assert_eq!(end, EndOfRecords::EndOfFile);
                         break;
                     }
                 }

@@ -6,8 +6,10 @@ use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
 use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOptions};
 
-use super::bytes::{Damage, Put, Take};
-use super::things::{Forms, Known, limits_in, put_limits, put_session, session_in};
+use super::byte_codec::{CorruptRecord, PutBytes, TakeBytes};
+use super::record_codec::{
+    DictionaryWriter, ReadDictionary, limits_in, put_limits, put_session, session_in,
+};
 
 mod code {
     pub(super) const INSERT: u8 = 1;
@@ -26,7 +28,7 @@ mod code {
 pub(crate) fn put_change(
     body: &mut Vec<u8>,
     op: &TableOp<'_>,
-    forms: &mut impl Forms,
+    forms: &mut impl DictionaryWriter,
     serial: &impl Fn(&Arc<Chunk>) -> u64,
 ) {
     match *op {
@@ -101,11 +103,11 @@ pub(crate) enum Change {
 impl Change {
     /// Reads a change; what it refers to is only looked at if it is `used`.
     pub(crate) fn take(
-        take: &mut Take<'_>,
-        known: &Known,
+        take: &mut TakeBytes<'_>,
+        known: &ReadDictionary,
         used: bool,
-        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
-    ) -> Result<Self, Damage> {
+        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    ) -> Result<Self, CorruptRecord> {
         Ok(match take.u8()? {
             code::INSERT => {
                 let item = known.item(take, chunk)?;
@@ -123,7 +125,7 @@ impl Change {
                     2 => Removal::Expired,
                     3 => Removal::Deleted,
                     other => {
-                        return Damage::new(format!(
+                        return CorruptRecord::err(format!(
                             "an item left for reason {other}; 0 to 3 are known"
                         ));
                     }
@@ -140,7 +142,11 @@ impl Change {
             code::GIVE_BACK => Self::GiveBack(take.u64s()?, take.u64()?),
             code::RESET => Self::Reset,
             code::LIMITS => Self::SetLimits(limits_in(take)?),
-            other => return Damage::new(format!("a change is of kind {other}; 1 to 10 are known")),
+            other => {
+                return CorruptRecord::err(format!(
+                    "a change is of kind {other}; 1 to 10 are known"
+                ));
+            }
         })
     }
 
@@ -153,7 +159,7 @@ impl Change {
     }
 
     /// Whether a table of these options can have made it.
-    pub(crate) fn check(&self, options: &TableOptions) -> Result<(), Damage> {
+    pub(crate) fn check(&self, options: &TableOptions) -> Result<(), CorruptRecord> {
         match self {
             Self::Insert(item, ..) => options.check_item(item)?,
             Self::SetPriority(_, priority) => {
@@ -214,9 +220,9 @@ pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
     body.put(&bytes[..used]);
 }
 
-pub(crate) fn rng_in(take: &mut Take<'_>) -> Result<TableRng, Damage> {
+pub(crate) fn rng_in(take: &mut TakeBytes<'_>) -> Result<TableRng, CorruptRecord> {
     let len = usize::from(take.u8()?);
     let bytes = take.take(len)?;
     postcard::from_bytes(bytes)
-        .map_err(|error| Damage(format!("a generator cannot be read: {error}")))
+        .map_err(|error| CorruptRecord(format!("a generator cannot be read: {error}")))
 }

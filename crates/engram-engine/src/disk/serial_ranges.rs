@@ -1,12 +1,12 @@
 //! Sets of serials: mostly neighbours, so that a few ranges say all.
 
-/// Ranges of numbers, in order, none touching the next.
+/// SerialRanges of numbers, in order, none touching the next.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Ranges(pub(crate) Vec<(u64, u64)>);
+pub(crate) struct SerialRanges(pub(crate) Vec<(u64, u64)>);
 
-impl Ranges {
+impl SerialRanges {
     /// The ranges of these numbers.
-    pub(crate) fn of(mut numbers: Vec<u64>) -> Self {
+    pub(crate) fn from_serials(mut numbers: Vec<u64>) -> Self {
         numbers.sort_unstable();
         numbers.dedup();
         let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -41,10 +41,13 @@ mod tests {
 
     #[test]
     fn ranges_hold_what_they_were_made_of() {
-        let ranges = Ranges::of(vec![7, 3, 4, 9, 8, 4, 20]);
+        let ranges = SerialRanges::from_serials(vec![7, 3, 4, 9, 8, 4, 20]);
         assert_eq!(ranges.0, [(3, 2), (7, 3), (20, 1)]);
         let held: Vec<u64> = (0..30).filter(|n| ranges.contains(*n)).collect();
         assert_eq!(held, [3, 4, 7, 8, 9, 20]);
-        assert_eq!((ranges.len(), Ranges::default().contains(0)), (6, false));
+        assert_eq!(
+            (ranges.len(), SerialRanges::default().contains(0)),
+            (6, false)
+        );
     }
 }

@@ -1,26 +1,26 @@
 //! A checkpoint: what it says, and whether all that it needs is there.
 
-use crate::disk::bytes::{Damage, Take};
-use crate::disk::checkpoint::Logs;
-use crate::disk::file::FileHead;
-use crate::disk::files::Files;
-use crate::disk::names::{checkpoint_name, log_name};
-use crate::disk::saved::{check, first_logs, table_in};
-use crate::disk::things::kind;
+use crate::disk::byte_codec::{CorruptRecord, TakeBytes};
+use crate::disk::checkpoint_reader::{check, first_logs, table_in};
+use crate::disk::checkpoint_writer::CheckpointHeader;
+use crate::disk::file_format::FileHeader;
+use crate::disk::file_names::{checkpoint_name, log_name};
+use crate::disk::file_system::FileSystem;
+use crate::disk::record_codec::kind;
 
 use super::Chunks;
-use super::records;
-use super::report::{FileState, InspectedCheckpoint, InspectedFile, InspectedTable, Tear};
+use super::file_check;
+use super::report::{FileState, InspectedCheckpoint, InspectedFile, InspectedTable, InvalidRecord};
 
 /// Reads its file, and the tables in it.
 pub(super) fn read(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     name: &str,
-    head: FileHead,
+    head: FileHeader,
 ) -> (InspectedFile, Vec<InspectedTable>) {
     let mut tables: Vec<InspectedTable> = Vec::new();
-    let looked = records::read(files, name, head, |kind, body| {
-        let mut take = Take(body);
+    let looked = file_check::read(files, name, head, |kind, body| {
+        let mut take = TakeBytes(body);
         match (kind, tables.last_mut()) {
             (kind::TABLE, _) => tables.extend(table(&mut take)),
             (kind::ITEMS, Some(table)) => table.items += take.u32().map_or(0, u64::from),
@@ -31,7 +31,7 @@ pub(super) fn read(
     (looked.report, tables)
 }
 
-fn table(take: &mut Take<'_>) -> Option<InspectedTable> {
+fn table(take: &mut TakeBytes<'_>) -> Option<InspectedTable> {
     let (_, options, counters) = table_in(take).ok()?;
     Some(InspectedTable {
         name: options.name,
@@ -43,13 +43,13 @@ fn table(take: &mut Take<'_>) -> Option<InspectedTable> {
 
 /// Looks whether the file is whole, and whether logs hold all of its chunks.
 pub(super) fn verify(
-    files: &dyn Files,
-    head: FileHead,
+    files: &dyn FileSystem,
+    head: FileHeader,
     tables: Vec<InspectedTable>,
     logs: &Chunks,
 ) -> InspectedCheckpoint {
     let name = checkpoint_name(head.number);
-    let open = || records::open(files, &name, head).map_err(told);
+    let open = || file_check::open(files, &name, head).map_err(told);
     let mut found = InspectedCheckpoint {
         number: head.number,
         made: None,
@@ -65,7 +65,7 @@ pub(super) fn verify(
             count_chunks(&mut found, &said, logs);
             Ok(said)
         }
-        Err(Damage(why)) => {
+        Err(CorruptRecord(why)) => {
             found.problem = Some(why);
             open().and_then(first_logs)
         }
@@ -78,14 +78,14 @@ pub(super) fn verify(
 }
 
 /// What is wrong with a file that cannot be begun.
-fn told(state: FileState) -> Damage {
-    Damage(match state {
-        FileState::Unusable(why) | FileState::Damaged(Tear { why, .. }) => why,
+fn told(state: FileState) -> CorruptRecord {
+    CorruptRecord(match state {
+        FileState::Unusable(why) | FileState::Damaged(InvalidRecord { reason: why, .. }) => why,
         _ => "it cannot be used".into(),
     })
 }
 
-fn count_chunks(found: &mut InspectedCheckpoint, said: &Logs, logs: &Chunks) {
+fn count_chunks(found: &mut InspectedCheckpoint, said: &CheckpointHeader, logs: &Chunks) {
     let before = said.needed.iter().map(|(log, _)| *log).chain([said.first]);
     let since = logs.range(said.first..).map(|(log, _)| *log);
     let mut needed: Vec<u64> = before.chain(since).collect();

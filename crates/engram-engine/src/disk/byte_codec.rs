@@ -3,22 +3,22 @@
 /// What is wrong with bytes that were read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Damage(pub String);
+pub(crate) struct CorruptRecord(pub String);
 
-impl Damage {
-    pub(crate) fn new<T>(what: impl Into<String>) -> Result<T, Self> {
+impl CorruptRecord {
+    pub(crate) fn err<T>(what: impl Into<String>) -> Result<T, Self> {
         Err(Self(what.into()))
     }
 }
 
-impl From<engram_core::Error> for Damage {
+impl From<engram_core::Error> for CorruptRecord {
     fn from(error: engram_core::Error) -> Self {
         Self(error.to_string())
     }
 }
 
 /// Writes bodies.
-pub(crate) trait Put {
+pub(crate) trait PutBytes {
     fn put(&mut self, bytes: &[u8]);
 
     fn put_u8(&mut self, value: u8) {
@@ -65,7 +65,7 @@ pub(crate) trait Put {
     }
 }
 
-impl Put for Vec<u8> {
+impl PutBytes for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
@@ -73,12 +73,12 @@ impl Put for Vec<u8> {
 
 /// Reads bodies: what is there, or an error; no allocation beyond the bytes that are there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Take<'a>(pub(crate) &'a [u8]);
+pub(crate) struct TakeBytes<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Take<'a> {
-    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], Damage> {
+impl<'a> TakeBytes<'a> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], CorruptRecord> {
         let Some((taken, rest)) = self.0.split_at_checked(len) else {
-            return Damage::new(format!(
+            return CorruptRecord::err(format!(
                 "{len} bytes should follow, but {} are left",
                 self.0.len()
             ));
@@ -87,51 +87,52 @@ impl<'a> Take<'a> {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Damage> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CorruptRecord> {
         let mut array = [0; N];
         array.copy_from_slice(self.take(N)?);
         Ok(array)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Damage> {
+    pub(crate) fn u8(&mut self) -> Result<u8, CorruptRecord> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Damage> {
+    pub(crate) fn u32(&mut self) -> Result<u32, CorruptRecord> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Damage> {
+    pub(crate) fn u64(&mut self) -> Result<u64, CorruptRecord> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn f64(&mut self) -> Result<f64, Damage> {
+    pub(crate) fn f64(&mut self) -> Result<f64, CorruptRecord> {
         self.u64().map(f64::from_bits)
     }
 
-    pub(crate) fn bool(&mut self) -> Result<bool, Damage> {
+    pub(crate) fn bool(&mut self) -> Result<bool, CorruptRecord> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Damage::new(format!("{other} should be 0 or 1")),
+            other => CorruptRecord::err(format!("{other} should be 0 or 1")),
         }
     }
 
-    pub(crate) fn text(&mut self) -> Result<&'a str, Damage> {
+    pub(crate) fn text(&mut self) -> Result<&'a str, CorruptRecord> {
         let len = self.u32()? as usize;
         let bytes = self.take(len)?;
-        std::str::from_utf8(bytes).map_err(|error| Damage(format!("a text is not UTF-8: {error}")))
+        std::str::from_utf8(bytes)
+            .map_err(|error| CorruptRecord(format!("a text is not UTF-8: {error}")))
     }
 
     /// A list of things that take `least` bytes each, at least.
     pub(crate) fn list<T>(
         &mut self,
         least: usize,
-        mut one: impl FnMut(&mut Self) -> Result<T, Damage>,
-    ) -> Result<Vec<T>, Damage> {
+        mut one: impl FnMut(&mut Self) -> Result<T, CorruptRecord>,
+    ) -> Result<Vec<T>, CorruptRecord> {
         let len = self.u32()? as usize;
         if len.saturating_mul(least) > self.0.len() {
-            return Damage::new(format!(
+            return CorruptRecord::err(format!(
                 "a list of {len} should follow, but {} bytes are left",
                 self.0.len()
             ));
@@ -139,22 +140,22 @@ impl<'a> Take<'a> {
         (0..len).map(|_| one(self)).collect()
     }
 
-    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, Damage> {
+    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, CorruptRecord> {
         self.list(8, Self::u64)
     }
 
     pub(crate) fn maybe<T>(
         &mut self,
-        one: impl FnOnce(&mut Self) -> Result<T, Damage>,
-    ) -> Result<Option<T>, Damage> {
+        one: impl FnOnce(&mut Self) -> Result<T, CorruptRecord>,
+    ) -> Result<Option<T>, CorruptRecord> {
         self.bool()?.then(|| one(self)).transpose()
     }
 
     /// Nothing may be left.
-    pub(crate) fn end(self) -> Result<(), Damage> {
+    pub(crate) fn end(self) -> Result<(), CorruptRecord> {
         if self.0.is_empty() {
             return Ok(());
         }
-        Damage::new(format!("{} bytes are left over", self.0.len()))
+        CorruptRecord::err(format!("{} bytes are left over", self.0.len()))
     }
 }

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::bytes::Put;
-use super::file::{FILE_HEAD, padding, record_bytes, record_head};
-use super::files::Written;
+use super::byte_codec::PutBytes;
+use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
+use super::file_system::WritableFile;
 
 /// Bytes that are written at once.
 pub(crate) const AT_ONCE: usize = 1 << 20;
@@ -14,8 +14,8 @@ const LARGE: usize = 32 << 10;
 
 /// A file whose head is written, or in the buffer. After a failure nothing more is.
 #[derive(Debug)]
-pub(crate) struct Records {
-    file: Box<dyn Written>,
+pub(crate) struct RecordWriter {
+    file: Box<dyn WritableFile>,
     number: u64,
     buffer: Vec<u8>,
     /// Of the file, the buffer included.
@@ -24,20 +24,20 @@ pub(crate) struct Records {
     outcome: io::Result<()>,
 }
 
-impl Records {
-    /// Goes on behind a head of [`FILE_HEAD`] bytes; `buffer` is what of it is not written.
-    pub(crate) fn new(file: Box<dyn Written>, number: u64, buffer: Vec<u8>) -> Self {
+impl RecordWriter {
+    /// Goes on behind a head of [`FILE_HEADER_BYTES`] bytes; `buffer` is what of it is not written.
+    pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, buffer: Vec<u8>) -> Self {
         Self {
             file,
             number,
             buffer,
-            bytes: FILE_HEAD as u64,
+            bytes: FILE_HEADER_BYTES as u64,
             count: 0,
             outcome: Ok(()),
         }
     }
 
-    /// Records so far.
+    /// RecordWriter so far.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
@@ -50,7 +50,7 @@ impl Records {
         if self.outcome.is_err() {
             return bytes;
         }
-        let head = record_head(self.number, self.bytes, kind, &body);
+        let head = record_header(self.number, self.bytes, kind, &body);
         let zeros = &[0; 8][..padding(len)];
         if len >= LARGE {
             let all = [&self.buffer[..], &head, first, rest, zeros];

@@ -11,7 +11,7 @@ use engram_core::{
     WindowShape,
 };
 
-use super::bytes::{Damage, Put, Take};
+use super::byte_codec::{CorruptRecord, PutBytes, TakeBytes};
 
 /// Kinds of records.
 pub(crate) mod kind {
@@ -35,17 +35,17 @@ pub(crate) mod kind {
 /// Axes of a cell that are read.
 const MAX_AXES: usize = 64;
 
-/// Forms that one file has been told, by address: the references keep the addresses from being used again.
+/// DictionaryWriter that one file has been told, by address: the references keep the addresses from being used again.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct WrittenDictionary {
     layouts: HashMap<usize, (u32, Arc<Layout>)>,
     schemas: HashMap<usize, (u32, Arc<Schema>)>,
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
 }
 
 /// Where records of forms go, before the record that needs them.
-pub(crate) trait Forms {
-    fn told(&mut self) -> &mut Told;
+pub(crate) trait DictionaryWriter {
+    fn told(&mut self) -> &mut WrittenDictionary;
 
     fn record(&mut self, kind: u32, body: &[u8]);
 
@@ -204,32 +204,32 @@ pub(crate) fn put_chunk(body: &mut Vec<u8>, chunk: &Chunk, serial: u64, schema: 
 
 /// What one file has told so far, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct ReadDictionary {
     layouts: Vec<Arc<Layout>>,
     schemas: Vec<Arc<Schema>>,
     shapes: Vec<Arc<WindowShape>>,
 }
 
 /// The next number of a kind of form.
-fn next(take: &mut Take<'_>, known: usize, what: &str) -> Result<(), Damage> {
+fn next(take: &mut TakeBytes<'_>, known: usize, what: &str) -> Result<(), CorruptRecord> {
     let number = take.u32()?;
     if number as usize == known {
         return Ok(());
     }
-    Damage::new(format!(
+    CorruptRecord::err(format!(
         "{what} {number} follows {known} others; {known} should"
     ))
 }
 
-fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, Damage> {
+fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, CorruptRecord> {
     known.get(number as usize).cloned().ok_or_else(|| {
         let known = known.len();
-        Damage(format!("{what} {number} is not known; {known} were told"))
+        CorruptRecord(format!("{what} {number} is not known; {known} were told"))
     })
 }
 
 /// Memory for a chunk's bytes.
-pub(crate) fn room_for_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, Damage> {
+pub(crate) fn allocate_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, CorruptRecord> {
     let room = AlignedBytes::zeroed(bytes);
     Ok(room.ok_or_else(|| {
         engram_core::Error::out_of_memory(format_args!("chunk {serial}"), Some(bytes))
@@ -238,14 +238,14 @@ pub(crate) fn room_for_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, 
 
 /// What a log says of a chunk, beside its bytes.
 #[derive(Debug)]
-pub(crate) struct ChunkFacts {
+pub(crate) struct ChunkHeader {
     origin: Origin,
     schema: Arc<Schema>,
     extents: Vec<Extent>,
 }
 
-impl ChunkFacts {
-    pub(crate) fn chunk(self, payload: AlignedBytes) -> Result<Chunk, Damage> {
+impl ChunkHeader {
+    pub(crate) fn chunk(self, payload: AlignedBytes) -> Result<Chunk, CorruptRecord> {
         let payload = Payload::Heap(payload);
         Ok(Chunk::from_parts(
             self.origin,
@@ -256,10 +256,10 @@ impl ChunkFacts {
     }
 }
 
-impl Known {
+impl ReadDictionary {
     /// Takes note of a form; false where the record is something else.
-    pub(crate) fn take(&mut self, kind: u32, body: &[u8]) -> Result<bool, Damage> {
-        let mut take = Take(body);
+    pub(crate) fn take(&mut self, kind: u32, body: &[u8]) -> Result<bool, CorruptRecord> {
+        let mut take = TakeBytes(body);
         match kind {
             kind::LAYOUT => {
                 next(&mut take, self.layouts.len(), "layout")?;
@@ -296,20 +296,23 @@ impl Known {
         &self,
         body: &[u8],
         wanted: impl FnOnce(u64) -> bool,
-    ) -> Result<(u64, Option<Chunk>), Damage> {
-        let mut take = Take(body);
+    ) -> Result<(u64, Option<Chunk>), CorruptRecord> {
+        let mut take = TakeBytes(body);
         let serial = take.u64()?;
         if !wanted(serial) {
             return Ok((serial, None));
         }
-        let facts = self.chunk_facts(&mut take)?;
-        let mut payload = room_for_chunk(serial, take.0.len())?;
+        let facts = self.chunk_header(&mut take)?;
+        let mut payload = allocate_chunk(serial, take.0.len())?;
         payload.copy_from_slice(take.0);
         Ok((serial, Some(facts.chunk(payload)?)))
     }
 
     /// What a chunk's record says after its serial and before the chunk's bytes.
-    pub(crate) fn chunk_facts(&self, take: &mut Take<'_>) -> Result<ChunkFacts, Damage> {
+    pub(crate) fn chunk_header(
+        &self,
+        take: &mut TakeBytes<'_>,
+    ) -> Result<ChunkHeader, CorruptRecord> {
         let key = take.u64()?;
         let schema = at(&self.schemas, take.u32()?, "schema")?;
         let origin = Origin {
@@ -328,12 +331,14 @@ impl Known {
                     1 => Codec::Lz4,
                     2 => Codec::Delta,
                     other => {
-                        return Damage::new(format!("a codec has code {other}; 0 to 2 are known"));
+                        return CorruptRecord::err(format!(
+                            "a codec has code {other}; 0 to 2 are known"
+                        ));
                     }
                 },
             })
         })?;
-        Ok(ChunkFacts {
+        Ok(ChunkHeader {
             origin,
             schema,
             extents,
@@ -343,9 +348,9 @@ impl Known {
     /// An item whose trajectory's parts are to be checked.
     pub(crate) fn item(
         &self,
-        take: &mut Take<'_>,
-        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, Damage>,
-    ) -> Result<NewItem, Damage> {
+        take: &mut TakeBytes<'_>,
+        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    ) -> Result<NewItem, CorruptRecord> {
         let (key, priority) = (take.u64()?, take.f64()?);
         let trajectory = match take.u8()? {
             squeeze @ (0 | 1) => Trajectory::Rows {
@@ -370,7 +375,9 @@ impl Known {
                 }))
             }
             other => {
-                return Damage::new(format!("a trajectory is of kind {other}; 0 to 3 are known"));
+                return CorruptRecord::err(format!(
+                    "a trajectory is of kind {other}; 0 to 3 are known"
+                ));
             }
         };
         Ok(NewItem {
@@ -381,7 +388,7 @@ impl Known {
     }
 }
 
-fn cell_in(take: &mut Take<'_>) -> Result<CellSpec, Damage> {
+fn cell_in(take: &mut TakeBytes<'_>) -> Result<CellSpec, CorruptRecord> {
     let dtype = dtype_in(take.u8()?)?;
     let axes = take.list(8, |take| {
         Ok(usize::try_from(take.u64()?).unwrap_or(usize::MAX))
@@ -391,7 +398,7 @@ fn cell_in(take: &mut Take<'_>) -> Result<CellSpec, Damage> {
         shape: axes.into(),
     };
     if cell.shape.len() > MAX_AXES || cell.checked_size().is_none() {
-        return Damage::new(format!("cells of {cell} are too large"));
+        return CorruptRecord::err(format!("cells of {cell} are too large"));
     }
     Ok(cell)
 }
@@ -405,7 +412,7 @@ fn put_columns(body: &mut Vec<u8>, columns: &[SpanColumn]) {
     }
 }
 
-fn columns_in(take: &mut Take<'_>) -> Result<Box<[SpanColumn]>, Damage> {
+fn columns_in(take: &mut TakeBytes<'_>) -> Result<Box<[SpanColumn]>, CorruptRecord> {
     let columns = take.list(9, |take| {
         Ok(SpanColumn {
             first_slice: take.u32()?,
@@ -425,7 +432,7 @@ fn put_slices(body: &mut Vec<u8>, slices: &[Slice]) {
     }
 }
 
-fn slices_in(take: &mut Take<'_>) -> Result<Box<[Slice]>, Damage> {
+fn slices_in(take: &mut TakeBytes<'_>) -> Result<Box<[Slice]>, CorruptRecord> {
     let slices = take.list(16, |take| {
         Ok(Slice {
             chunk: take.u32()?,
@@ -442,7 +449,7 @@ pub(crate) fn put_session(body: &mut Vec<u8>, number: SessionNumber) {
     body.put_u64(number.number);
 }
 
-pub(crate) fn session_in(take: &mut Take<'_>) -> Result<SessionNumber, Damage> {
+pub(crate) fn session_in(take: &mut TakeBytes<'_>) -> Result<SessionNumber, CorruptRecord> {
     Ok(SessionNumber {
         session: take.u64()?,
         number: take.u64()?,
@@ -457,7 +464,7 @@ pub(crate) fn put_limits(body: &mut Vec<u8>, limits: &RateLimits) {
     body.put_f64(limits.max_diff);
 }
 
-pub(crate) fn limits_in(take: &mut Take<'_>) -> Result<RateLimits, Damage> {
+pub(crate) fn limits_in(take: &mut TakeBytes<'_>) -> Result<RateLimits, CorruptRecord> {
     Ok(RateLimits {
         kind: take.text()?.into(),
         samples_per_insert: take.f64()?,
@@ -480,7 +487,7 @@ fn put_selector(body: &mut Vec<u8>, selector: SelectorKind) {
     body.put_f64(exponent);
 }
 
-fn selector_in(take: &mut Take<'_>) -> Result<SelectorKind, Damage> {
+fn selector_in(take: &mut TakeBytes<'_>) -> Result<SelectorKind, CorruptRecord> {
     let (code, exponent) = (take.u8()?, take.f64()?);
     Ok(match code {
         0 => SelectorKind::Fifo,
@@ -489,7 +496,9 @@ fn selector_in(take: &mut Take<'_>) -> Result<SelectorKind, Damage> {
         3 => SelectorKind::Prioritized { exponent },
         4 => SelectorKind::MinHeap,
         5 => SelectorKind::MaxHeap,
-        other => return Damage::new(format!("a selector is of kind {other}; 0 to 5 are known")),
+        other => {
+            return CorruptRecord::err(format!("a selector is of kind {other}; 0 to 5 are known"));
+        }
     })
 }
 
@@ -522,13 +531,13 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
     body.put_u64(options.seed);
 }
 
-pub(crate) fn options_in(take: &mut Take<'_>) -> Result<TableOptions, Damage> {
+pub(crate) fn options_in(take: &mut TakeBytes<'_>) -> Result<TableOptions, CorruptRecord> {
     let mut options = TableOptions {
         name: take.text()?.into(),
         max_size: take.u64()?,
-        max_bytes: take.maybe(Take::u64)?,
+        max_bytes: take.maybe(TakeBytes::u64)?,
         max_times_sampled: take.u32()?,
-        ttl: take.maybe(Take::u64)?,
+        ttl: take.maybe(TakeBytes::u64)?,
         sampler: selector_in(take)?,
         remover: selector_in(take)?,
         limits: limits_in(take)?,
@@ -538,7 +547,7 @@ pub(crate) fn options_in(take: &mut Take<'_>) -> Result<TableOptions, Damage> {
     };
     let given = take.u8()?;
     if given > 3 {
-        return Damage::new(format!(
+        return CorruptRecord::err(format!(
             "a table has {given} where 0 to 3 says what follows"
         ));
     }
@@ -552,13 +561,13 @@ pub(crate) fn options_in(take: &mut Take<'_>) -> Result<TableOptions, Damage> {
     Ok(options)
 }
 
-fn signature_in(take: &mut Take<'_>) -> Result<Signature, Damage> {
+fn signature_in(take: &mut TakeBytes<'_>) -> Result<Signature, CorruptRecord> {
     let structure = take.text()?.into();
     let columns = take.list(9, |take| {
         let name = take.text()?.into();
         let dtype = dtype_in(take.u8()?)?;
-        let axis = |take: &mut Take<'_>| {
-            let axis = take.maybe(Take::u64)?;
+        let axis = |take: &mut TakeBytes<'_>| {
+            let axis = take.maybe(TakeBytes::u64)?;
             Ok(axis.map(|axis| usize::try_from(axis).unwrap_or(usize::MAX)))
         };
         let shape = take.list(1, axis)?.into();
@@ -574,9 +583,9 @@ fn dtype_out(dtype: DType) -> u8 {
     dtype as u8
 }
 
-fn dtype_in(code: u8) -> Result<DType, Damage> {
+fn dtype_in(code: u8) -> Result<DType, CorruptRecord> {
     let known = DType::ALL.get(usize::from(code)).copied();
-    known.ok_or_else(|| Damage(format!("a dtype has code {code}; 0 to 17 are known")))
+    known.ok_or_else(|| CorruptRecord(format!("a dtype has code {code}; 0 to 17 are known")))
 }
 
 fn count(len: usize) -> u32 {

@@ -5,13 +5,13 @@ use engram_core::{TableOp, Trash};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::life::{Past, begin, look, words};
-use super::power::PowerFiles;
+use super::power_loss::PowerLossFiles;
+use super::random_workload::{History, begin, look, words};
 
 fn live_with_power_cuts(seed: u64) -> (usize, u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut files = PowerFiles::default();
-    let mut past = Past::default();
+    let mut files = PowerLossFiles::default();
+    let mut past = History::default();
     let (mut compared, mut cuts) = (0, 0);
     for round in 0..6 {
         let what = format!("seed {seed}, round {round}");
@@ -40,8 +40,8 @@ fn live_with_power_cuts(seed: u64) -> (usize, u64) {
 /// Of a choice, the power left what was chosen, and not what for.
 #[test]
 fn where_a_generator_is_counts_as_a_change() {
-    let files = PowerFiles::of(&[]);
-    let mut past = Past::default();
+    let files = PowerLossFiles::of(&[]);
+    let mut past = History::default();
     let mut opened = begin(&files, 1).unwrap();
     past.work(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
     let table = opened.tables.get_mut(&1).unwrap();

@@ -6,21 +6,21 @@ use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::direct::DirectFile;
-use super::file::write_all;
+use super::direct_io::DirectFile;
+use super::file_format::write_all;
 
 /// A directory's files, by name.
-pub(crate) trait Files: fmt::Debug + Send + Sync {
+pub(crate) trait FileSystem: fmt::Debug + Send + Sync {
     /// For messages.
     fn path(&self) -> &Path;
 
     fn list(&self) -> io::Result<Vec<String>>;
 
     /// A new file to be written from its beginning; one of that name is emptied.
-    fn create(&self, name: &str) -> io::Result<Box<dyn Written>>;
+    fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
     /// The same for a file that is written and synced once, and may be large; after a failure it is of no use.
-    fn create_large(&self, name: &str) -> io::Result<Box<dyn Written>> {
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
 
@@ -38,11 +38,11 @@ pub(crate) trait Files: fmt::Debug + Send + Sync {
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Makes the names safe.
-    fn sync_names(&self) -> io::Result<()>;
+    fn sync_directory(&self) -> io::Result<()>;
 }
 
 /// A file being written.
-pub(crate) trait Written: fmt::Debug + Send {
+pub(crate) trait WritableFile: fmt::Debug + Send {
     /// Writes the pieces at the end. Where that fails, the file is cut back to where it was.
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()>;
 
@@ -60,9 +60,9 @@ pub(crate) trait Read: fmt::Debug + Send + Sync {
 
 /// A directory of the system's.
 #[derive(Debug)]
-pub(crate) struct SystemFiles(PathBuf);
+pub(crate) struct OsDirectory(PathBuf);
 
-impl SystemFiles {
+impl OsDirectory {
     pub(crate) fn new(path: PathBuf) -> Self {
         Self(path)
     }
@@ -72,7 +72,7 @@ impl SystemFiles {
     }
 }
 
-impl Files for SystemFiles {
+impl FileSystem for OsDirectory {
     fn path(&self) -> &Path {
         &self.0
     }
@@ -84,17 +84,17 @@ impl Files for SystemFiles {
         names.map(|names| names.into_iter().flatten().collect())
     }
 
-    fn create(&self, name: &str) -> io::Result<Box<dyn Written>> {
+    fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         let file = File::create(self.at(name))?;
-        Ok(Box::new(SystemFile { file, len: 0 }))
+        Ok(Box::new(OsFile { file, len: 0 }))
     }
 
-    fn create_large(&self, name: &str) -> io::Result<Box<dyn Written>> {
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         let path = self.at(name);
         let file = File::create(&path)?;
         Ok(match DirectFile::create(&path, file) {
             Ok(direct) => Box::new(direct),
-            Err(file) => Box::new(SystemFile { file, len: 0 }),
+            Err(file) => Box::new(OsFile { file, len: 0 }),
         })
     }
 
@@ -120,18 +120,18 @@ impl Files for SystemFiles {
         fs::remove_file(self.at(name))
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.0)?.sync_all()
     }
 }
 
 #[derive(Debug)]
-struct SystemFile {
+struct OsFile {
     file: File,
     len: u64,
 }
 
-impl Written for SystemFile {
+impl WritableFile for OsFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let written = write_all(&mut self.file, pieces);
         if written.is_err() {

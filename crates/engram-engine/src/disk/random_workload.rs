@@ -14,9 +14,9 @@ use rand_xoshiro::rand_core::Rng;
 use smallvec::smallvec;
 
 use super::journal::Durability;
-use super::power::PowerFiles;
+use super::power_loss::PowerLossFiles;
 use super::recover::{Recovered, recover};
-use super::storage::{Look, Opened, Storage, StorageOptions};
+use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
 
 pub(super) const OPTIONS: StorageOptions = StorageOptions {
     durability: Durability::Disk {
@@ -114,7 +114,7 @@ pub(super) fn words(table: &mut TableState) -> String {
 
 /// What a store has done, and what it was told is safe.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct History {
     /// What a table was after each of its changes.
     pub(super) words: BTreeMap<(u64, u64), String>,
     safe: BTreeMap<u64, u64>,
@@ -124,7 +124,7 @@ pub(super) struct Past {
     clock: u64,
 }
 
-impl Past {
+impl History {
     /// Works until the power is gone, or enough is done.
     pub(super) fn work(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
         let Opened {
@@ -195,7 +195,7 @@ impl Past {
                         let tables = tables.iter_mut().map(|(id, table)| {
                             (*id, Arc::clone(table.options()), *table.snapshot())
                         });
-                        let look = Look {
+                        let look = CheckpointView {
                             tables: tables.collect(),
                             next_table: *next_table,
                         };
@@ -295,11 +295,11 @@ impl Past {
     }
 }
 
-pub(super) fn look(files: &PowerFiles) -> engram_core::Result<Recovered> {
+pub(super) fn look(files: &PowerLossFiles) -> engram_core::Result<Recovered> {
     recover(files, false, &mut |_, _| {})
 }
 
-pub(super) fn begin(files: &PowerFiles, entropy: u64) -> engram_core::Result<Opened> {
+pub(super) fn begin(files: &PowerLossFiles, entropy: u64) -> engram_core::Result<Opened> {
     let found = look(files)?;
     Storage::begin(Arc::new(files.clone()), found, OPTIONS, entropy, None)
 }

@@ -6,22 +6,24 @@ use std::sync::Arc;
 use engram_core::chunk::Chunk;
 use engram_core::{Snapshot, TableOptions};
 
-use super::bytes::Put;
-use super::changes::put_rng;
-use super::file::{FileHead, Kind};
-use super::files::Files;
-use super::names::{UNFINISHED, checkpoint_name};
-use super::ranges::Ranges;
-use super::records::{AT_ONCE, Records};
-use super::recover::Moment;
-use super::things::{Forms, ItemRef, Told, kind, put_limits, put_options, put_session};
+use super::byte_codec::PutBytes;
+use super::change_codec::put_rng;
+use super::file_format::{FileHeader, Kind};
+use super::file_names::{UNFINISHED, checkpoint_name};
+use super::file_system::FileSystem;
+use super::record_codec::{
+    DictionaryWriter, ItemRef, WrittenDictionary, kind, put_limits, put_options, put_session,
+};
+use super::record_writer::{AT_ONCE, RecordWriter};
+use super::recover::ClockReading;
+use super::serial_ranges::SerialRanges;
 
 /// Items of one record.
 pub(crate) const ITEMS: usize = 4096;
 
 /// A table and its state at one moment.
 #[derive(Debug)]
-pub(crate) struct Saved<'a> {
+pub(crate) struct TableView<'a> {
     pub(crate) id: u64,
     pub(crate) options: &'a TableOptions,
     pub(crate) snapshot: &'a Snapshot,
@@ -29,29 +31,29 @@ pub(crate) struct Saved<'a> {
 
 /// What a checkpoint says beside its tables.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Logs {
+pub(crate) struct CheckpointHeader {
     /// Where replay begins: a log, and its first change.
     pub(crate) first: u64,
     pub(crate) first_change: u64,
-    pub(crate) moment: Moment,
+    pub(crate) moment: ClockReading,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
     /// Number and bytes of each earlier log that is still needed.
     pub(crate) needed: Vec<(u64, u64)>,
     /// The chunks that items refer to.
-    pub(crate) serials: Ranges,
+    pub(crate) serials: SerialRanges,
 }
 
 /// A checkpoint that is not finished.
 #[derive(Debug)]
-struct Unfinished {
-    records: Records,
+struct CheckpointWriter {
+    records: RecordWriter,
     store: u64,
-    told: Told,
+    told: WrittenDictionary,
 }
 
-impl Forms for Unfinished {
-    fn told(&mut self) -> &mut Told {
+impl DictionaryWriter for CheckpointWriter {
+    fn told(&mut self) -> &mut WrittenDictionary {
         &mut self.told
     }
 
@@ -60,9 +62,9 @@ impl Forms for Unfinished {
     }
 }
 
-impl Unfinished {
-    fn table(&mut self, saved: &Saved<'_>) {
-        let Saved {
+impl CheckpointWriter {
+    fn table(&mut self, saved: &TableView<'_>) {
+        let TableView {
             id,
             options,
             snapshot,
@@ -150,16 +152,16 @@ impl Unfinished {
 
 /// Writes a checkpoint whose chunks are all in logs; it counts once this returns. Returns its bytes.
 pub(crate) fn write<'a>(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     head: (u64, u64),
-    logs: &Logs,
-    tables: impl ExactSizeIterator<Item = Saved<'a>>,
+    logs: &CheckpointHeader,
+    tables: impl ExactSizeIterator<Item = TableView<'a>>,
 ) -> io::Result<u64> {
     let name = checkpoint_name(head.1);
     let unfinished = format!("{name}{UNFINISHED}");
     let written = write_unfinished(files, &unfinished, head, logs, tables).and_then(|bytes| {
         files.rename(&unfinished, &name)?;
-        files.sync_names()?;
+        files.sync_directory()?;
         Ok(bytes)
     });
     if written.is_err() {
@@ -170,21 +172,21 @@ pub(crate) fn write<'a>(
 }
 
 fn write_unfinished<'a>(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     name: &str,
     (store, number): (u64, u64),
-    logs: &Logs,
-    tables: impl ExactSizeIterator<Item = Saved<'a>>,
+    logs: &CheckpointHeader,
+    tables: impl ExactSizeIterator<Item = TableView<'a>>,
 ) -> io::Result<u64> {
-    let head = FileHead {
+    let head = FileHeader {
         kind: Kind::Checkpoint,
         store,
         number,
     };
-    let mut out = Unfinished {
-        records: Records::new(files.create_large(name)?, number, head.bytes().to_vec()),
+    let mut out = CheckpointWriter {
+        records: RecordWriter::new(files.create_large(name)?, number, head.bytes().to_vec()),
         store,
-        told: Told::default(),
+        told: WrittenDictionary::default(),
     };
     let mut body = Vec::new();
     for count in [
