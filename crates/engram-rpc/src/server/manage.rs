@@ -10,7 +10,7 @@ use super::service::Shared;
 use crate::pb;
 use crate::pb::manage_reply::Reply;
 use crate::pb::manage_request::Call;
-use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
+use crate::wire::{encode_error, encode_info, decode_limits, decode_options, encode_options};
 
 /// Does one request; what goes wrong is a reply too.
 pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageReply {
@@ -43,25 +43,25 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
         Call::Create(options) => {
             names::check(&options.name)?;
             engine.create_table(decode_options(options, shared.next_seed())?)?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Drop(name) => {
             names::table(engine, &name)?;
             let dropping = Arc::clone(engine);
             aside(move || dropping.drop_table(&name)).await?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
             names::table(engine, &table)?.set_limits(decode_limits(limits)?)?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Reset(name) => {
             let table = names::table(engine, &name)?;
             aside(move || table.reset()).await?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),
