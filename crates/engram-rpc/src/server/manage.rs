@@ -10,7 +10,7 @@ use super::service::Shared;
 use crate::pb;
 use crate::pb::manage_reply::Reply;
 use crate::pb::manage_request::Call;
-use crate::wire::{encode_error, encode_info, decode_limits, decode_options, encode_options};
+use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
 
 /// Does one request; what goes wrong is a reply too.
 pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageReply {
