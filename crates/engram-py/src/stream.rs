@@ -11,14 +11,14 @@ use engram_rpc::client::{RemoteNext, RemoteStream};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
-use crate::door::{Home, Timeout, check_signals, enter};
+use crate::gil::{ForkGuard, Timeout, check_signals, detached};
 use crate::errors;
 
 /// Batches fetched ahead by a thread, or from a server.
 #[derive(Debug)]
-pub(crate) enum Fetching {
-    Here(Stream),
-    There(RemoteStream),
+pub(crate) enum BatchStream {
+    Local(Stream),
+    Remote(RemoteStream),
 }
 
 enum Fetched {
@@ -27,10 +27,10 @@ enum Fetched {
     Interrupted,
 }
 
-impl Fetching {
+impl BatchStream {
     fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<Fetched> {
         Ok(match self {
-            Self::Here(stream) => match stream.next(delivered, patience)? {
+            Self::Local(stream) => match stream.next(delivered, patience)? {
                 Next::Batch(batch) => {
                     let facts = batch.draws.iter().map(Draw::fact).collect();
                     Fetched::Batch(batch.columns, facts)
@@ -38,7 +38,7 @@ impl Fetching {
                 Next::End => Fetched::End,
                 Next::Interrupted => Fetched::Interrupted,
             },
-            Self::There(stream) => match stream.next(delivered, patience)? {
+            Self::Remote(stream) => match stream.next(delivered, patience)? {
                 RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.facts),
                 RemoteNext::End => Fetched::End,
                 RemoteNext::Interrupted => Fetched::Interrupted,
@@ -48,15 +48,15 @@ impl Fetching {
 
     fn take_back(&mut self) {
         match self {
-            Self::Here(stream) => stream.take_back(),
-            Self::There(stream) => stream.take_back(),
+            Self::Local(stream) => stream.take_back(),
+            Self::Remote(stream) => stream.take_back(),
         }
     }
 
     fn close(&mut self, delivered: u64) {
         match self {
-            Self::Here(stream) => stream.close(delivered),
-            Self::There(stream) => stream.close(delivered),
+            Self::Local(stream) => stream.close(delivered),
+            Self::Remote(stream) => stream.close(delivered),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Fetching {
 #[derive(Debug)]
 pub(crate) struct PyStream {
     /// Held, without the GIL, by a reader that waits.
-    reading: Home<Mutex<Fetching>>,
+    reading: ForkGuard<Mutex<BatchStream>>,
     /// Asks a waiting reader to let go, so that another thread can close the stream.
     closing: AtomicBool,
     timeout: Timeout,
@@ -74,9 +74,9 @@ pub(crate) struct PyStream {
 }
 
 impl PyStream {
-    pub(crate) fn new(stream: Fetching, timeout: Timeout, single: bool) -> Self {
+    pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
         Self {
-            reading: Home::new("dataset", Mutex::new(stream)),
+            reading: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
             timeout,
             single,
@@ -126,7 +126,7 @@ impl PyStream {
     fn close(&self, py: Python<'_>, delivered: u64) -> PyResult<()> {
         let reading = self.reading.get(py)?;
         self.closing.store(true, Ordering::Release);
-        enter(py, || {
+        detached(py, || {
             let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
             stream.close(delivered);
             Ok(())

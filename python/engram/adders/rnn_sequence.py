@@ -9,7 +9,7 @@ from engram import _checks
 from engram.adders.base import Adder
 from engram.adders.plans import Plan, Priority, all_columns, items_for, pad, tables_of
 from engram.adders.step import MaskedStep, Step, each_leaf, zeros_like
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
@@ -35,7 +35,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_length: int,
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,

@@ -8,7 +8,7 @@ from engram.adders.base import Adder
 from engram.adders.plans import Plan, Priority, items_for, tables_of
 from engram.adders.returns import Form, Returns
 from engram.adders.step import Step, Transition, each_leaf, final
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["NStepTransitionAdder"]
@@ -33,7 +33,7 @@ class NStepTransitionAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         n_step: int,
         discount: float,
         *,

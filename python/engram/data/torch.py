@@ -12,7 +12,7 @@ from engram.data.blocks import Array, Convert
 from engram.data.elements import Element, Info, Options, Ragged
 from engram.data.reading import Reading
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import AnyStore, Store
+from engram.store import Store, TableStore
 
 __all__ = ["as_it_is", "dataset"]
 
@@ -25,7 +25,7 @@ _BITS = {
 
 
 def dataset(
-    store: AnyStore, table: str, *, device: torch.device | str | int | None = None, **options: Unpack[Options]
+    store: TableStore, table: str, *, device: torch.device | str | int | None = None, **options: Unpack[Options]
 ) -> "IterableDataset[Element]":
     """A table's items or steps, as tensors.
 
@@ -58,7 +58,7 @@ def dataset(
         TypeError: There is no such option.
         SignatureError: On iteration: as of `engram.data.numpy.dataset`; or a DataLoader with a `batch_size` of its own
             gets items that differ in length.
-        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
     return _Dataset(Reading.of(store, table, options), _usable(device))
 

@@ -308,7 +308,7 @@ impl Recorder {
 
     /// True when items wait in a chunk that is full: only the next step, or a flush, sends them.
     #[must_use]
-    pub fn waits_in_vain(&self) -> bool {
+    pub fn has_full_unsent_chunk(&self) -> bool {
         self.pending.is_waiting() && self.open.as_ref().is_some_and(OpenChunk::is_full)
     }
 

@@ -115,14 +115,14 @@ mod tests {
         };
         append(&mut recorder, 1);
         create(&mut recorder, 1);
-        assert!(!recorder.waits_in_vain());
+        assert!(!recorder.has_full_unsent_chunk());
         append(&mut recorder, 1);
         create(&mut recorder, 2);
         // The chunk is full, but nothing needs its room yet.
         assert_eq!(recorder.take_ready().count(), 0);
-        assert!(recorder.waits_in_vain());
+        assert!(recorder.has_full_unsent_chunk());
         append(&mut recorder, 1);
-        assert!(!recorder.waits_in_vain());
+        assert!(!recorder.has_full_unsent_chunk());
         let ready: Vec<_> = recorder.take_ready().collect();
         let origin = ready[1].1.trajectory.chunks()[0].origin();
         assert_eq!((origin.first_step, origin.steps), (0, 2));
