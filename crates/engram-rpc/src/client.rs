@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Checkpoint, Patience, StreamOptions, TableInfo, wait};
+use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -120,7 +120,7 @@ impl Client {
     /// Waits until the server knows which batches were used, for a second at most: of those that
     /// it does not know of, the items go back.
     pub fn settle(&self) {
-        let mut patience = Patience {
+        let mut patience = WaitOptions {
             deadline: Some(std::time::Instant::now() + FAREWELL),
             interrupted: &mut || false,
         };
@@ -164,8 +164,8 @@ impl Client {
 
     /// A number to make keys from, given out once.
     #[must_use]
-    pub fn fresh_number(&self) -> u64 {
-        engram_engine::spread(
+    pub fn unique_number(&self) -> u64 {
+        engram_engine::derive_number(
             self.entropy,
             self.next_number.fetch_add(1, Ordering::Relaxed),
         )
@@ -294,7 +294,7 @@ impl Client {
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
-    pub fn tell_unsent(&self, before: u64, now: u64) {
+    pub fn update_unsent(&self, before: u64, now: u64) {
         self.unsent
             .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
@@ -302,7 +302,7 @@ impl Client {
     /// Why a table may look emptier than this client's writers think, in words.
     #[must_use]
     pub fn unsent(&self) -> Option<String> {
-        engram_engine::unsent_text(self.unsent.load(Ordering::Relaxed))
+        engram_engine::unsent_items_note(self.unsent.load(Ordering::Relaxed))
     }
 
     fn manage<T: Send + 'static>(

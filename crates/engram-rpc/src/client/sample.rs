@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
-use engram_engine::unsent_text;
+use engram_engine::unsent_items_note;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -122,7 +122,7 @@ impl Future for AskTicket {
                 }
                 Err(error) => {
                     lease.commands = None;
-                    let unsent = unsent_text(this.unsent.load(Ordering::Relaxed));
+                    let unsent = unsent_items_note(this.unsent.load(Ordering::Relaxed));
                     Err(match (error, unsent) {
                         (Error::DeadlineExceeded(text), Some(unsent)) => {
                             Error::DeadlineExceeded(format!("{text}; {unsent}"))

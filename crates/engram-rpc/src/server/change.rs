@@ -49,7 +49,7 @@ pub(super) fn serve(
                 request = requests.message(), if !is_over && made.len() < UNDER_WAY => match request {
                     Ok(Some(request)) => {
                         let (id, outcome) = (request.id, perform(&shared.engine, request));
-                        let safe = shared.engine.safe();
+                        let safe = shared.engine.until_durable();
                         let mut reply = Box::pin(async move {
                             reply(id, match safe.await {
                                 Ok(()) => outcome,

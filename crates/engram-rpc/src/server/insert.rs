@@ -77,7 +77,7 @@ impl Writer {
         let mut end = self.work(requests, &replies).await;
         // What is settled is told; what waits is withdrawn: its writer may send it again.
         let mut news = std::mem::take(&mut self.lanes).withdraw();
-        let safe = self.shared.engine.safe();
+        let safe = self.shared.engine.until_durable();
         drop(self);
         if let Err(error) = safe.await {
             // Nothing is told of what may be lost, not even that it is not in: items that come again are known by

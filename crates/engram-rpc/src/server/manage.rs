@@ -43,25 +43,25 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
         Call::Create(options) => {
             names::check(&options.name)?;
             engine.create_table(options_in(options, shared.next_seed())?)?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Drop(name) => {
             names::table(engine, &name)?;
             let dropping = Arc::clone(engine);
             aside(move || dropping.drop_table(&name)).await?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
             names::table(engine, &table)?.set_limits(limits_in(limits)?)?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Reset(name) => {
             let table = names::table(engine, &name)?;
             aside(move || table.reset()).await?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),

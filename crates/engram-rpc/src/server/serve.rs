@@ -112,7 +112,7 @@ impl Serving {
     }
 
     async fn serve(mut self, doors: Doors, begun: &Sender<io::Result<()>>) {
-        let _inherited = doors.inherited;
+        let _close_on_fork = doors.close_on_fork;
         let listeners = || {
             let (unix, file) = doors.unix.unzip();
             let unix = unix.into_iter().chain(doors.local.map(|(local, _)| local));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::Error;
-use engram_engine::{Patience, Waited, wait};
+use engram_engine::{WaitOptions, WaitOutcome, wait};
 use engram_rpc::client::{Client, ClientOptions};
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{PROTOCOL, Server, ServerOptions, ServerTls, pb};
@@ -94,12 +94,12 @@ fn clients_take_the_shorter_way_unless_something_stands_between() {
             reconnect_timeout: SOON,
         };
         let client = Client::new(options).unwrap();
-        let patience = &mut Patience {
+        let patience = &mut WaitOptions {
             deadline: Some(Instant::now() + SOON),
             interrupted: &mut || false,
         };
         let asked = wait(&mut client.tables(), patience);
-        assert!(matches!(asked, Waited::Served(Ok(_))), "{asked:?}");
+        assert!(matches!(asked, WaitOutcome::Ready(Ok(_))), "{asked:?}");
         client
     };
     let direct = client(server.address().port());

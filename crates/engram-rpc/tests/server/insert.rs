@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engram_core::gather::{Data, Uneven, gather};
 use engram_core::{RateLimits, TableOptions};
-use engram_engine::{Engine, Patience, Table, Waited, wait};
+use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
 use engram_rpc::pb::items::Form;
@@ -113,11 +113,11 @@ impl Inserts {
 /// What the next `n` items of a table hold.
 pub(crate) fn values(table: &Arc<Table>, n: usize) -> Vec<u32> {
     let mut ticket = table.sample(n, false).unwrap();
-    let mut patience = Patience {
+    let mut patience = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
     };
-    let Waited::Served(Ok(sample)) = wait(&mut ticket, &mut patience) else {
+    let WaitOutcome::Ready(Ok(sample)) = wait(&mut ticket, &mut patience) else {
         panic!("no sample");
     };
     let pool = Arc::default();

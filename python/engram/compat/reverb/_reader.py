@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from engram import Dataset, _engram
 from engram._consumption import ConsumptionTracker
-from engram.data.blocks import Block, items_of
+from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import TableStore
 
@@ -57,11 +57,7 @@ _ANSWER = 0.02
 
 
 def read(
-    store: TableStore,
-    table: str,
-    fetching: Fetching,
-    make: Callable[[Block], R],
-    tracker: ConsumptionTracker | None = None,
+    store: TableStore, table: str, fetching: Fetching, make: Callable[[ColumnBlock], R], tracker: ConsumptionTracker | None = None
 ) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
 
@@ -92,12 +88,7 @@ class _Reader:
     """Opens one stream after the other."""
 
     def __init__(
-        self,
-        store: TableStore,
-        table: str,
-        fetching: Fetching,
-        make: Callable[[Block], Any],
-        tracker: ConsumptionTracker | None,
+        self, store: TableStore, table: str, fetching: Fetching, make: Callable[[ColumnBlock], Any], tracker: ConsumptionTracker | None
     ) -> None:
         self._store = store
         self._table = table
@@ -168,7 +159,7 @@ class _Reader:
         return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
-        block = items_of(native)
+        block = item_block(native)
         self._count = len(native)
         try:
             return self._make(block)

@@ -20,7 +20,7 @@ from engram.compat.reverb._elements import Elements
 from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.blocks import Array, Block
+from engram.data.column_block import Array, ColumnBlock
 from engram.errors import UnsatisfiableError
 from engram.store import TableStore
 
@@ -80,9 +80,7 @@ class ArrayDataset:
                 info, data = leaves[:_INFO], self._convert(leaves[_INFO:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(plan.nest, data))
                 for reader in readers:
-                    reader.tracker.consumed = reader.tracker.consumed_at(
-                        reader.tracker.num_pieces if is_whole else reader.given
-                    )
+                    reader.tracker.consumed = reader.tracker.consumed_at(reader.tracker.num_pieces if is_whole else reader.given)
                 yield sample
 
     def _source(self, *, is_whole: bool) -> Source:
@@ -106,9 +104,7 @@ class ArrayDataset:
             for block in blocks:
                 yield None if block is None else [rows.values for rows in block]
 
-    def _elements(
-        self, store: TableStore, source: Source, tracker: ConsumptionTracker
-    ) -> Generator[list[Array] | None]:
+    def _elements(self, store: TableStore, source: Source, tracker: ConsumptionTracker) -> Generator[list[Array] | None]:
         """Yields the leaves of one element after the other; None now and then while there are none."""
         with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
@@ -128,9 +124,7 @@ def _each(block: Elements) -> Iterator[list[Array]]:
 class _Reader:
     """One store's elements, and which of its items were used."""
 
-    def __init__(
-        self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
-    ) -> None:
+    def __init__(self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]) -> None:
         self._store = store
         self._table = table
         self.tracker = ConsumptionTracker()
@@ -179,7 +173,7 @@ def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]
 def _even(make: Make) -> Make:
     """As `make`, of items that all have as many steps."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for splits in block.splits:
             lengths: list[int] = [] if splits is None else np.diff(splits).tolist()
             if len(set(lengths)) > 1:
