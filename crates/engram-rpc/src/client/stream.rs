@@ -10,7 +10,7 @@ use engram_engine::{DeliveryTracker, LeaseOutcome, StreamOptions, WaitOptions, W
 use tokio::task::JoinHandle;
 
 use super::sample::{Ask, AskTicket, Asks, Delivered, RemoteLease};
-use crate::wire::Arrived;
+use crate::wire::ReceivedBatch;
 
 /// How long closing waits for the server's last word.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const MOST_HANDED: usize = 500;
 #[derive(Debug)]
 pub enum RemoteNext {
     /// A batch.
-    Batch(Arrived),
+    Batch(ReceivedBatch),
     /// All batches were read, or none came in time.
     End,
     /// The reader was asked to stop waiting.

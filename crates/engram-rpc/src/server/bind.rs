@@ -97,7 +97,7 @@ fn open_local(port: u16) -> io::Result<(UnixListener, String)> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
-    let number = crate::entropy().map_err(io::Error::other)?;
+    let number = crate::random_u64().map_err(io::Error::other)?;
     let name = format!("engram-{port}-{number:016x}");
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     listener.set_nonblocking(true)?;

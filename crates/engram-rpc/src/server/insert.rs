@@ -21,7 +21,7 @@ use super::counts::Ongoing;
 use super::names::{self, shortened};
 use super::service::{Replies, Shared};
 use crate::pb;
-use crate::wire::{Broken, Intake};
+use crate::wire::{InsertStreamError, ReceivedDictionary};
 use lanes::{Batch, Lanes};
 use news::{News, TEXT, refusal};
 
@@ -40,20 +40,20 @@ const SHORT: usize = 256;
 /// Bytes of a status's text: it travels in headers.
 const STATUS_TEXT: usize = 2_000;
 
-type Reply = Result<pb::InsertReply, Status>;
+type Reply = Result<pb::InsertResponse, Status>;
 
 /// Serves one stream until its writer is done, is gone, or the server stops.
 pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<pb::InsertRequest>,
     call: Ongoing,
-) -> Replies<pb::InsertReply> {
+) -> Replies<pb::InsertResponse> {
     let (replies, receiver) = mpsc::channel(REPLIES);
     let writer = Writer {
         _call: call,
         shared: Arc::clone(shared),
         session: None,
-        intake: Intake::default(),
+        dictionary: ReceivedDictionary::default(),
         lanes: Lanes::default(),
         refusals: 0,
     };
@@ -66,7 +66,7 @@ struct Writer {
     _call: Ongoing,
     shared: Arc<Shared>,
     session: Option<u64>,
-    intake: Intake,
+    dictionary: ReceivedDictionary,
     lanes: Lanes,
     /// Runs of items that were refused out of the message at hand.
     refusals: usize,
@@ -143,52 +143,52 @@ impl Writer {
             }
         }
         self.take_in(request).map_err(|broken| match broken {
-            Broken::Invalid(error) => {
+            InsertStreamError::Invalid(error) => {
                 Status::invalid_argument(shortened(error.to_string(), STATUS_TEXT))
             }
-            Broken::TooMuch(text) => Status::resource_exhausted(text),
+            InsertStreamError::LimitExceeded(text) => Status::resource_exhausted(text),
         })
     }
 
-    fn take_in(&mut self, request: pb::InsertRequest) -> Result<(), Broken> {
+    fn take_in(&mut self, request: pb::InsertRequest) -> Result<(), InsertStreamError> {
         self.refusals = 0;
         for schema in request.schemas {
-            self.intake.schema(schema)?;
+            self.dictionary.add_schema(schema)?;
         }
-        for shape in request.shapes {
-            self.intake.shape(shape)?;
+        for shape in request.window_shapes {
+            self.dictionary.add_window_shape(shape)?;
         }
         for chunk in &request.chunks {
-            self.intake.chunk(chunk)?;
+            self.dictionary.add_chunk(chunk)?;
         }
-        if !request.part.is_empty() {
-            self.intake.part(&request.part)?;
+        if !request.chunk_part.is_empty() {
+            self.dictionary.add_chunk_part(&request.chunk_part)?;
         }
         for items in request.items {
             self.insert(&items)?;
         }
-        for chunk in request.released {
-            self.intake.release(chunk);
+        for chunk in request.released_chunks {
+            self.dictionary.release_chunk(chunk);
         }
         Ok(())
     }
 
     /// Puts items into their table's queue; those that it refuses are settled with its error.
-    fn insert(&mut self, message: &pb::Items) -> Result<(), Broken> {
+    fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
         names::check(&message.table)?;
-        let items = self.intake.items(message)?;
+        let items = self.dictionary.decode_items(message)?;
         if items.is_empty() {
             return Ok(());
         }
         let count = items.len() as u64;
         let end = message
-            .first
+            .first_number
             .checked_add(count)
-            .filter(|_| message.first > 0);
+            .filter(|_| message.first_number > 0);
         let Some(last) = end.map(|end| end - 1) else {
-            return Err(Broken::Invalid(Error::InvalidArgument(format!(
+            return Err(InsertStreamError::Invalid(Error::InvalidArgument(format!(
                 "{count} items are numbered from {} on; numbers are from 1 on and below 2^64",
-                message.first
+                message.first_number
             ))));
         };
         let table = match names::table(&self.shared.engine, &message.table) {
@@ -200,7 +200,7 @@ impl Writer {
         };
         let session = Session {
             id: self.session.unwrap_or_default(),
-            first: message.first,
+            first: message.first_number,
         };
         if items
             .iter()
@@ -220,7 +220,7 @@ impl Writer {
                 Err(_) => {}
             }
         }
-        let items = self.intake.items(message)?;
+        let items = self.dictionary.decode_items(message)?;
         self.insert_good(&message.table, &table, session, items);
         Ok(())
     }

@@ -18,7 +18,7 @@ impl Weighed for pb::HelloRequest {
     const FIELDS: &'static [Field] = &[text(2)];
 }
 
-impl Weighed for pb::HelloReply {
+impl Weighed for pb::HelloResponse {
     const FIELDS: &'static [Field] = &[text(2), text(5)];
 }
 
@@ -34,7 +34,7 @@ impl Weighed for pb::ManageRequest {
     ];
 }
 
-impl Weighed for pb::ManageReply {
+impl Weighed for pb::ManageResponse {
     const FIELDS: &'static [Field] = &[
         one(1, ERROR),
         one(3, &[texts(1)]),
@@ -52,7 +52,7 @@ impl Weighed for pb::ManageReply {
 impl Weighed for pb::InsertRequest {
     const FIELDS: &'static [Field] = &[
         many::<pb::Schema>(2, &[one(2, LAYOUT), many::<pb::Cell>(3, CELL)]),
-        many::<pb::Shape>(
+        many::<pb::WindowShape>(
             3,
             &[
                 one(2, LAYOUT),
@@ -80,10 +80,10 @@ impl Weighed for pb::InsertRequest {
     ];
 }
 
-impl Weighed for pb::InsertReply {
+impl Weighed for pb::InsertResponse {
     const FIELDS: &'static [Field] = &[
-        many::<pb::Settled>(1, &[text(1), one(3, ERROR)]),
-        many::<pb::Taken>(2, &[text(1), one(3, ERROR)]),
+        many::<pb::Completed>(1, &[text(1), one(3, ERROR)]),
+        many::<pb::Inserted>(2, &[text(1), one(3, ERROR)]),
     ];
 }
 
@@ -91,14 +91,14 @@ impl Weighed for pb::SampleRequest {
     const FIELDS: &'static [Field] = &[one(1, &[text(2)])];
 }
 
-impl Weighed for pb::SampleReply {
+impl Weighed for pb::SampleResponse {
     const FIELDS: &'static [Field] = &[
         one(
             2,
             &[
                 one(1, LAYOUT),
                 many::<pb::Column>(2, &[one(1, CELL)]),
-                many::<pb::Grant>(7, &[]),
+                many::<pb::DrawRun>(7, &[]),
             ],
         ),
         one(4, ERROR),
@@ -109,7 +109,7 @@ impl Weighed for pb::ChangeRequest {
     const FIELDS: &'static [Field] = &[text(2)];
 }
 
-impl Weighed for pb::ChangeReply {
+impl Weighed for pb::ChangeResponse {
     const FIELDS: &'static [Field] = &[one(2, ERROR)];
 }
 
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn bytes_and_garbage_pass() {
         let request = pb::InsertRequest {
-            part: vec![0; 3 << 20].into(),
+            chunk_part: vec![0; 3 << 20].into(),
             ..pb::InsertRequest::default()
         };
         assert_eq!(check::<pb::InsertRequest>(&request.encode_to_vec()), Ok(()));

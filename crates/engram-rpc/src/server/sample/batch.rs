@@ -6,9 +6,9 @@ use engram_engine::{Lease, Sample};
 
 use super::asks::Served;
 use super::error;
-use crate::pb::sample_reply::Reply;
+use crate::pb::sample_response::Outcome;
 use crate::server::service::Shared;
-use crate::wire::BatchOut;
+use crate::wire::OutgoingBatch;
 
 /// From this size on, gathering takes long enough for others to want the thread.
 const LARGE: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Outgoing {
 
 #[derive(Debug)]
 enum Messages {
-    Batch(Box<BatchOut>),
+    Batch(Box<OutgoingBatch>),
     Error(Option<Error>),
 }
 
@@ -60,7 +60,7 @@ impl Outgoing {
     }
 
     /// The next message.
-    pub(super) fn next(&mut self) -> Option<Reply> {
+    pub(super) fn next(&mut self) -> Option<Outcome> {
         match &mut self.messages {
             Messages::Batch(batch) => batch.next(),
             Messages::Error(found) => found.take().map(|found| error(&found)),
@@ -76,9 +76,9 @@ impl Outgoing {
     }
 }
 
-fn gather_out(sample: &Sample, uneven: Uneven, shared: &Shared) -> Result<BatchOut> {
+fn gather_out(sample: &Sample, uneven: Uneven, shared: &Shared) -> Result<OutgoingBatch> {
     let columns = gather(&sample.draws, uneven, &shared.pool)?;
-    BatchOut::new(columns, &sample.draws, sample.lease.is_some())
+    OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 
 /// Whether a batch will be large, going by its first item.

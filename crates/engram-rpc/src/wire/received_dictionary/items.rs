@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use engram_core::{Chunk, NewItem, Slice, SpanColumn, Spans, Trajectory};
 
-use super::{Broken, Intake, invalid};
+use super::{InsertStreamError, ReceivedDictionary, invalid};
 use crate::pb;
-use crate::pb::items::Form;
+use crate::pb::items::Trajectories;
 use crate::wire::options::check_columns;
-use crate::wire::{f64s, layout_in, u32s, u64s};
+use crate::wire::{decode_f64s, decode_layout, decode_u32s, decode_u64s};
 
 /// Slices that the items of one message may have in all, each counted for each item: checking
 /// them takes time that a short message would not pay for.
@@ -18,14 +18,14 @@ pub(in crate::wire) const MAX_SLICES: usize = 1 << 26;
 /// The columns of a shape or an item, and their slices.
 type Columns = (Box<[SpanColumn]>, Box<[Slice]>);
 
-impl Intake {
+impl ReceivedDictionary {
     /// The items of a message. Their parts are there; whether they fit together is not checked.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn items(&self, message: &pb::Items) -> Result<Vec<NewItem>, Broken> {
-        let keys = u64s("keys_le", &message.keys_le)?;
-        let priorities = f64s("priorities_le", &message.priorities_le)?;
+    /// [`InsertStreamError`].
+    pub fn decode_items(&self, message: &pb::Items) -> Result<Vec<NewItem>, InsertStreamError> {
+        let keys = decode_u64s("keys_le", &message.keys_le)?;
+        let priorities = decode_f64s("priorities_le", &message.priorities_le)?;
         if priorities.len() != 1 && priorities.len() != keys.len() {
             return Err(invalid(format!(
                 "{} priorities came for {} items; there is one for all or one each",
@@ -44,9 +44,13 @@ impl Intake {
         Ok(items.collect())
     }
 
-    fn trajectories(&self, message: &pb::Items, n: usize) -> Result<Vec<Trajectory>, Broken> {
-        Ok(match &message.form {
-            Some(Form::Rows(pb::Rows { len, squeeze })) => {
+    fn trajectories(
+        &self,
+        message: &pb::Items,
+        n: usize,
+    ) -> Result<Vec<Trajectory>, InsertStreamError> {
+        Ok(match &message.trajectories {
+            Some(Trajectories::Rows(pb::Rows { len, squeeze })) => {
                 let rows = self.places(message, n)?;
                 rows.map(|place| {
                     place.map(|(chunk, offset)| Trajectory::Rows {
@@ -58,10 +62,10 @@ impl Intake {
                 })
                 .collect::<Result<_, _>>()?
             }
-            Some(Form::Shape(id)) => {
+            Some(Trajectories::WindowShape(id)) => {
                 let shape = self.shapes.get("shape", *id)?;
                 if n.saturating_mul(shape.slices.len()) > MAX_SLICES {
-                    return Err(Broken::TooMuch(format!(
+                    return Err(InsertStreamError::LimitExceeded(format!(
                         "{n} items of {} slices each came in one message; at most {MAX_SLICES} \
                          slices in all are allowed: send fewer at a time",
                         shape.slices.len()
@@ -78,8 +82,8 @@ impl Intake {
                     })
                     .collect::<Result<_, _>>()?
             }
-            Some(Form::Spans(spans)) if n == 1 => vec![self.spans(spans)?],
-            Some(Form::Spans(_)) => {
+            Some(Trajectories::Spans(spans)) if n == 1 => vec![self.spans(spans)?],
+            Some(Trajectories::Spans(_)) => {
                 return Err(invalid(format!(
                     "{n} items came with the slices of one; there is one at a time"
                 )));
@@ -97,9 +101,12 @@ impl Intake {
         &'a self,
         message: &pb::Items,
         n: usize,
-    ) -> Result<impl Iterator<Item = Result<(&'a Arc<Chunk>, u32), Broken>>, Broken> {
-        let chunks = u32s("chunks_le", &message.chunks_le)?;
-        let offsets = u32s("offsets_le", &message.offsets_le)?;
+    ) -> Result<
+        impl Iterator<Item = Result<(&'a Arc<Chunk>, u32), InsertStreamError>>,
+        InsertStreamError,
+    > {
+        let chunks = decode_u32s("chunks_le", &message.chunks_le)?;
+        let offsets = decode_u32s("offsets_le", &message.offsets_le)?;
         if chunks.len() != n || offsets.len() != n {
             return Err(invalid(format!(
                 "{} chunks and {} rows came for {n} items; there is one of each per item",
@@ -112,18 +119,18 @@ impl Intake {
         Ok(chunks.into_iter().zip(offsets).map(move |(id, offset)| {
             let chunk = match last {
                 Some((last, chunk)) if last == id => chunk,
-                _ => self.kept_chunk(id)?,
+                _ => self.find_chunk(id)?,
             };
             last = Some((id, chunk));
             Ok((chunk, offset))
         }))
     }
 
-    fn spans(&self, spans: &pb::Spans) -> Result<Trajectory, Broken> {
+    fn spans(&self, spans: &pb::Spans) -> Result<Trajectory, InsertStreamError> {
         let mut seen = HashSet::new();
         let chunks = spans.chunks.iter().map(|id| {
             if seen.insert(*id) {
-                return self.kept_chunk(*id).cloned();
+                return self.find_chunk(*id).cloned();
             }
             Err(invalid(format!(
                 "an item names chunk {id} twice; it names each once"
@@ -132,7 +139,7 @@ impl Intake {
         let chunks = chunks.collect::<Result<_, _>>()?;
         let (columns, slices) = columns(&spans.columns, &spans.slices)?;
         Ok(Trajectory::Spans(Arc::new(Spans {
-            layout: Arc::new(layout_in(spans.layout.clone())?),
+            layout: Arc::new(decode_layout(spans.layout.clone())?),
             chunks,
             columns,
             slices,
@@ -141,12 +148,15 @@ impl Intake {
 }
 
 /// Columns and their slices, as many as they say.
-pub(super) fn columns(columns: &[pb::SpanColumn], slices: &[pb::Slice]) -> Result<Columns, Broken> {
+pub(super) fn columns(
+    columns: &[pb::SpanColumn],
+    slices: &[pb::Slice],
+) -> Result<Columns, InsertStreamError> {
     check_columns("an item or a shape", columns.len())?;
     let mut next = 0_usize;
     let columns = columns.iter().map(|column| {
         let first = next;
-        next += column.slices as usize;
+        next += column.slice_count as usize;
         let Some(own) = slices.get(first..next) else {
             return Err(miscounted(slices.len()));
         };
@@ -178,7 +188,7 @@ pub(super) fn columns(columns: &[pb::SpanColumn], slices: &[pb::Slice]) -> Resul
     Ok((columns, slices.collect()))
 }
 
-fn miscounted(slices: usize) -> Broken {
+fn miscounted(slices: usize) -> InsertStreamError {
     invalid(format!(
         "{slices} slices came, which is not how many their columns say they have"
     ))

@@ -1,6 +1,6 @@
 //! From an insert stream's messages to chunks and items.
 
-mod arriving;
+mod chunk_assembler;
 mod items;
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,33 +10,33 @@ use engram_core::{Chunk, Error, Schema, WindowShape};
 use prost::Message;
 
 use super::options::check_columns;
-use super::{cell_in, layout_in};
+use super::{decode_cell, decode_layout};
 use crate::pb;
-use arriving::Arriving;
+use chunk_assembler::ChunkAssembler;
 pub(super) use items::MAX_SLICES;
 
 /// Chunks that a stream keeps.
 const MAX_CHUNKS: usize = 65_536;
 
 /// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came.
-const MAX_UNHELD: u64 = 1 << 30;
+const MAX_UNREFERENCED_BYTES: u64 = 1 << 30;
 
 /// Schemas, and shapes, that a stream keeps: the newest.
-const MAX_FORMS: usize = 65_536;
+const MAX_DEFINITIONS: usize = 65_536;
 
 /// Bytes of messages that schemas and shapes came in.
-const MAX_FORM_BYTES: usize = 64 << 20;
+const MAX_DEFINITION_BYTES: usize = 64 << 20;
 
 /// Why a stream cannot go on.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Broken {
+pub enum InsertStreamError {
     /// A message makes no sense.
     Invalid(Error),
     /// Its sender has gone beyond a bound.
-    TooMuch(String),
+    LimitExceeded(String),
 }
 
-impl From<Error> for Broken {
+impl From<Error> for InsertStreamError {
     fn from(error: Error) -> Self {
         Self::Invalid(error)
     }
@@ -44,26 +44,26 @@ impl From<Error> for Broken {
 
 /// What the items of one insert stream may be made of.
 #[derive(Debug, Default)]
-pub struct Intake {
-    schemas: Forms<Schema>,
-    shapes: Forms<WindowShape>,
+pub struct ReceivedDictionary {
+    schemas: Definitions<Schema>,
+    shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
     /// At least as many bytes as the kept chunks have that no table refers to.
-    unheld: u64,
-    arriving: Option<Arriving>,
+    unreferenced: u64,
+    arriving: Option<ChunkAssembler>,
 }
 
-impl Intake {
+impl ReceivedDictionary {
     /// Takes note of a schema.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn schema(&mut self, schema: pb::Schema) -> Result<(), Broken> {
+    /// [`InsertStreamError`].
+    pub fn add_schema(&mut self, schema: pb::Schema) -> Result<(), InsertStreamError> {
         let (id, bytes) = (schema.id, schema.encoded_len());
         check_columns("a schema", schema.cells.len())?;
-        let cells = schema.cells.iter().map(cell_in);
+        let cells = schema.cells.iter().map(decode_cell);
         let cells = cells.collect::<Result<_, _>>()?;
-        let layout = Arc::new(layout_in(schema.layout)?);
+        let layout = Arc::new(decode_layout(schema.layout)?);
         self.schemas.add(id, bytes, Schema { layout, cells });
         Ok(())
     }
@@ -71,11 +71,11 @@ impl Intake {
     /// Takes note of a shape.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn shape(&mut self, shape: pb::Shape) -> Result<(), Broken> {
+    /// [`InsertStreamError`].
+    pub fn add_window_shape(&mut self, shape: pb::WindowShape) -> Result<(), InsertStreamError> {
         let (id, bytes) = (shape.id, shape.encoded_len());
         let (columns, slices) = items::columns(&shape.columns, &shape.slices)?;
-        let layout = Arc::new(layout_in(shape.layout)?);
+        let layout = Arc::new(decode_layout(shape.layout)?);
         let shape = WindowShape {
             layout,
             columns,
@@ -89,18 +89,18 @@ impl Intake {
     /// incomplete is given up.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn chunk(&mut self, chunk: &pb::Chunk) -> Result<(), Broken> {
+    /// [`InsertStreamError`].
+    pub fn add_chunk(&mut self, chunk: &pb::Chunk) -> Result<(), InsertStreamError> {
         let schema = self.schemas.get("schema", chunk.schema)?;
-        self.arriving = Some(Arriving::new(chunk, Arc::clone(schema))?);
+        self.arriving = Some(ChunkAssembler::new(chunk, Arc::clone(schema))?);
         self.arrive()
     }
 
     /// Takes more bytes of the chunk that is incomplete.
     ///
     /// # Errors
-    /// [`Broken`].
-    pub fn part(&mut self, part: &[u8]) -> Result<(), Broken> {
+    /// [`InsertStreamError`].
+    pub fn add_chunk_part(&mut self, part: &[u8]) -> Result<(), InsertStreamError> {
         let Some(arriving) = &mut self.arriving else {
             return Err(invalid(format!(
                 "{} bytes came for a chunk, but none is incomplete",
@@ -111,48 +111,48 @@ impl Intake {
         self.arrive()
     }
 
-    fn arrive(&mut self) -> Result<(), Broken> {
+    fn arrive(&mut self) -> Result<(), InsertStreamError> {
         let Some(arrived) = self.arriving.take_if(|chunk| chunk.is_complete()) else {
             return Ok(());
         };
         let id = arrived.id();
         let chunk = Arc::new(arrived.finish()?);
-        self.unheld += chunk.payload().len() as u64;
+        self.unreferenced += chunk.payload().len() as u64;
         self.chunks.insert(id, chunk);
         self.check_room(id)
     }
 
-    fn check_room(&mut self, newest: u32) -> Result<(), Broken> {
+    fn check_room(&mut self, newest: u32) -> Result<(), InsertStreamError> {
         if self.chunks.len() > MAX_CHUNKS {
-            return Err(Broken::TooMuch(format!(
+            return Err(InsertStreamError::LimitExceeded(format!(
                 "this stream keeps {} chunks; at most {MAX_CHUNKS} are allowed: release those that \
                  no more items will refer to",
                 self.chunks.len()
             )));
         }
-        if self.unheld <= MAX_UNHELD {
+        if self.unreferenced <= MAX_UNREFERENCED_BYTES {
             return Ok(());
         }
-        let unheld = (self.chunks.iter())
+        let unreferenced = (self.chunks.iter())
             .filter(|(id, chunk)| **id != newest && !chunk.holders().any())
             .map(|(_, chunk)| chunk.payload().len() as u64);
-        self.unheld = unheld.sum();
-        if self.unheld <= MAX_UNHELD {
+        self.unreferenced = unreferenced.sum();
+        if self.unreferenced <= MAX_UNREFERENCED_BYTES {
             return Ok(());
         }
-        Err(Broken::TooMuch(format!(
-            "this stream keeps {} bytes of chunks that no table refers to; at most {MAX_UNHELD} \
+        Err(InsertStreamError::LimitExceeded(format!(
+            "this stream keeps {} bytes of chunks that no table refers to; at most {MAX_UNREFERENCED_BYTES} \
              are allowed: release those that no more items will refer to",
-            self.unheld
+            self.unreferenced
         )))
     }
 
     /// Forgets a chunk; items that refer to it keep it.
-    pub fn release(&mut self, chunk: u32) {
+    pub fn release_chunk(&mut self, chunk: u32) {
         self.chunks.remove(&chunk);
     }
 
-    fn kept_chunk(&self, id: u32) -> Result<&Arc<Chunk>, Broken> {
+    fn find_chunk(&self, id: u32) -> Result<&Arc<Chunk>, InsertStreamError> {
         self.chunks.get(&id).ok_or_else(|| unknown("chunk", id))
     }
 }
@@ -160,8 +160,8 @@ impl Intake {
 /// Schemas or shapes, by the numbers that their sender gave them: the newest, for nobody releases
 /// them.
 #[derive(Debug)]
-struct Forms<T> {
-    by_id: HashMap<u32, Form<T>>,
+struct Definitions<T> {
+    by_id: HashMap<u32, Definition<T>>,
     /// Their numbers, oldest first.
     order: BTreeMap<u64, u32>,
     bytes: usize,
@@ -169,7 +169,7 @@ struct Forms<T> {
 }
 
 #[derive(Debug)]
-struct Form<T> {
+struct Definition<T> {
     shared: Arc<T>,
     /// Of the message it came in.
     bytes: usize,
@@ -177,7 +177,7 @@ struct Form<T> {
     place: u64,
 }
 
-impl<T> Default for Forms<T> {
+impl<T> Default for Definitions<T> {
     fn default() -> Self {
         Self {
             by_id: HashMap::new(),
@@ -188,20 +188,20 @@ impl<T> Default for Forms<T> {
     }
 }
 
-impl<T> Forms<T> {
+impl<T> Definitions<T> {
     fn add(&mut self, id: u32, bytes: usize, form: T) {
         self.forget(id);
         let place = self.added;
         self.added += 1;
         self.bytes += bytes;
         self.order.insert(place, id);
-        let form = Form {
+        let form = Definition {
             shared: Arc::new(form),
             bytes,
             place,
         };
         self.by_id.insert(id, form);
-        while self.by_id.len() > MAX_FORMS || self.bytes > MAX_FORM_BYTES {
+        while self.by_id.len() > MAX_DEFINITIONS || self.bytes > MAX_DEFINITION_BYTES {
             let Some((_, id)) = self.order.first_key_value() else {
                 break;
             };
@@ -216,21 +216,21 @@ impl<T> Forms<T> {
         }
     }
 
-    fn get(&self, what: &str, id: u32) -> Result<&Arc<T>, Broken> {
+    fn get(&self, what: &str, id: u32) -> Result<&Arc<T>, InsertStreamError> {
         let found = self.by_id.get(&id).map(|form| &form.shared);
         found.ok_or_else(|| unknown(what, id))
     }
 }
 
-fn unknown(what: &str, id: u32) -> Broken {
+fn unknown(what: &str, id: u32) -> InsertStreamError {
     invalid(format!(
         "{what} {id} is not known on this stream; it is sent before what refers to it, and not \
          released yet"
     ))
 }
 
-fn invalid(text: String) -> Broken {
-    Broken::Invalid(Error::InvalidArgument(text))
+fn invalid(text: String) -> InsertStreamError {
+    InsertStreamError::Invalid(Error::InvalidArgument(text))
 }
 
 #[cfg(test)]
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_newest_forms_are_kept() {
-        let mut forms = Forms::default();
+        let mut forms = Definitions::default();
         for id in 0..70_000 {
             forms.add(id, 10, id);
             forms.add(7, 10, id);
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(forms.get("shape", 69_999).map(|form| **form), Ok(69_999));
         assert!(forms.get("shape", 1_000).is_err());
         assert_eq!((forms.by_id.len(), forms.order.len()), (65_536, 65_536));
-        forms.add(1, MAX_FORM_BYTES, 1);
-        assert_eq!((forms.by_id.len(), forms.bytes), (1, MAX_FORM_BYTES));
+        forms.add(1, MAX_DEFINITION_BYTES, 1);
+        assert_eq!((forms.by_id.len(), forms.bytes), (1, MAX_DEFINITION_BYTES));
     }
 }

@@ -6,13 +6,13 @@ use engram_core::gather::{Column, Columns, Data, Time};
 use engram_core::pool::{Pool, PooledBytes};
 use engram_core::{CellSpec, DType, Error, Fact, Odds, Result};
 
-use super::{cell_in, f64s, i64s, layout_in, u32s, u64s};
+use super::{decode_cell, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
-use crate::pb::column::Time as TimeOut;
+use crate::pb::column::TimeAxis as TimeOut;
 
 /// A batch of a server.
 #[derive(Debug)]
-pub struct Arrived {
+pub struct ReceivedBatch {
     /// The data.
     pub columns: Columns,
     /// What is known about its items.
@@ -21,9 +21,9 @@ pub struct Arrived {
     pub leased: bool,
 }
 
-/// A batch whose bytes are still arriving.
+/// A batch whose bytes are still assembler.
 #[derive(Debug)]
-pub struct Arriving {
+pub struct BatchAssembler {
     layout: Arc<engram_core::Layout>,
     columns: Vec<(CellSpec, Time, Buffer)>,
     facts: Vec<Fact>,
@@ -48,13 +48,13 @@ impl Buffer {
     }
 }
 
-impl Arriving {
+impl BatchAssembler {
     /// Makes room for what the header announces, and takes the bytes that came with it.
     ///
     /// # Errors
     /// [`Error::Payload`] where it contradicts itself.
     pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
-        let facts = facts_in(&batch)?;
+        let facts = decode_facts(&batch)?;
         let announced = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
         });
@@ -62,28 +62,28 @@ impl Arriving {
         let columns = batch
             .columns
             .into_iter()
-            .map(|column| column_in(column, facts.len(), pool))
+            .map(|column| prepare_column(column, facts.len(), pool))
             .collect::<Result<Vec<_>>>()?;
-        let mut arriving = Self {
-            layout: Arc::new(layout_in(batch.layout)?),
+        let mut assembler = Self {
+            layout: Arc::new(decode_layout(batch.layout)?),
             columns,
             facts,
             leased: batch.leased,
             at: 0,
             filled: 0,
         };
-        if arriving.layout.names.len() != arriving.columns.len() {
+        if assembler.layout.names.len() != assembler.columns.len() {
             return Err(contradiction("names and columns differ in number"));
         }
-        arriving.take(&batch.payload)?;
-        Ok(arriving)
+        assembler.push(&batch.payload)?;
+        Ok(assembler)
     }
 
     /// Takes more bytes.
     ///
     /// # Errors
     /// [`Error::Payload`] when there are more than were announced.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let Some((_, _, buffer)) = self.columns.get_mut(self.at) else {
                 return Err(contradiction("more bytes than its columns have"));
@@ -120,7 +120,7 @@ impl Arriving {
 
     /// The whole batch.
     #[must_use]
-    pub fn finish(self) -> Arrived {
+    pub fn finish(self) -> ReceivedBatch {
         let columns = self.columns.into_iter().map(|(cell, time, buffer)| Column {
             cell,
             time,
@@ -129,7 +129,7 @@ impl Arriving {
                 Buffer::Strings { bytes, .. } => Data::Strings(bytes),
             },
         });
-        Arrived {
+        ReceivedBatch {
             columns: Columns {
                 layout: self.layout,
                 columns: columns.collect(),
@@ -140,34 +140,34 @@ impl Arriving {
     }
 }
 
-fn column_in(
+fn prepare_column(
     column: pb::Column,
     items: usize,
     pool: &Arc<Pool>,
 ) -> Result<(CellSpec, Time, Buffer)> {
-    let cell = column.cell.as_ref().map(cell_in);
+    let cell = column.cell.as_ref().map(decode_cell);
     let cell = cell.unwrap_or_else(|| Err(contradiction("a column without cells")))?;
     let lengths = |numbers: Vec<i64>| {
         let lengths = numbers.into_iter().map(|len| usize::try_from(len).ok());
         let lengths: Option<Vec<usize>> = lengths.collect();
         lengths.ok_or_else(|| contradiction("a negative length"))
     };
-    let (time, cells) = match column.time {
+    let (time, cells) = match column.time_axis {
         Some(TimeOut::Squeezed(_)) => (Time::Squeezed, Some(items)),
-        Some(TimeOut::Even(len)) => {
+        Some(TimeOut::EqualLength(len)) => {
             let len = usize::try_from(len).map_err(|_| contradiction("a huge length"))?;
             (Time::Even(len), items.checked_mul(len))
         }
-        Some(TimeOut::RaggedLe(splits)) => {
-            let splits = i64s("ragged_le", &splits)?;
+        Some(TimeOut::RowSplitsLe(splits)) => {
+            let splits = decode_i64s("row_splits_le", &splits)?;
             if splits.len() != items + 1 || splits[0] != 0 || !splits.is_sorted() {
                 return Err(contradiction("row splits that do not ascend from 0"));
             }
             let cells = usize::try_from(splits[items]).ok();
             (Time::Ragged(splits), cells)
         }
-        Some(TimeOut::PaddedLe(each)) => {
-            let lengths = lengths(i64s("padded_le", &each)?)?;
+        Some(TimeOut::PaddedLengthsLe(each)) => {
+            let lengths = lengths(decode_i64s("padded_lengths_le", &each)?)?;
             if lengths.len() != items {
                 return Err(contradiction("lengths and items differ in number"));
             }
@@ -193,13 +193,13 @@ fn column_in(
     Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
-fn facts_in(batch: &pb::Batch) -> Result<Vec<Fact>> {
-    let keys = u64s("keys_le", &batch.keys_le)?;
-    let probabilities = f64s("probabilities_le", &batch.probabilities_le)?;
-    let priorities = f64s("priorities_le", &batch.priorities_le)?;
-    let times = u32s("times_sampled_le", &batch.times_sampled_le)?;
+fn decode_facts(batch: &pb::Batch) -> Result<Vec<Fact>> {
+    let keys = decode_u64s("keys_le", &batch.keys_le)?;
+    let probabilities = decode_f64s("probabilities_le", &batch.probabilities_le)?;
+    let priorities = decode_f64s("priorities_le", &batch.priorities_le)?;
+    let times = decode_u32s("times_sampled_le", &batch.times_sampled_le)?;
     let granted: u64 = batch
-        .grants
+        .draw_runs
         .iter()
         .map(|grant| u64::from(grant.items))
         .sum();
@@ -207,7 +207,7 @@ fn facts_in(batch: &pb::Batch) -> Result<Vec<Fact>> {
     if numbers.iter().any(|len| *len != keys.len()) || granted != keys.len() as u64 {
         return Err(contradiction("facts of differing numbers of items"));
     }
-    let odds = batch.grants.iter().flat_map(|grant| {
+    let odds = batch.draw_runs.iter().flat_map(|grant| {
         let odds = Odds {
             candidates: grant.candidates,
             min_probability: grant.min_probability,

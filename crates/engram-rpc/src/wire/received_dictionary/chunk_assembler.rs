@@ -8,16 +8,16 @@ use engram_core::codec::Codec;
 use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
 use smallvec::SmallVec;
 
-use super::{Broken, invalid};
+use super::{InsertStreamError, invalid};
 use crate::pb;
-use crate::wire::u64s;
+use crate::wire::decode_u64s;
 
 /// A chunk of so many bytes has room for all of them from the beginning.
 const SMALL: usize = 1 << 20;
 
 /// A chunk on its way. What it claims to be costs nothing: memory follows the bytes that come.
 #[derive(Debug)]
-pub(super) struct Arriving {
+pub(super) struct ChunkAssembler {
     id: u32,
     schema: Arc<Schema>,
     origin: Origin,
@@ -28,18 +28,18 @@ pub(super) struct Arriving {
     due: usize,
 }
 
-impl Arriving {
-    pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, Broken> {
-        let due = usize::try_from(chunk.bytes).unwrap_or(usize::MAX);
+impl ChunkAssembler {
+    pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, InsertStreamError> {
+        let due = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
         if due > MAX_CHUNK_BYTES {
             return Err(invalid(format!(
                 "chunk {} has {} bytes; a chunk has at most {MAX_CHUNK_BYTES}",
-                chunk.id, chunk.bytes
+                chunk.id, chunk.payload_bytes
             )));
         }
         let origin = Origin {
             key: chunk.key,
-            episodes: u64s("episodes_le", &chunk.episodes_le)?.into(),
+            episodes: decode_u64s("episodes_le", &chunk.episodes_le)?.into(),
             first_step: chunk.first_step,
             steps: chunk.steps,
         };
@@ -59,7 +59,7 @@ impl Arriving {
         self.id
     }
 
-    pub(super) fn push(&mut self, part: &[u8]) -> Result<(), Broken> {
+    pub(super) fn push(&mut self, part: &[u8]) -> Result<(), InsertStreamError> {
         let end = self.filled() + part.len();
         if end > self.due {
             return Err(invalid(format!(
@@ -74,7 +74,7 @@ impl Arriving {
                 let room = self.due.min(SMALL.max(2 * end));
                 let mut bytes = Filling::with_room(room).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
-                    Broken::TooMuch(error.to_string())
+                    InsertStreamError::LimitExceeded(error.to_string())
                 })?;
                 if let Some(before) = before {
                     bytes.push(before.filled());
@@ -107,7 +107,7 @@ impl Arriving {
 }
 
 /// Columns lie one after the other, each from a multiple of 64 bytes.
-fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, Broken> {
+fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError> {
     let mut offset = 0_usize;
     let extents = chunk.extents.iter().map(|extent| {
         let first = u32::try_from(offset).map_err(|_| {
@@ -117,10 +117,10 @@ fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, Broken> {
             ))
         })?;
         // 32 bits each: no sum of a message's worth of them overflows.
-        offset += aligned(extent.stored as usize);
+        offset += aligned(extent.stored_bytes as usize);
         Ok(Extent {
             offset: first,
-            stored: extent.stored,
+            stored: extent.stored_bytes,
             rows: extent.rows,
             codec: match extent.codec {
                 0 => Codec::Raw,

@@ -10,10 +10,10 @@ use engram_core::{
 };
 use prost::Message as _;
 
-use super::insert_in::MAX_SLICES;
-use super::{cell_out, join, layout_out};
-use crate::pb::{self, items::Form};
-use crate::{PART, wire};
+use super::received_dictionary::MAX_SLICES;
+use super::{encode_cell, encode_layout, encode_numbers};
+use crate::pb::{self, items::Trajectories};
+use crate::{PART_BYTES, wire};
 
 /// Shapes and schemas that are remembered; beyond, all are said anew.
 const REMEMBERED: usize = 4096;
@@ -62,7 +62,7 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
 
 /// What the server at the other end has been told.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct SentDictionary {
     chunks: HashMap<usize, (u32, Weak<Chunk>)>,
     /// Look for chunks that nobody refers to once there are so many, or so many bytes were told.
     sweep_at: usize,
@@ -74,7 +74,7 @@ pub struct Told {
 
 /// Requests being filled, ready ones in front.
 #[derive(Debug, Default)]
-pub struct Parcel {
+pub struct InsertRequestBuilder {
     ready: VecDeque<pb::InsertRequest>,
     open: pb::InsertRequest,
     /// Bytes of the open request, about.
@@ -89,15 +89,15 @@ pub struct Parcel {
     run: Option<u64>,
 }
 
-impl Parcel {
+impl InsertRequestBuilder {
     /// True when the open request should be sent before more goes in.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes >= PART || self.slices >= SLICES || !self.ready.is_empty()
+        self.bytes >= PART_BYTES || self.slices >= SLICES || !self.ready.is_empty()
     }
 
     /// All requests, the open one last.
-    pub fn take(&mut self) -> VecDeque<pb::InsertRequest> {
+    pub fn take_requests(&mut self) -> VecDeque<pb::InsertRequest> {
         self.end_request();
         std::mem::take(&mut self.ready)
     }
@@ -106,35 +106,43 @@ impl Parcel {
     ///
     /// # Errors
     /// [`engram_core::Error::Payload`] where a chunk cannot be read.
-    pub fn add(&mut self, told: &mut Told, table: &str, number: u64, item: &NewItem) -> Result<()> {
+    pub fn add_item(
+        &mut self,
+        told: &mut SentDictionary,
+        table: &str,
+        number: u64,
+        item: &NewItem,
+    ) -> Result<()> {
         // Chunks come before items within a request: all of an item's must be in before it.
         for chunk in item.trajectory.chunks() {
             self.tell_chunk(told, chunk)?;
         }
         let form = match &item.trajectory {
-            Trajectory::Rows { len, squeeze, .. } => Form::Rows(pb::Rows {
+            Trajectory::Rows { len, squeeze, .. } => Trajectories::Rows(pb::Rows {
                 len: *len,
                 squeeze: *squeeze,
             }),
-            Trajectory::Window { shape, .. } => Form::Shape(self.tell_shape(told, shape)),
-            Trajectory::Spans(spans) => Form::Spans(pb::Spans {
-                layout: Some(layout_out(&spans.layout)),
+            Trajectory::Window { shape, .. } => {
+                Trajectories::WindowShape(self.tell_shape(told, shape))
+            }
+            Trajectory::Spans(spans) => Trajectories::Spans(pb::Spans {
+                layout: Some(encode_layout(&spans.layout)),
                 chunks: spans.chunks.iter().map(|chunk| told.id_of(chunk)).collect(),
-                columns: columns_out(&spans.columns, spans.slices.len()),
-                slices: slices_out(&spans.slices),
+                columns: encode_columns(&spans.columns, spans.slices.len()),
+                slices: encode_slices(&spans.slices),
             }),
         };
         let continues = self.run == Some(number)
-            && !matches!(form, Form::Spans(_))
+            && !matches!(form, Trajectories::Spans(_))
             && (self.open.items.last())
-                .is_some_and(|run| run.table == table && run.form.as_ref() == Some(&form));
+                .is_some_and(|run| run.table == table && run.trajectories.as_ref() == Some(&form));
         if !continues {
             self.end_run();
             self.bytes += 48 + table.len() + form.encoded_len();
             self.open.items.push(pb::Items {
                 table: table.into(),
-                first: number,
-                form: Some(form),
+                first_number: number,
+                trajectories: Some(form),
                 ..pb::Items::default()
             });
         }
@@ -155,12 +163,12 @@ impl Parcel {
     }
 
     /// Says which chunks will not be referred to any more.
-    pub fn release(&mut self, told: &mut Told) {
+    pub fn release_unused_chunks(&mut self, told: &mut SentDictionary) {
         if told.chunks.len() < told.sweep_at.max(64) && told.unswept < SWEEP {
             return;
         }
         told.unswept = 0;
-        let released = &mut self.open.released;
+        let released = &mut self.open.released_chunks;
         let chunks = told.chunks.values();
         let alive = chunks.filter_map(|(_, chunk)| chunk.upgrade());
         let (count, bytes) = alive.fold((0, 0), |(count, bytes), chunk| {
@@ -179,11 +187,11 @@ impl Parcel {
         told.sweep_at = told.chunks.len() + told.chunks.len().min(MOST_CHUNKS);
     }
 
-    fn tell_chunk(&mut self, told: &mut Told, chunk: &Arc<Chunk>) -> Result<()> {
+    fn tell_chunk(&mut self, told: &mut SentDictionary, chunk: &Arc<Chunk>) -> Result<()> {
         if told.knows(chunk) {
             return Ok(());
         }
-        if !self.open.part.is_empty() {
+        if !self.open.chunk_part.is_empty() {
             // A chunk that begins ends the one before it, whose last part is in the open request.
             self.end_request();
         }
@@ -194,17 +202,17 @@ impl Parcel {
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
         told.unswept += payload.len();
-        let rest = payload.split_off(payload.len().min(PART));
+        let rest = payload.split_off(payload.len().min(PART_BYTES));
         self.bytes += payload.len() + 64 + 16 * chunk.extents().len() + 8 * origin.episodes.len();
         self.open.chunks.push(pb::Chunk {
             id,
             schema,
             key: origin.key,
-            episodes_le: join(origin.episodes.iter().copied()),
+            episodes_le: encode_numbers(origin.episodes.iter().copied()),
             first_step: origin.first_step,
             steps: origin.steps,
-            extents: chunk.extents().iter().map(extent_out).collect(),
-            bytes: (payload.len() + rest.len()) as u64,
+            extents: chunk.extents().iter().map(encode_extent).collect(),
+            payload_bytes: (payload.len() + rest.len()) as u64,
             payload,
         });
         self.add_parts(rest);
@@ -215,15 +223,15 @@ impl Parcel {
     fn add_parts(&mut self, mut rest: Bytes) {
         while !rest.is_empty() {
             self.end_request();
-            self.open.part = rest.split_to(rest.len().min(PART));
-            self.bytes = self.open.part.len();
+            self.open.chunk_part = rest.split_to(rest.len().min(PART_BYTES));
+            self.bytes = self.open.chunk_part.len();
         }
-        if self.bytes >= PART {
+        if self.bytes >= PART_BYTES {
             self.end_request();
         }
     }
 
-    fn tell_schema(&mut self, told: &mut Told, schema: &Arc<Schema>) -> u32 {
+    fn tell_schema(&mut self, told: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
         if let Some((id, _)) = told.schemas.get(&address(schema)) {
             return *id;
         }
@@ -235,15 +243,15 @@ impl Parcel {
             .insert(address(schema), (id, Arc::clone(schema)));
         let schema = pb::Schema {
             id,
-            layout: Some(layout_out(&schema.layout)),
-            cells: schema.cells.iter().map(cell_out).collect(),
+            layout: Some(encode_layout(&schema.layout)),
+            cells: schema.cells.iter().map(encode_cell).collect(),
         };
         self.bytes += schema.encoded_len();
         self.open.schemas.push(schema);
         id
     }
 
-    fn tell_shape(&mut self, told: &mut Told, shape: &Arc<WindowShape>) -> u32 {
+    fn tell_shape(&mut self, told: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
         if let Some((id, _)) = told.shapes.get(&address(shape)) {
             return *id;
         }
@@ -252,14 +260,14 @@ impl Parcel {
         }
         let id = told.number();
         told.shapes.insert(address(shape), (id, Arc::clone(shape)));
-        let shape = pb::Shape {
+        let shape = pb::WindowShape {
             id,
-            layout: Some(layout_out(&shape.layout)),
-            columns: columns_out(&shape.columns, shape.slices.len()),
-            slices: slices_out(&shape.slices),
+            layout: Some(encode_layout(&shape.layout)),
+            columns: encode_columns(&shape.columns, shape.slices.len()),
+            slices: encode_slices(&shape.slices),
         };
         self.bytes += shape.encoded_len();
-        self.open.shapes.push(shape);
+        self.open.window_shapes.push(shape);
         id
     }
 
@@ -285,7 +293,7 @@ impl Parcel {
     }
 }
 
-impl Told {
+impl SentDictionary {
     fn number(&mut self) -> u32 {
         self.next = self.next.wrapping_add(1);
         self.next
@@ -305,9 +313,9 @@ fn address<T>(shared: &Arc<T>) -> usize {
     Arc::as_ptr(shared).addr()
 }
 
-fn extent_out(extent: &engram_core::chunk::Extent) -> pb::Extent {
+fn encode_extent(extent: &engram_core::chunk::Extent) -> pb::Extent {
     pb::Extent {
-        stored: extent.stored,
+        stored_bytes: extent.stored,
         rows: extent.rows,
         codec: match extent.codec {
             Codec::Raw => wire::RAW,
@@ -317,7 +325,7 @@ fn extent_out(extent: &engram_core::chunk::Extent) -> pb::Extent {
     }
 }
 
-fn slices_out(slices: &[Slice]) -> Vec<pb::Slice> {
+fn encode_slices(slices: &[Slice]) -> Vec<pb::Slice> {
     let slices = slices.iter().map(|slice| pb::Slice {
         chunk: slice.chunk,
         column: slice.column,
@@ -327,7 +335,7 @@ fn slices_out(slices: &[Slice]) -> Vec<pb::Slice> {
     slices.collect()
 }
 
-fn columns_out(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> {
+fn encode_columns(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> {
     let ends = columns
         .iter()
         .skip(1)
@@ -337,7 +345,7 @@ fn columns_out(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> {
         .iter()
         .zip(ends)
         .map(|(column, end)| pb::SpanColumn {
-            slices: u32::try_from(end).unwrap_or(u32::MAX) - column.first_slice,
+            slice_count: u32::try_from(end).unwrap_or(u32::MAX) - column.first_slice,
             squeeze: column.squeeze,
         });
     columns.collect()
@@ -390,17 +398,17 @@ mod tests {
 
     /// Tells so many chunks of which so many live, and sweeps; how many of each the server is told to forget.
     fn forgotten(live: usize, dead: usize) -> (usize, usize) {
-        let (mut told, mut parcel) = (Told::default(), Parcel::default());
+        let (mut told, mut builder) = (SentDictionary::default(), InsertRequestBuilder::default());
         let mut chunks: Vec<Arc<Chunk>> = (0..live + dead).map(|_| chunk()).collect();
         for chunk in &chunks {
-            parcel.tell_chunk(&mut told, chunk).unwrap();
+            builder.tell_chunk(&mut told, chunk).unwrap();
         }
         // Until they are sent, requests refer to them.
-        parcel.take();
+        builder.take_requests();
         chunks.truncate(live);
         let alive: HashSet<u32> = chunks.iter().map(|chunk| told.id_of(chunk)).collect();
-        parcel.release(&mut told);
-        let released = &parcel.open.released;
+        builder.release_unused_chunks(&mut told);
+        let released = &builder.open.released_chunks;
         let of_alive = released.iter().filter(|id| alive.contains(id)).count();
         (of_alive, released.len() - of_alive)
     }

@@ -8,23 +8,23 @@ use engram_core::pool::PooledBytes;
 use engram_core::{Draw, Error, Result};
 use prost::Message;
 
-use super::{cell_out, join, layout_out};
-use crate::PART;
+use super::{encode_cell, encode_layout, encode_numbers};
+use crate::PART_BYTES;
 use crate::pb;
-use crate::pb::sample_reply::Reply;
+use crate::pb::sample_response::Outcome;
 
 /// Bytes that everything else in a batch's first message may take: it must stay below 4 MiB.
 const FACTS: usize = (3 << 20) - 1024;
 
 /// A batch on its way: the messages that make it up, made as they are asked for.
 #[derive(Debug)]
-pub struct BatchOut {
+pub struct OutgoingBatch {
     first: Option<pb::Batch>,
     /// What is left of the columns.
     columns: VecDeque<Bytes>,
 }
 
-impl BatchOut {
+impl OutgoingBatch {
     /// A batch of these draws, to be acknowledged by its reader where it is `leased`.
     ///
     /// # Errors
@@ -32,15 +32,15 @@ impl BatchOut {
     pub fn new(batch: Columns, draws: &[Draw], leased: bool) -> Result<Self> {
         let mut columns = VecDeque::with_capacity(batch.columns.len());
         let facts = pb::Batch {
-            layout: Some(layout_out(&batch.layout)),
+            layout: Some(encode_layout(&batch.layout)),
             columns: (batch.columns.into_iter())
-                .map(|column| column_out(column, &mut columns))
+                .map(|column| encode_column(column, &mut columns))
                 .collect(),
-            keys_le: join(draws.iter().map(|draw| draw.key)),
-            probabilities_le: join(draws.iter().map(|draw| draw.probability)),
-            priorities_le: join(draws.iter().map(|draw| draw.priority)),
-            times_sampled_le: join(draws.iter().map(|draw| draw.times_sampled)),
-            grants: grants(draws),
+            keys_le: encode_numbers(draws.iter().map(|draw| draw.key)),
+            probabilities_le: encode_numbers(draws.iter().map(|draw| draw.probability)),
+            priorities_le: encode_numbers(draws.iter().map(|draw| draw.priority)),
+            times_sampled_le: encode_numbers(draws.iter().map(|draw| draw.times_sampled)),
+            draw_runs: grants(draws),
             payload: Bytes::new(),
             leased,
         };
@@ -65,15 +65,15 @@ impl BatchOut {
     }
 }
 
-impl Iterator for BatchOut {
-    type Item = Reply;
+impl Iterator for OutgoingBatch {
+    type Item = Outcome;
 
-    fn next(&mut self) -> Option<Reply> {
+    fn next(&mut self) -> Option<Outcome> {
         if let Some(facts) = self.first.take() {
             let payload = cut(&mut self.columns);
-            return Some(Reply::Batch(pb::Batch { payload, ..facts }));
+            return Some(Outcome::Batch(pb::Batch { payload, ..facts }));
         }
-        (!self.columns.is_empty()).then(|| Reply::Part(cut(&mut self.columns)))
+        (!self.columns.is_empty()).then(|| Outcome::BatchPart(cut(&mut self.columns)))
     }
 }
 
@@ -86,22 +86,22 @@ impl AsRef<[u8]> for Owned {
     }
 }
 
-fn column_out(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
-    use pb::column::Time as Out;
+fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
+    use pb::column::TimeAxis as Out;
 
     let bytes = match column.data {
         Data::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
         Data::Strings(encoded) => Bytes::from(encoded),
     };
     let out = pb::Column {
-        cell: Some(cell_out(&column.cell)),
-        time: Some(match column.time {
-            Time::Squeezed => Out::Squeezed(pb::Nothing {}),
-            Time::Even(len) => Out::Even(len as u64),
-            Time::Ragged(splits) => Out::RaggedLe(join(splits.into_iter())),
+        cell: Some(encode_cell(&column.cell)),
+        time_axis: Some(match column.time {
+            Time::Squeezed => Out::Squeezed(pb::Empty {}),
+            Time::Even(len) => Out::EqualLength(len as u64),
+            Time::Ragged(splits) => Out::RowSplitsLe(encode_numbers(splits.into_iter())),
             Time::Padded { lengths, .. } => {
                 let lengths = lengths.into_iter();
-                Out::PaddedLe(join(
+                Out::PaddedLengthsLe(encode_numbers(
                     lengths.map(|len| i64::try_from(len).unwrap_or(i64::MAX)),
                 ))
             }
@@ -117,7 +117,7 @@ fn column_out(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
 /// The next bytes of the columns: copied where several columns share a message, lent otherwise.
 fn cut(columns: &mut VecDeque<Bytes>) -> Bytes {
     let left: usize = columns.iter().map(Bytes::len).sum();
-    let size = left.min(PART);
+    let size = left.min(PART_BYTES);
     let mut out = BytesMut::new();
     while out.len() < size {
         let Some(front) = columns.front_mut() else {
@@ -138,7 +138,7 @@ fn cut(columns: &mut VecDeque<Bytes>) -> Bytes {
 }
 
 /// Runs of draws that were made of the same table.
-fn grants(draws: &[Draw]) -> Vec<pb::Grant> {
+fn grants(draws: &[Draw]) -> Vec<pb::DrawRun> {
     let same = |one: &Draw, next: &Draw| {
         one.table_size == next.table_size
             && one.odds.candidates == next.odds.candidates
@@ -146,7 +146,7 @@ fn grants(draws: &[Draw]) -> Vec<pb::Grant> {
     };
     draws
         .chunk_by(same)
-        .map(|run| pb::Grant {
+        .map(|run| pb::DrawRun {
             items: u32::try_from(run.len()).unwrap_or(u32::MAX),
             table_size: run[0].table_size,
             candidates: run[0].odds.candidates,
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn columns_are_cut_end_to_end() {
-        let sizes = [10, PART - 5, 2 * PART, 0, 7];
+        let sizes = [10, PART_BYTES - 5, 2 * PART_BYTES, 0, 7];
         let mut all = Vec::new();
         let mut columns = VecDeque::new();
         for (at, size) in sizes.into_iter().enumerate() {
@@ -176,31 +176,31 @@ mod tests {
                 columns.push_back(Bytes::from(bytes));
             }
         }
-        let mut batch = BatchOut {
+        let mut batch = OutgoingBatch {
             first: Some(pb::Batch::default()),
             columns,
         };
         let (mut found, mut messages) = (Vec::new(), Vec::new());
         while !batch.is_empty() {
             let bytes = match batch.next().unwrap() {
-                Reply::Batch(batch) => batch.payload,
-                Reply::Part(part) => part,
+                Outcome::Batch(batch) => batch.payload,
+                Outcome::BatchPart(part) => part,
                 other => panic!("{other:?}"),
             };
             messages.push(bytes.len());
             found.extend_from_slice(&bytes);
         }
-        assert_eq!(messages, [PART, PART, PART, 12]);
+        assert_eq!(messages, [PART_BYTES, PART_BYTES, PART_BYTES, 12]);
         assert!(found == all);
         assert_eq!(batch.next(), None);
     }
 
     #[test]
     fn a_whole_part_of_one_column_is_lent() {
-        let column = Bytes::from(vec![1; 3 * PART]);
+        let column = Bytes::from(vec![1; 3 * PART_BYTES]);
         let address = column.as_ptr();
         let mut columns = VecDeque::from([column]);
         cut(&mut columns);
-        assert_eq!(cut(&mut columns).as_ptr(), address.wrapping_add(PART));
+        assert_eq!(cut(&mut columns).as_ptr(), address.wrapping_add(PART_BYTES));
     }
 }
