@@ -15,13 +15,13 @@ __all__ = [
     "HandshakeError",
     "InvalidArgumentError",
     "ItemError",
-    "UnsatisfiableError",
     "OutOfMemoryError",
     "PriorityError",
     "SignatureError",
     "StorageError",
     "UnavailableError",
     "UnknownTableError",
+    "UnsatisfiableError",
 ]
 
 

@@ -20,7 +20,7 @@ from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
 from engram.writer import BatchedWriter, Compression, PatternWriter, TrajectoryWriter
 
-__all__ = ["TableStore", "Store"]
+__all__ = ["Store", "TableStore"]
 
 
 class TableStore:
@@ -396,9 +396,8 @@ class Store(TableStore):
         store._begin(native, notes)  # noqa: SLF001, its own
         if checkpoint_interval is not None or checkpoint_bytes is not None:
             journaled = durability != "none"
-            store._checkpoint_thread = CheckpointThread(
-                store, checkpoint_interval, checkpoint_bytes, journaled=journaled
-            )  # noqa: SLF001
+            thread = CheckpointThread(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
+            store._checkpoint_thread = thread  # noqa: SLF001
         return store
 
     def _begin(self, native: _engram.Store, notes: Iterable[str]) -> None:

@@ -15,9 +15,9 @@ use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::gil::ForkGuard;
 use crate::dtypes;
 use crate::errors;
+use crate::gil::ForkGuard;
 
 /// Keeps a buffer alive for the arrays that look into it.
 #[pyclass(frozen, module = "engram._engram")]

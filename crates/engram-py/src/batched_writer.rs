@@ -7,12 +7,12 @@ use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::errors;
-use crate::step_recorder::differs;
+use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::leaf::{Leaf, bytes_of, hold};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
+use crate::step_recorder::differs;
 use crate::store::Store;
 use crate::structure::Structure;
 use crate::writer::options;

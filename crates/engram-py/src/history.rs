@@ -6,9 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::arrays;
-use crate::gil::shared;
 use crate::dtypes;
 use crate::errors;
+use crate::gil::shared;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last clear, oldest first.

@@ -10,10 +10,10 @@ use engram_core::{
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
 
-use crate::gil::{Timeout, detached};
 use crate::errors;
-use crate::leaf::{Leaf, hold};
+use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
+use crate::leaf::{Leaf, hold};
 use crate::structure::Structure;
 use crate::tables::{ANSWERS, Tables};
 

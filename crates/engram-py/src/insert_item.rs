@@ -8,8 +8,8 @@ use engram_engine::Engine;
 use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
-use crate::gil::{Timeout, detached, wait_for};
 use crate::errors;
+use crate::gil::{Timeout, detached, wait_for};
 use crate::tables::{ANSWER, RemoteTables};
 
 /// Inserts an item into each table; says which have it at the deadline.

@@ -6,11 +6,11 @@ use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
-use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::errors;
-use crate::step_recorder::{StepEffects, StepRecorder};
+use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
+use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
 use crate::writer::options;
 

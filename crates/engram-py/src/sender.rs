@@ -9,8 +9,8 @@ use engram_engine::{Engine, Outbox};
 use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
-use crate::gil::{Timeout, detached, wait_for};
 use crate::errors;
+use crate::gil::{Timeout, detached, wait_for};
 use crate::tables::{RemoteTables, Tables};
 
 /// The least that a server is given to answer.
@@ -228,7 +228,9 @@ impl Sender {
         match &mut self.way {
             ItemSender::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
             ItemSender::Local(_, outbox) => detached(py, || outbox.collect_finished()),
-            ItemSender::Remote(_, outbox) => outbox.collect_finished().map_err(|error| errors::to_py(py, &error)),
+            ItemSender::Remote(_, outbox) => outbox
+                .collect_finished()
+                .map_err(|error| errors::to_py(py, &error)),
         }
     }
 
@@ -266,7 +268,9 @@ impl Sender {
         let (way, sent) = (&mut self.way, &mut self.sent);
         detached(py, || match way {
             ItemSender::Local(_, outbox) => outbox.send(ready),
-            ItemSender::Remote(_, outbox) => outbox.send(ready.inspect(|(_, item)| sent.count(item))),
+            ItemSender::Remote(_, outbox) => {
+                outbox.send(ready.inspect(|(_, item)| sent.count(item)))
+            }
         })
     }
 

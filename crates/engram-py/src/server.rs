@@ -8,8 +8,8 @@ use engram_core::Error;
 use engram_rpc::{Server, ServerOptions, ServerTls};
 use pyo3::prelude::*;
 
-use crate::gil::{ForkGuard, detached};
 use crate::errors;
+use crate::gil::{ForkGuard, detached};
 use crate::store::Store;
 
 /// A running server.

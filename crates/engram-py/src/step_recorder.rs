@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use serde_json::Value;
 
 use crate::errors;
-use crate::leaf::Leaf;
 use crate::fast_path::FastPath;
+use crate::leaf::Leaf;
 use crate::structure::{Structure, merge, prune};
 
 /// What the steps of one writer look like, as far as they have been seen.

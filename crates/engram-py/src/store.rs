@@ -22,9 +22,9 @@ use pyo3::types::PyDict;
 
 use crate::batch::Batch;
 use crate::config::{LimiterConfig, TableConfig, selector_out, signature_out};
-use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::durable::{opening_of, storage_of, told};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
 use crate::memory;
 use crate::snapshot::TableSnapshot;
@@ -188,7 +188,7 @@ impl Store {
         };
         memory::offer();
         Ok(Self {
-            location: Location::Remote(RemoteStoreStore::new(py, options)?),
+            location: Location::Remote(RemoteStore::new(py, options)?),
             seed: 0,
             made: AtomicUsize::new(0),
             insert: Inserter::default(),
@@ -469,7 +469,9 @@ fn sample_local(
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
-        None => detached(py, || engine.finish_at_deadline(ticket, timeout.seconds(), partial))?,
+        None => detached(py, || {
+            engine.finish_at_deadline(ticket, timeout.seconds(), partial)
+        })?,
     };
     let columns = detached(py, || gather(&sample.draws, uneven, engine.pool()))?;
     let facts = sample.draws.iter().map(Draw::fact).collect();

@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use engram_core::gather::Columns;
 use engram_core::{Draw, Fact, Result};
 use engram_engine::stream::NextBatch;
-use engram_engine::{WaitOptions, Stream};
+use engram_engine::{Stream, WaitOptions};
 use engram_rpc::client::{RemoteNext, RemoteStream};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
-use crate::gil::{ForkGuard, Timeout, check_signals, detached};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, check_signals, detached};
 
 /// Batches fetched ahead by a thread, or from a server.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use engram_engine::{Engine, TableInfo};
 use engram_rpc::client::{Client, ClientOptions, MOST_KEYS, RemoteOutbox, Reply};
 use pyo3::prelude::*;
 
-use crate::gil::{ForkGuard, Timeout, detached, forks, wait_for};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, detached, forks, wait_for};
 
 /// How long a server may take to answer beyond a deadline.
 pub(crate) const ANSWER: Duration = Duration::from_millis(400);

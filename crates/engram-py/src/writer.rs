@@ -9,11 +9,11 @@ use engram_core::writer::{Cells, PickedColumn, Recorder, Selection, WriterOption
 use engram_core::{Compression, Layout};
 use pyo3::prelude::*;
 
-use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
-use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::sender::Sender;
+use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
 use crate::structure::Structure;
 

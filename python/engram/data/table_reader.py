@@ -100,7 +100,11 @@ class TableReader:
         return whole._read(lambda native: make(column_block.item_block(native)), glance)  # noqa: SLF001, every dataset's half
 
     def read_together(
-        self, make: Callable[[list[ColumnBlock]], R], together: int, tracker: ConsumptionTracker, glance: float | None = None
+        self,
+        make: Callable[[list[ColumnBlock]], R],
+        together: int,
+        tracker: ConsumptionTracker,
+        glance: float | None = None,
     ) -> Generator[R | None]:
         """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
 

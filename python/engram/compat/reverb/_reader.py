@@ -57,7 +57,11 @@ _ANSWER = 0.02
 
 
 def read(
-    store: TableStore, table: str, fetching: Fetching, make: Callable[[ColumnBlock], R], tracker: ConsumptionTracker | None = None
+    store: TableStore,
+    table: str,
+    fetching: Fetching,
+    make: Callable[[ColumnBlock], R],
+    tracker: ConsumptionTracker | None = None,
 ) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
 
@@ -88,7 +92,12 @@ class _Reader:
     """Opens one stream after the other."""
 
     def __init__(
-        self, store: TableStore, table: str, fetching: Fetching, make: Callable[[ColumnBlock], Any], tracker: ConsumptionTracker | None
+        self,
+        store: TableStore,
+        table: str,
+        fetching: Fetching,
+        make: Callable[[ColumnBlock], Any],
+        tracker: ConsumptionTracker | None,
     ) -> None:
         self._store = store
         self._table = table

@@ -80,7 +80,9 @@ class ArrayDataset:
                 info, data = leaves[:_INFO], self._convert(leaves[_INFO:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(plan.nest, data))
                 for reader in readers:
-                    reader.tracker.consumed = reader.tracker.consumed_at(reader.tracker.num_pieces if is_whole else reader.given)
+                    reader.tracker.consumed = reader.tracker.consumed_at(
+                        reader.tracker.num_pieces if is_whole else reader.given
+                    )
                 yield sample
 
     def _source(self, *, is_whole: bool) -> Source:
@@ -104,7 +106,9 @@ class ArrayDataset:
             for block in blocks:
                 yield None if block is None else [rows.values for rows in block]
 
-    def _elements(self, store: TableStore, source: Source, tracker: ConsumptionTracker) -> Generator[list[Array] | None]:
+    def _elements(
+        self, store: TableStore, source: Source, tracker: ConsumptionTracker
+    ) -> Generator[list[Array] | None]:
         """Yields the leaves of one element after the other; None now and then while there are none."""
         with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
@@ -124,7 +128,9 @@ def _each(block: Elements) -> Iterator[list[Array]]:
 class _Reader:
     """One store's elements, and which of its items were used."""
 
-    def __init__(self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]) -> None:
+    def __init__(
+        self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
+    ) -> None:
         self._store = store
         self._table = table
         self.tracker = ConsumptionTracker()
