@@ -71,7 +71,7 @@ impl Inner {
             let history = config.history();
             let column = |leaf| self.intake.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;
-            self.recorder.keep(history);
+            self.recorder.extend_history(history);
             let Some(pattern) = pattern else {
                 continue;
             };
@@ -263,7 +263,7 @@ impl PatternWriter {
     fn waits_in_vain(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.home.get(py)?.recorder.waits_in_vain())
+        Ok(this.home.get(py)?.recorder.has_full_unsent_chunk())
     }
 
     /// Items created whose chunk is not complete.
