@@ -5,16 +5,16 @@
 
 mod batch_in;
 mod batch_out;
+mod decoded_size;
 mod insert_in;
 mod insert_out;
 mod numbers;
 mod options;
-mod weight;
 
 pub use batch_in::{Arrived, Arriving};
 pub use batch_out::BatchOut;
 pub use engram_codec::{
-    MOST as MOST_DECODED, Weighed, WeighingCodec, WeighingDecoder, check as check_weight,
+    DecodedSize, MAX_DECODED_BYTES, SizeCheckedCodec, SizeCheckedDecoder, check_decoded_size,
 };
 pub use insert_in::{Broken, Intake};
 pub use insert_out::{Parcel, Told, check_sendable};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, Origin};
 use engram_core::{
-    AlignedBytes, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Trash, Volatile,
+    AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
 };
 
 use super::bytes::{Damage, Take};
@@ -186,7 +186,7 @@ impl Reader<'_> {
                         if applies {
                             self.chunk(serial)
                         } else {
-                            nobodys()
+                            placeholder_chunk()
                         }
                     };
                     let change = Change::take(&mut take, known, applies, &mut chunk)?;
@@ -203,11 +203,11 @@ impl Reader<'_> {
                             self.out.choosing.insert(id, rng.clone());
                             continue;
                         }
-                        let trash = &mut Trash::default();
+                        let deferred = &mut DeferredDrops::default();
                         if let Some(rng) = &chosen {
-                            table.replay(&TableOp::Choose { rng }, trash);
+                            table.replay(&TableOp::SetRng { rng }, deferred);
                         }
-                        table.replay_at(&change.op(), Lsn(number), trash);
+                        table.replay_at(&change.op(), Lsn(number), deferred);
                     }
                 }
             }
@@ -233,7 +233,7 @@ fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), Damage> {
 }
 
 /// Stands for a chunk that nobody will look at.
-pub(super) fn nobodys() -> Result<Arc<Chunk>, Damage> {
+pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, Damage> {
     let schema = Schema {
         layout: Arc::new(Layout {
             names: Box::default(),

@@ -12,7 +12,7 @@ use super::changes::rng_in;
 use super::checkpoint::Logs;
 use super::ranges::Ranges;
 use super::recover::Moment;
-use super::replay::nobodys;
+use super::replay::placeholder_chunk;
 use super::scan::{End, Scan};
 use super::things::{Known, kind, limits_in, options_in, session_in};
 
@@ -230,7 +230,7 @@ fn saved_item(
     let mut or_none = |serial| match chunk(serial) {
         Err(_) if repair => {
             is_missing = true;
-            nobodys()
+            placeholder_chunk()
         }
         found => found,
     };

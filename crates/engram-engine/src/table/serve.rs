@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use engram_core::table::Admission;
-use engram_core::{Draw, Error, NewItem, Result, SessionNumber, TableState, Trash};
+use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
 use crate::info::Meter;
 use crate::session::Session;
@@ -73,7 +73,7 @@ impl SampleWait {
 /// What is left to do once the lock is released.
 #[derive(Default)]
 pub(super) struct Aside {
-    pub(super) trash: Trash,
+    pub(super) deferred: DeferredDrops,
     pub(super) draws: Vec<Vec<Draw>>,
     pub(super) items: Vec<NewItem>,
     pub(super) wakers: Vec<Waker>,
@@ -100,7 +100,7 @@ impl Shared {
         if !leased {
             let first = draws.iter().take(FINISH);
             self.state
-                .acknowledge(first.map(|draw| draw.handle), &mut aside.trash);
+                .acknowledge(first.map(|draw| draw.handle), &mut aside.deferred);
         }
         draws
     }
@@ -142,7 +142,7 @@ impl Shared {
         while budget > 0 {
             let mut moved = false;
             if self.state.must_shrink() {
-                self.state.shrink(&mut aside.trash);
+                self.state.shrink(&mut aside.deferred);
                 budget = budget.saturating_sub(256);
                 moved = true;
             } else if !self.inserts.is_empty() {
@@ -152,9 +152,12 @@ impl Shared {
                 && let Some(wait) = self.samples.get_mut(&id)
             {
                 let missing = wait.n - wait.draws.len();
-                let drawn =
-                    self.state
-                        .draw(missing.min(step), true, &mut wait.draws, &mut aside.trash);
+                let drawn = self.state.draw(
+                    missing.min(step),
+                    true,
+                    &mut wait.draws,
+                    &mut aside.deferred,
+                );
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
@@ -196,10 +199,10 @@ impl Shared {
                 aside.wakers.extend(wait.waker.take());
             }
             if passes {
-                aside.trash.add(item);
+                aside.deferred.add(item);
             } else {
-                let trash = &mut aside.trash;
-                let new = self.state.insert_numbered(item, number, now, trash);
+                let deferred = &mut aside.deferred;
+                let new = self.state.insert_numbered(item, number, now, deferred);
                 self.meter.inserts += u64::from(new);
             }
             moved = true;

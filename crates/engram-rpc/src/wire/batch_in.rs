@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use engram_core::gather::{Column, Columns, Data, Time};
+use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::{Pool, PooledBytes};
-use engram_core::{CellSpec, DType, Error, Fact, Odds, Result};
+use engram_core::{CellSpec, DType, Error, Odds, Result, SampledItemInfo};
 
 use super::{cell_in, f64s, i64s, layout_in, u32s, u64s};
 use crate::pb;
@@ -16,7 +16,7 @@ pub struct Arrived {
     /// The data.
     pub columns: Columns,
     /// What is known about its items.
-    pub facts: Vec<Fact>,
+    pub infos: Vec<SampledItemInfo>,
     /// The server waits for an acknowledgement.
     pub leased: bool,
 }
@@ -25,8 +25,8 @@ pub struct Arrived {
 #[derive(Debug)]
 pub struct Arriving {
     layout: Arc<engram_core::Layout>,
-    columns: Vec<(CellSpec, Time, Buffer)>,
-    facts: Vec<Fact>,
+    columns: Vec<(CellSpec, TimeAxis, Buffer)>,
+    infos: Vec<SampledItemInfo>,
     leased: bool,
     /// The column that the next byte belongs to, and how many it has already.
     at: usize,
@@ -54,20 +54,20 @@ impl Arriving {
     /// # Errors
     /// [`Error::Payload`] where it contradicts itself.
     pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
-        let facts = facts_in(&batch)?;
+        let infos = infos_in(&batch)?;
         let announced = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
         });
-        pool.check(facts.len(), announced)?;
+        pool.check(infos.len(), announced)?;
         let columns = batch
             .columns
             .into_iter()
-            .map(|column| column_in(column, facts.len(), pool))
+            .map(|column| column_in(column, infos.len(), pool))
             .collect::<Result<Vec<_>>>()?;
         let mut arriving = Self {
             layout: Arc::new(layout_in(batch.layout)?),
             columns,
-            facts,
+            infos,
             leased: batch.leased,
             at: 0,
             filled: 0,
@@ -125,8 +125,8 @@ impl Arriving {
             cell,
             time,
             data: match buffer {
-                Buffer::Fixed(bytes) => Data::Bytes(bytes),
-                Buffer::Strings { bytes, .. } => Data::Strings(bytes),
+                Buffer::Fixed(bytes) => ColumnData::Bytes(bytes),
+                Buffer::Strings { bytes, .. } => ColumnData::Strings(bytes),
             },
         });
         Arrived {
@@ -134,7 +134,7 @@ impl Arriving {
                 layout: self.layout,
                 columns: columns.collect(),
             },
-            facts: self.facts,
+            infos: self.infos,
             leased: self.leased,
         }
     }
@@ -144,7 +144,7 @@ fn column_in(
     column: pb::Column,
     items: usize,
     pool: &Arc<Pool>,
-) -> Result<(CellSpec, Time, Buffer)> {
+) -> Result<(CellSpec, TimeAxis, Buffer)> {
     let cell = column.cell.as_ref().map(cell_in);
     let cell = cell.unwrap_or_else(|| Err(contradiction("a column without cells")))?;
     let lengths = |numbers: Vec<i64>| {
@@ -153,10 +153,10 @@ fn column_in(
         lengths.ok_or_else(|| contradiction("a negative length"))
     };
     let (time, cells) = match column.time {
-        Some(TimeOut::Squeezed(_)) => (Time::Squeezed, Some(items)),
+        Some(TimeOut::Squeezed(_)) => (TimeAxis::Squeezed, Some(items)),
         Some(TimeOut::Even(len)) => {
             let len = usize::try_from(len).map_err(|_| contradiction("a huge length"))?;
-            (Time::Even(len), items.checked_mul(len))
+            (TimeAxis::Even(len), items.checked_mul(len))
         }
         Some(TimeOut::RaggedLe(splits)) => {
             let splits = i64s("ragged_le", &splits)?;
@@ -164,7 +164,7 @@ fn column_in(
                 return Err(contradiction("row splits that do not ascend from 0"));
             }
             let cells = usize::try_from(splits[items]).ok();
-            (Time::Ragged(splits), cells)
+            (TimeAxis::Ragged(splits), cells)
         }
         Some(TimeOut::PaddedLe(each)) => {
             let lengths = lengths(i64s("padded_le", &each)?)?;
@@ -173,7 +173,7 @@ fn column_in(
             }
             let longest = lengths.iter().copied().max().unwrap_or(0);
             (
-                Time::Padded { longest, lengths },
+                TimeAxis::Padded { longest, lengths },
                 items.checked_mul(longest),
             )
         }
@@ -193,7 +193,7 @@ fn column_in(
     Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
-fn facts_in(batch: &pb::Batch) -> Result<Vec<Fact>> {
+fn infos_in(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     let keys = u64s("keys_le", &batch.keys_le)?;
     let probabilities = f64s("probabilities_le", &batch.probabilities_le)?;
     let priorities = f64s("priorities_le", &batch.priorities_le)?;
@@ -205,7 +205,7 @@ fn facts_in(batch: &pb::Batch) -> Result<Vec<Fact>> {
         .sum();
     let numbers = [probabilities.len(), priorities.len(), times.len()];
     if numbers.iter().any(|len| *len != keys.len()) || granted != keys.len() as u64 {
-        return Err(contradiction("facts of differing numbers of items"));
+        return Err(contradiction("infos of differing numbers of items"));
     }
     let odds = batch.grants.iter().flat_map(|grant| {
         let odds = Odds {
@@ -214,17 +214,19 @@ fn facts_in(batch: &pb::Batch) -> Result<Vec<Fact>> {
         };
         std::iter::repeat_n((grant.table_size, odds), grant.items as usize)
     });
-    let facts = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
-    Ok(facts
+    let infos = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
+    Ok(infos
         .zip(odds)
         .map(
-            |(((key, probability), (priority, times_sampled)), (table_size, odds))| Fact {
-                key,
-                probability,
-                priority,
-                times_sampled,
-                table_size,
-                odds,
+            |(((key, probability), (priority, times_sampled)), (table_size, odds))| {
+                SampledItemInfo {
+                    key,
+                    probability,
+                    priority,
+                    times_sampled,
+                    table_size,
+                    odds,
+                }
             },
         )
         .collect())

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use engram_core::gather::{Column, Columns, Data, Time};
+use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::PooledBytes;
 use engram_core::{Draw, Error, Result};
 use prost::Message;
@@ -90,16 +90,16 @@ fn column_out(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
     use pb::column::Time as Out;
 
     let bytes = match column.data {
-        Data::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
-        Data::Strings(encoded) => Bytes::from(encoded),
+        ColumnData::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
+        ColumnData::Strings(encoded) => Bytes::from(encoded),
     };
     let out = pb::Column {
         cell: Some(cell_out(&column.cell)),
         time: Some(match column.time {
-            Time::Squeezed => Out::Squeezed(pb::Nothing {}),
-            Time::Even(len) => Out::Even(len as u64),
-            Time::Ragged(splits) => Out::RaggedLe(join(splits.into_iter())),
-            Time::Padded { lengths, .. } => {
+            TimeAxis::Squeezed => Out::Squeezed(pb::Nothing {}),
+            TimeAxis::Even(len) => Out::Even(len as u64),
+            TimeAxis::Ragged(splits) => Out::RaggedLe(join(splits.into_iter())),
+            TimeAxis::Padded { lengths, .. } => {
                 let lengths = lengths.into_iter();
                 Out::PaddedLe(join(
                     lengths.map(|len| i64::try_from(len).unwrap_or(i64::MAX)),

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use engram_core::Trajectory;
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_rpc::pb::manage_reply::Reply as Managed;
 use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::sample_reply::Reply as Sampled;
 use engram_rpc::pb::{self, change_reply, change_request};
 use engram_rpc::wire::{
-    Arriving, Broken, Intake, Weighed, check_weight, error_in, f64s, info_in, limits_in,
+    Arriving, Broken, DecodedSize, Intake, check_decoded_size, error_in, f64s, info_in, limits_in,
     options_in, u64s,
 };
 use prost::Message;
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 pub(crate) const MOST_BATCH: usize = 1 << 20;
 
 thread_local! {
-    static POOL: Arc<Pool> = Arc::new(Pool::with_most(MOST_BATCH));
+    static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MOST_BATCH));
     /// A stream that has begun well; remade after a message that was taken, as it may change it.
     static INTAKE: RefCell<Intake> = RefCell::new(opened());
     static ARRIVING: RefCell<Option<Arriving>> = const { RefCell::new(None) };
@@ -82,8 +82,8 @@ pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
     }
 }
 
-fn decode<T: Message + Default + Weighed>(message: &[u8]) -> Option<T> {
-    check_weight::<T>(message).ok()?;
+fn decode<T: Message + Default + DecodedSize>(message: &[u8]) -> Option<T> {
+    check_decoded_size::<T>(message).ok()?;
     T::decode(message).ok()
 }
 
@@ -135,8 +135,8 @@ fn insert(intake: &mut Intake, request: pb::InsertRequest) -> Result<(), Broken>
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
         let some: Vec<Trajectory> = good.into_iter().take(8).cloned().collect();
-        for uneven in [Uneven::Ragged, Uneven::Pad] {
-            let _ = POOL.with(|pool| gather(&some, uneven, pool));
+        for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
+            let _ = POOL.with(|pool| gather(&some, length_policy, pool));
         }
     }
     for chunk in request.released {
