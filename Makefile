@@ -141,6 +141,10 @@ lint: .venv/.built ## Check formatting, lints, types, stubs and file sizes
 	@test ! -e python/engram/_engram.pyi || $(BIN)/stubtest engram._engram
 	@$(BIN)/python scripts/check_sizes.py
 
+.PHONY: words
+words: ## List refused words, with their replacements
+	@$(PYTHON) scripts/check_words.py
+
 .PHONY: fmt
 fmt: .venv/.dev ## Format Rust and Python
 	@cargo fmt --all

@@ -14,7 +14,7 @@ from support import Caller, raises, until
 
 from engram import Dataset, Store, Table, selectors
 from engram._uses import Uses
-from engram.data import Element, Info, Ragged, reading
+from engram.data import Element, Info, Ragged, table_reader
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
 
@@ -328,7 +328,7 @@ def sizes(monkeypatch):
         found.append(size)
         return Dataset(store, table, size, **options)
 
-    monkeypatch.setattr(reading, "Dataset", recorded)
+    monkeypatch.setattr(table_reader, "Dataset", recorded)
     return found
 
 
@@ -413,7 +413,7 @@ def test_all_that_is_there_comes_without_a_timeout(open_store, options):
 def test_batches_read_together_look_around():
     """Whoever reads them may stop where there are none: without that, a reader waits for ever."""
     with Store([Table("t")]) as store:
-        asked = reading.Reading(store, "t", batch_size=2).read_together(len, 3, Uses(), 0.01)
+        asked = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, Uses(), 0.01)
         found = Caller(lambda: [next(asked) for _ in range(2)])
         assert found.result() == [None, None]
         fill(store, [1] * 2)

@@ -1,47 +1,47 @@
 //! Durable stores: what lies on disk is described in `docs/format.md`.
 
-mod ahead;
-mod bytes;
-mod changes;
-mod checkpoint;
+mod byte_codec;
+mod change_codec;
+mod checkpoint_reader;
+mod checkpoint_writer;
+mod chunk_checkers;
+mod chunk_loader;
 mod chunk_log;
-mod chunks;
-mod direct;
-mod file;
-mod files;
+mod direct_io;
+mod directory_lock;
+mod file_format;
+mod file_names;
+mod file_system;
 mod inspect;
 mod journal;
 mod large_pages;
-mod loads;
-mod lock;
 mod log;
 mod log_writer;
-mod names;
-mod pending;
-mod ranges;
-mod records;
+mod pending_log;
+mod read_ahead;
+mod record_codec;
+mod record_reader;
+mod record_writer;
 mod recover;
 mod replay;
-mod saved;
-mod scan;
+mod serial_ranges;
 mod storage;
-mod things;
 
 pub use inspect::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
-    Tear, inspect,
+    InvalidRecord, inspect,
 };
 pub use journal::Durability;
-pub use recover::Progress;
+pub use recover::ReadProgress;
 pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};
-pub(crate) use storage::{Look, Storage};
+pub(crate) use storage::{CheckpointView, Storage};
 
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
-mod life;
+mod power_loss;
 #[cfg(test)]
-mod power;
+mod power_loss_tests;
 #[cfg(test)]
-mod tests;
+mod random_workload;

@@ -16,8 +16,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::disk::Storage;
 use crate::lease::Sample;
 use crate::table::Table;
-use crate::ticket::{Room, Safe, SampleTicket};
-pub use durable::Opening;
+use crate::ticket::{JournalSpace, SampleTicket, UntilDurable};
+pub use durable::OpenOptions;
 
 /// Named tables. Everything a door offers goes through here.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct Engine {
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
     closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
-    home: Home,
+    backend: Backend,
     /// One checkpoint at a time.
     checkpoints: Mutex<()>,
     pool: Arc<Pool>,
@@ -37,7 +37,7 @@ pub struct Engine {
 
 /// Where tables live.
 #[derive(Debug)]
-enum Home {
+enum Backend {
     Memory(Arc<dyn OpSink>),
     Disk {
         storage: Box<Storage>,
@@ -69,19 +69,19 @@ impl Engine {
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Result<Self> {
-        let engine = Self::at(Home::Memory(sink), clock, entropy);
+        let engine = Self::at(Backend::Memory(sink), clock, entropy);
         for options in tables {
             engine.create_table(options)?;
         }
         Ok(engine)
     }
 
-    fn at(home: Home, clock: Arc<dyn Clock>, entropy: u64) -> Self {
+    fn at(backend: Backend, clock: Arc<dyn Clock>, entropy: u64) -> Self {
         Self {
             tables: RwLock::default(),
             closed: RwLock::new(false),
             clock,
-            home,
+            backend,
             checkpoints: Mutex::default(),
             pool: Arc::default(),
             next_number: AtomicU64::new(0),
@@ -91,22 +91,22 @@ impl Engine {
     }
 
     fn sink(&self, number: u64) -> Arc<dyn OpSink> {
-        match &self.home {
-            Home::Memory(sink) => Arc::clone(sink),
-            Home::Disk { storage, .. } => storage.sink(number),
+        match &self.backend {
+            Backend::Memory(sink) => Arc::clone(sink),
+            Backend::Disk { storage, .. } => storage.sink(number),
         }
     }
 
     /// Waits until every change so far is as safe as the store promises.
     #[must_use]
-    pub fn safe(&self) -> Safe {
-        Safe::new(&self.sink(0))
+    pub fn until_durable(&self) -> UntilDurable {
+        UntilDurable::new(&self.sink(0))
     }
 
     /// Waits while too many changes wait to be written.
     #[must_use]
-    pub fn room(&self) -> Room {
-        Room::new(&self.sink(0))
+    pub fn journal_space(&self) -> JournalSpace {
+        JournalSpace::new(&self.sink(0))
     }
 
     /// Buffers that batches are gathered into.
@@ -117,15 +117,15 @@ impl Engine {
 
     /// A number to make keys from, given out once. Numbers of one engine lie far apart.
     #[must_use]
-    pub fn fresh_number(&self) -> u64 {
-        spread(
+    pub fn unique_number(&self) -> u64 {
+        derive_number(
             self.entropy,
             self.next_number.fetch_add(1, Ordering::Relaxed),
         )
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
-    pub fn tell_unsent(&self, before: u64, now: u64) {
+    pub fn update_unsent(&self, before: u64, now: u64) {
         self.unsent
             .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
@@ -133,7 +133,7 @@ impl Engine {
     /// Why a table may look emptier than its writers think, in words.
     #[must_use]
     pub fn unsent(&self) -> Option<String> {
-        unsent_text(self.unsent.load(Ordering::Relaxed))
+        unsent_items_note(self.unsent.load(Ordering::Relaxed))
     }
 
     /// Ends a sample at its deadline, `seconds` after it began: with what there is if `partial`,
@@ -141,7 +141,12 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] saying how far it got, and why no further.
-    pub fn end_early(&self, ticket: SampleTicket, seconds: f64, partial: bool) -> Result<Sample> {
+    pub fn finish_at_deadline(
+        &self,
+        ticket: SampleTicket,
+        seconds: f64,
+        partial: bool,
+    ) -> Result<Sample> {
         let outcome = if partial {
             ticket.take_some(seconds)
         } else {
@@ -171,9 +176,9 @@ impl Engine {
         }
         let name = options.name.clone();
         let clock = Arc::clone(&self.clock);
-        let table = match &self.home {
-            Home::Memory(sink) => Table::new(options, clock, Arc::clone(sink))?,
-            Home::Disk {
+        let table = match &self.backend {
+            Backend::Memory(sink) => Table::new(options, clock, Arc::clone(sink))?,
+            Backend::Disk {
                 storage,
                 next_table,
             } => {
@@ -198,7 +203,7 @@ impl Engine {
         let table = {
             let mut tables = self.tables.write();
             let table = tables.remove(name);
-            if let (Some(table), Home::Disk { storage, .. }) = (&table, &self.home) {
+            if let (Some(table), Backend::Disk { storage, .. }) = (&table, &self.backend) {
                 storage.dropped(table.number());
             }
             table
@@ -240,9 +245,9 @@ impl Engine {
         for table in tables.values() {
             table.close(closed());
         }
-        match &self.home {
-            Home::Disk { storage, .. } => storage.close(),
-            Home::Memory(_) => Ok(()),
+        match &self.backend {
+            Backend::Disk { storage, .. } => storage.close(),
+            Backend::Memory(_) => Ok(()),
         }
     }
 
@@ -265,13 +270,13 @@ impl Engine {
 
 /// The `number`-th of the numbers that derive from `entropy`.
 #[must_use]
-pub fn spread(entropy: u64, number: u64) -> u64 {
+pub fn derive_number(entropy: u64, number: u64) -> u64 {
     SplitMix64::seed_from_u64(entropy.wrapping_add(number)).next_u64()
 }
 
 /// What to say of items in unfinished chunks.
 #[must_use]
-pub fn unsent_text(items: u64) -> Option<String> {
+pub fn unsent_items_note(items: u64) -> Option<String> {
     (items > 0).then(|| {
         format!("writers hold {items} more in unfinished chunks, which `flush` would finish")
     })

@@ -3,33 +3,33 @@
 //! In process a waiting caller parks its thread; a server awaits the same tickets.
 
 pub mod clock;
+mod close_on_fork;
+pub mod delivery_tracker;
 mod disk;
 pub mod engine;
-mod fair;
-pub mod handed;
-pub mod info;
-mod inherited;
+mod fair_mutex;
 pub mod lease;
 pub mod outbox;
 pub mod session;
 pub mod stream;
 pub mod table;
+pub mod table_info;
 pub mod ticket;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
+pub use close_on_fork::{CloseOnFork, close_after_fork};
+pub use delivery_tracker::{DeliveryTracker, LeaseOutcome};
 pub use disk::{
     Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
-    InspectedTable, Inspection, Progress, StorageOptions, Tear, inspect,
+    InspectedTable, Inspection, InvalidRecord, ReadProgress, StorageOptions, inspect,
 };
-pub use engine::{Engine, Opening, spread, unsent_text};
-pub use handed::{Fate, Handed};
-pub use info::TableInfo;
-pub use inherited::{Inherited, close_inherited};
+pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;
 pub use session::Session;
-pub use stream::{Batch, Stream, StreamOptions};
+pub use stream::{Stream, StreamBatch, StreamOptions};
 pub use table::Table;
-pub use ticket::{InsertTicket, Room, Safe, SampleTicket};
-pub use wait::{Patience, Waited, wait};
+pub use table_info::TableInfo;
+pub use ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
+pub use wait::{WaitOptions, WaitOutcome, wait};

@@ -9,10 +9,10 @@ use engram_core::{Lsn, NewItem, Result};
 
 use crate::engine::Engine;
 use crate::table::Table;
-use crate::ticket::{InsertTicket, Room, Safe};
+use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
 /// Items sent that their tables do not have yet, oldest first. As a future: ready when at most
-/// [`Outbox::wait_for`] of them are left; if that is none, when they are as safe as the store promises.
+/// [`Outbox::until_at_most`] of them are left; if that is none, when they are as safe as the store promises.
 #[derive(Debug, Default)]
 pub struct Outbox {
     tables: Vec<Arc<Table>>,
@@ -20,7 +20,7 @@ pub struct Outbox {
     in_flight: usize,
     allowed: usize,
     /// Of what the tables have, the last change: all tables are of one store.
-    applied: Option<Safe>,
+    applied: Option<UntilDurable>,
 }
 
 impl Outbox {
@@ -95,7 +95,7 @@ impl Outbox {
     ///
     /// # Errors
     /// What an insert ended with: its items are lost to a table that was dropped or closed.
-    pub fn settle(&mut self) -> Result<()> {
+    pub fn collect_finished(&mut self) -> Result<()> {
         self.allowed = 0;
         match self.poll_tables(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
@@ -105,13 +105,13 @@ impl Outbox {
 
     /// Where more can be told, should too much wait to be written.
     #[must_use]
-    pub fn room(&self) -> Option<Room> {
-        self.tables.first()?.room()
+    pub fn journal_space(&self) -> Option<JournalSpace> {
+        self.tables.first()?.journal_space()
     }
 
     /// Why the oldest item waits, for the error that ends a wait.
     #[must_use]
-    pub fn why_waiting(&self) -> String {
+    pub fn blocked_reason(&self) -> String {
         let why = self
             .tickets
             .front()
@@ -141,7 +141,7 @@ impl Outbox {
     }
 
     /// Makes the future wait until at most `allowed` items are in flight.
-    pub fn wait_for(&mut self, allowed: usize) -> &mut Self {
+    pub fn until_at_most(&mut self, allowed: usize) -> &mut Self {
         self.allowed = allowed;
         self
     }
@@ -171,9 +171,9 @@ impl Outbox {
 }
 
 /// Remembers the last change of all.
-fn note(applied: &mut Option<Safe>, ticket: &InsertTicket, lsn: Lsn) {
+fn note(applied: &mut Option<UntilDurable>, ticket: &InsertTicket, lsn: Lsn) {
     if applied.as_ref().is_none_or(|applied| applied.lsn() < lsn) {
-        *applied = Some(Safe::of(&ticket.table().sink, lsn));
+        *applied = Some(UntilDurable::of(&ticket.table().sink, lsn));
     }
 }
 

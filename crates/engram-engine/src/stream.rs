@@ -12,14 +12,14 @@ use engram_core::pool::Pool;
 use engram_core::{Draw, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::handed::{Fate, Handed};
+use crate::delivery_tracker::{DeliveryTracker, LeaseOutcome};
 use crate::lease::Lease;
 use crate::table::Table;
-use crate::ticket::Safe;
-use crate::wait::{Patience, Waited, wait};
+use crate::ticket::UntilDurable;
+use crate::wait::{WaitOptions, WaitOutcome, wait};
 
 /// A reader's condition variable wakes this often to look for Ctrl-C.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What to fetch ahead.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl StreamOptions {
 
 /// A gathered batch and what is known about its items.
 #[derive(Debug)]
-pub struct Batch {
+pub struct StreamBatch {
     /// The data.
     pub columns: Columns,
     /// The items; their trajectories keep the chunks alive.
@@ -78,36 +78,36 @@ pub struct Batch {
 /// delivered. Batches of which all were are acknowledged; what was not delivered in the end goes back.
 #[derive(Debug)]
 pub struct Stream {
-    shared: Arc<Shared>,
+    shared: Arc<Prefetcher>,
     worker: Option<JoinHandle<()>>,
     /// The batches that a reader asked for.
-    handed: Handed<Lease>,
+    deliveries: DeliveryTracker<Lease>,
     /// That some were used, on its way to where it is safe.
-    used: Option<Safe>,
+    used: Option<UntilDurable>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct Prefetcher {
     table: Arc<Table>,
     pool: Arc<Pool>,
     options: StreamOptions,
     stop: AtomicBool,
-    ready: Mutex<Ready>,
+    ready: Mutex<ReadyBatches>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Ready {
-    batches: VecDeque<(Batch, Lease)>,
+struct ReadyBatches {
+    batches: VecDeque<(StreamBatch, Lease)>,
     /// How the worker ended.
     ended: Option<Result<()>>,
 }
 
 /// What a reader gets.
 #[derive(Debug)]
-pub enum Next {
+pub enum NextBatch {
     /// A batch.
-    Batch(Batch),
+    Batch(StreamBatch),
     /// All batches were read, or none came in time.
     End,
     /// The reader was asked to stop waiting.
@@ -129,7 +129,7 @@ impl Stream {
         }
         options.check_least()?;
         table.check_sample(options.next(0).1)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Prefetcher {
             table,
             pool,
             options,
@@ -157,7 +157,7 @@ impl Stream {
         Ok(Self {
             shared,
             worker: Some(worker),
-            handed: Handed::default(),
+            deliveries: DeliveryTracker::default(),
             used: None,
         })
     }
@@ -167,48 +167,48 @@ impl Stream {
     /// # Errors
     /// What ended the prefetcher: the table was dropped, the store closed, a chunk unreadable.
     /// [`Error::Storage`] where it cannot be written that items were used up: the next call tries again.
-    pub fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<Next> {
-        while let Some(lease) = self.handed.next_used(delivered) {
+    pub fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<NextBatch> {
+        while let Some(lease) = self.deliveries.pop_used(delivered) {
             lease.acknowledge();
             if self.shared.table.options().max_times_sampled > 0 {
                 // Should the store end now, its items do not come again.
-                self.used = Some(self.shared.table.safe());
+                self.used = Some(self.shared.table.until_durable());
             }
         }
         if let Some(used) = &mut self.used {
             match wait(used, patience) {
-                Waited::Served(outcome) => self.used = outcome.map(|()| None)?,
-                Waited::Late => return Ok(Next::End),
-                Waited::Interrupted => return Ok(Next::Interrupted),
+                WaitOutcome::Ready(outcome) => self.used = outcome.map(|()| None)?,
+                WaitOutcome::TimedOut => return Ok(NextBatch::End),
+                WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
             }
         }
         let mut ready = self.shared.ready.lock();
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
-                self.handed.push(batch.draws.len(), lease);
+                self.deliveries.push(batch.draws.len(), lease);
                 self.shared.changed.notify_all();
-                return Ok(Next::Batch(batch));
+                return Ok(NextBatch::Batch(batch));
             }
             if let Some(outcome) = &ready.ended {
-                return outcome.clone().map(|()| Next::End);
+                return outcome.clone().map(|()| NextBatch::End);
             }
             let now = Instant::now();
             if patience.deadline.is_some_and(|deadline| deadline <= now) {
-                return Ok(Next::End);
+                return Ok(NextBatch::End);
             }
-            let until = patience
-                .deadline
-                .map_or(now + GLANCE, |deadline| deadline.min(now + GLANCE));
+            let until = patience.deadline.map_or(now + POLL_INTERVAL, |deadline| {
+                deadline.min(now + POLL_INTERVAL)
+            });
             self.shared.changed.wait_until(&mut ready, until);
             if MutexGuard::unlocked(&mut ready, || (patience.interrupted)()) {
-                return Ok(Next::Interrupted);
+                return Ok(NextBatch::Interrupted);
             }
         }
     }
 
     /// Gives the last batch back: it did not reach its reader.
-    pub fn take_back(&mut self) {
-        drop(self.handed.take_back());
+    pub fn return_last(&mut self) {
+        drop(self.deliveries.pop_newest());
     }
 
     /// Stops prefetching; all but the first `delivered` items go back.
@@ -220,11 +220,11 @@ impl Stream {
             // A panic in the worker has ended its leases all the same.
             let _ = worker.join();
         }
-        for fate in self.handed.end(delivered) {
+        for fate in self.deliveries.finish(delivered) {
             match fate {
-                Fate::Used(lease) => lease.acknowledge(),
-                Fate::Partly(items, lease) => lease.acknowledge_first(items),
-                Fate::Unused(lease) => drop(lease),
+                LeaseOutcome::Used(lease) => lease.acknowledge(),
+                LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
+                LeaseOutcome::Unused(lease) => drop(lease),
             }
         }
         let batches = std::mem::take(&mut self.shared.ready.lock().batches);
@@ -238,7 +238,7 @@ impl Drop for Stream {
     }
 }
 
-impl Shared {
+impl Prefetcher {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
@@ -254,7 +254,7 @@ impl Shared {
         while max_batches.is_none_or(|max| fetched < max) {
             let mut ready = self.ready.lock();
             while ready.batches.len() >= prefetch && !self.stopped() {
-                self.changed.wait_for(&mut ready, GLANCE);
+                self.changed.wait_for(&mut ready, POLL_INTERVAL);
             }
             drop(ready);
             if self.stopped() {
@@ -265,13 +265,13 @@ impl Shared {
                 return Ok(());
             }
             let mut ticket = self.table.sample_some(n, at_least, true)?;
-            let mut patience = Patience {
+            let mut patience = WaitOptions {
                 deadline: None,
                 interrupted: &mut || self.stopped(),
             };
             let sample = match wait(&mut ticket, &mut patience) {
-                Waited::Served(sample) => sample?,
-                Waited::Late | Waited::Interrupted => return Ok(()),
+                WaitOutcome::Ready(sample) => sample?,
+                WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };
             items += sample.draws.len() as u64;
             let columns = gather(&sample.draws, length_policy, &self.pool)?;
@@ -282,7 +282,7 @@ impl Shared {
                 return Ok(());
             }
             self.ready.lock().batches.push_back((
-                Batch {
+                StreamBatch {
                     columns,
                     draws: sample.draws,
                 },

@@ -19,12 +19,12 @@ use engram_core::{
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::fair::Fair;
-use crate::info::{Meter, TableInfo};
+use crate::fair_mutex::FairMutex;
 use crate::session::Session;
-use crate::ticket::{InsertTicket, Room, Safe, SampleTicket};
-use serve::{Aside, InsertWait, Numbers, SampleWait, Shared};
-pub(crate) use tickets::Progress;
+use crate::table_info::{Meter, TableInfo};
+use crate::ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
+use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert, WaitingSample};
+pub(crate) use tickets::TicketState;
 
 /// Unleased draws made final under one hold at most.
 const FINISH: usize = 1024;
@@ -47,7 +47,7 @@ pub struct Table {
     options: Arc<TableOptions>,
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
-    shared: Fair<Shared>,
+    shared: FairMutex<LockedTable>,
     snapshots: Mutex<()>,
 }
 
@@ -73,7 +73,7 @@ impl Table {
         sink: Arc<dyn OpSink>,
     ) -> Self {
         let options = Arc::clone(state.options());
-        let shared = Fair::new(Shared {
+        let shared = FairMutex::new(LockedTable {
             state,
             inserts: BTreeMap::new(),
             samples: BTreeMap::new(),
@@ -99,15 +99,15 @@ impl Table {
 
     /// Waits until every change so far is as safe as the store promises.
     #[must_use]
-    pub fn safe(&self) -> Safe {
-        Safe::new(&self.sink)
+    pub fn until_durable(&self) -> UntilDurable {
+        UntilDurable::new(&self.sink)
     }
 
     /// Where more can be told, should too much wait to be written.
     #[must_use]
-    pub fn room(&self) -> Option<Room> {
+    pub fn journal_space(&self) -> Option<JournalSpace> {
         let has_room = self.sink.poll_room(Waker::noop());
-        (!matches!(has_room, Poll::Ready(Ok(())))).then(|| Room::new(&self.sink))
+        (!matches!(has_room, Poll::Ready(Ok(())))).then(|| JournalSpace::new(&self.sink))
     }
 
     /// What it was made with; the limits may have changed since.
@@ -117,41 +117,41 @@ impl Table {
     }
 
     /// Runs `work` under the lock, then serves whoever can be served now.
-    fn change<R>(&self, work: impl FnOnce(&mut Shared, &mut Aside, u64) -> R) -> R {
-        let mut aside = Aside::default();
+    fn change<R>(&self, work: impl FnOnce(&mut LockedTable, &mut AfterUnlock, u64) -> R) -> R {
+        let mut after = AfterUnlock::default();
         let result = {
-            let (mut shared, now) = self.lock(&mut aside);
-            let result = work(&mut shared, &mut aside, now);
-            shared.serve(&mut aside, now);
+            let (mut shared, now) = self.lock(&mut after);
+            let result = work(&mut shared, &mut after, now);
+            shared.serve(&mut after, now);
             result
         };
         for round in 0.. {
-            aside.wakers.drain(..).for_each(Waker::wake);
-            aside.deferred = DeferredDrops::default();
-            aside.draws.clear();
-            aside.items.clear();
-            if !aside.drains {
+            after.wakers.drain(..).for_each(Waker::wake);
+            after.deferred = DeferredDrops::default();
+            after.draws.clear();
+            after.items.clear();
+            if !after.drains {
                 break;
             }
-            let (mut shared, now) = self.lock(&mut aside);
-            if round < ROUNDS || !shared.hand_over(&mut aside) {
-                shared.serve(&mut aside, now);
+            let (mut shared, now) = self.lock(&mut after);
+            if round < ROUNDS || !shared.hand_over(&mut after) {
+                shared.serve(&mut after, now);
             }
         }
         result
     }
 
     /// Locks the table, without the items that have expired by now.
-    fn lock(&self, aside: &mut Aside) -> (MutexGuard<'_, Shared>, u64) {
+    fn lock(&self, after: &mut AfterUnlock) -> (MutexGuard<'_, LockedTable>, u64) {
         loop {
             let mut shared = self.shared.lock();
             let now = self.clock.now();
-            if shared.state.expire(now, &mut aside.deferred) {
+            if shared.state.expire(now, &mut after.deferred) {
                 return (shared, now);
             }
             // Many expire at once: others get their turn, and what is gone is freed.
             drop(shared);
-            aside.deferred = DeferredDrops::default();
+            after.deferred = DeferredDrops::default();
         }
     }
 
@@ -201,22 +201,22 @@ impl Table {
         }
         let last = session.map(|session| session.last(items.len(), &self.options.name));
         let last = last.transpose()?;
-        self.change(|shared, aside, now| {
+        self.change(|shared, after, now| {
             shared.check_open()?;
             let id = shared.take_number();
             if last.is_some_and(|last| shared.state.is_applied(last, now)) {
                 // Nobody need wait behind others to hear that all is done.
-                aside.items = items;
+                after.items = items;
                 return Ok(InsertTicket::new(self, id, Some(shared.state.last_lsn())));
             }
-            let wait = InsertWait {
+            let wait = WaitingInsert {
                 items: items.into(),
-                numbers: session.map(Numbers::from),
+                numbers: session.map(SessionCursor::from),
                 updates,
                 waker: None,
             };
             shared.inserts.insert(id, wait);
-            shared.serve(aside, now);
+            shared.serve(after, now);
             // Most inserts are served at once: their tickets need not ask again.
             let applied = !shared.inserts.contains_key(&id);
             if !applied && session.is_some() {
@@ -254,20 +254,20 @@ impl Table {
             )));
         }
         let mut direct = Vec::with_capacity(n.min(PREPARED));
-        let id = self.change(|shared, aside, _| {
+        let id = self.change(|shared, after, _| {
             shared.check_open()?;
             shared.state.check_sample(at_least)?;
             if shared.samples.is_empty() && shared.state.can_draw_at_once(n) {
                 let drawn = shared
                     .state
-                    .draw(n, leased, &mut direct, &mut aside.deferred);
+                    .draw(n, leased, &mut direct, &mut after.deferred);
                 shared.meter.samples += drawn as u64;
                 return Ok(None);
             }
             let id = shared.take_number();
             shared.samples.insert(
                 id,
-                SampleWait {
+                WaitingSample {
                     n,
                     at_least,
                     served: n == 0,
@@ -300,9 +300,9 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
-        self.in_steps(keys.len(), |shared, aside, some| {
+        self.in_steps(keys.len(), |shared, after, some| {
             shared.check_open()?;
-            Ok(shared.state.delete(&keys[some], &mut aside.deferred))
+            Ok(shared.state.delete(&keys[some], &mut after.deferred))
         })
     }
 
@@ -310,14 +310,14 @@ impl Table {
     fn in_steps(
         &self,
         len: usize,
-        work: impl Fn(&mut Shared, &mut Aside, Range<usize>) -> Result<usize>,
+        work: impl Fn(&mut LockedTable, &mut AfterUnlock, Range<usize>) -> Result<usize>,
     ) -> Result<usize> {
         let (mut done, mut sum) = (0, 0);
         while done < len {
-            sum += self.change(|shared, aside, _| {
+            sum += self.change(|shared, after, _| {
                 let some = done..len.min(done + shared.state.items_per_hold());
                 done = some.end;
-                work(shared, aside, some)
+                work(shared, after, some)
             })?;
         }
         Ok(sum)
@@ -328,16 +328,16 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn reset(&self) -> Result<()> {
-        self.change(|shared, aside, _| {
+        self.change(|shared, after, _| {
             shared.check_open()?;
-            shared.state.reset(&mut aside.deferred);
+            shared.state.reset(&mut after.deferred);
             // Draws of unfinished batches are void: their items are gone.
             let waiting = shared.samples.values_mut();
             let void = waiting.map(|wait| {
                 wait.served = wait.n == 0;
                 std::mem::take(&mut wait.draws)
             });
-            aside.draws.extend(void);
+            after.draws.extend(void);
             Ok(())
         })
     }
@@ -355,12 +355,12 @@ impl Table {
 
     /// Ends every waiting call with `reason`, and every later one; frees what the table holds.
     pub fn close(&self, reason: Error) {
-        self.change(|shared, aside, _| {
+        self.change(|shared, after, _| {
             shared.closed.get_or_insert(reason);
             let wakers = shared.inserts.values_mut().map(|wait| &mut wait.waker);
             let wakers = wakers.chain(shared.samples.values_mut().map(|wait| &mut wait.waker));
-            aside.wakers.extend(wakers.filter_map(Option::take));
-            shared.state.discard(&mut aside.deferred);
+            after.wakers.extend(wakers.filter_map(Option::take));
+            shared.state.discard(&mut after.deferred);
         });
     }
 
@@ -454,9 +454,9 @@ impl Table {
 
     pub(crate) fn acknowledge(&self, handles: &[Handle]) {
         // Also where the table is closed: `work` cannot fail.
-        let _ = self.in_steps(handles.len(), |shared, aside, some| {
+        let _ = self.in_steps(handles.len(), |shared, after, some| {
             let handles = handles[some].iter().copied();
-            shared.state.acknowledge(handles, &mut aside.deferred);
+            shared.state.acknowledge(handles, &mut after.deferred);
             Ok(0)
         });
     }

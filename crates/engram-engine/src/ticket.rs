@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
 use crate::lease::{Lease, Sample};
-use crate::table::{Progress, Table};
+use crate::table::{Table, TicketState};
 
 /// Items on their way into a table. Dropping it withdraws those that are not in yet.
 #[derive(Debug)]
@@ -77,8 +77,8 @@ impl InsertTicket {
     pub(crate) fn poll_applied(&mut self, waker: &Waker) -> Poll<Result<Lsn>> {
         if self.state == InsertState::Queued {
             match self.table.poll_insert(self.id, waker)? {
-                Progress::Waiting => return Poll::Pending,
-                Progress::Done(lsn) => self.state = InsertState::Applied(lsn),
+                TicketState::Waiting => return Poll::Pending,
+                TicketState::Done(lsn) => self.state = InsertState::Applied(lsn),
             }
         }
         Poll::Ready(Ok(match self.state {
@@ -212,8 +212,8 @@ impl Future for SampleTicket {
         ready!(this.table.sink.poll_room(context.waker()))?;
         if let Some(id) = this.id {
             match this.table.poll_sample(id, this.leased, context.waker())? {
-                Progress::Waiting => return Poll::Pending,
-                Progress::Done(draws) => {
+                TicketState::Waiting => return Poll::Pending,
+                TicketState::Done(draws) => {
                     this.id = None;
                     this.draws = draws;
                 }
@@ -236,12 +236,12 @@ impl Drop for SampleTicket {
 
 /// Changes that are made, on their way to where they are safe.
 #[derive(Debug)]
-pub struct Safe {
+pub struct UntilDurable {
     sink: Arc<dyn OpSink>,
     lsn: Lsn,
 }
 
-impl Safe {
+impl UntilDurable {
     pub(crate) fn new(sink: &Arc<dyn OpSink>) -> Self {
         Self::of(sink, sink.last())
     }
@@ -259,7 +259,7 @@ impl Safe {
     }
 }
 
-impl Future for Safe {
+impl Future for UntilDurable {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
@@ -267,17 +267,17 @@ impl Future for Safe {
     }
 }
 
-/// Room for changes that are not written yet.
+/// JournalSpace for changes that are not written yet.
 #[derive(Debug)]
-pub struct Room(Arc<dyn OpSink>);
+pub struct JournalSpace(Arc<dyn OpSink>);
 
-impl Room {
+impl JournalSpace {
     pub(crate) fn new(sink: &Arc<dyn OpSink>) -> Self {
         Self(Arc::clone(sink))
     }
 }
 
-impl Future for Room {
+impl Future for JournalSpace {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {

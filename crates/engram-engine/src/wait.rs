@@ -7,7 +7,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// How often a parked thread looks whether it should give up: Ctrl-C, a closing stream.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 struct Unpark(Thread);
 
@@ -18,16 +18,16 @@ impl Wake for Unpark {
 }
 
 /// Why a thread stops waiting before its ticket is served.
-pub struct Patience<'a> {
+pub struct WaitOptions<'a> {
     /// Wait no longer than until then.
     pub deadline: Option<Instant>,
     /// Asked now and then, and after each wake-up; true ends the wait.
     pub interrupted: &'a mut dyn FnMut() -> bool,
 }
 
-impl std::fmt::Debug for Patience<'_> {
+impl std::fmt::Debug for WaitOptions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Patience")
+        f.debug_struct("WaitOptions")
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }
@@ -35,32 +35,37 @@ impl std::fmt::Debug for Patience<'_> {
 
 /// How a wait ended.
 #[derive(Debug)]
-pub enum Waited<T> {
+pub enum WaitOutcome<T> {
     /// The ticket was served.
-    Served(T),
+    Ready(T),
     /// The deadline passed.
-    Late,
+    TimedOut,
     /// Somebody asked to stop.
     Interrupted,
 }
 
 /// Parks this thread until the future is ready or patience ends.
-pub fn wait<F: Future + Unpin>(future: &mut F, patience: &mut Patience<'_>) -> Waited<F::Output> {
+pub fn wait<F: Future + Unpin>(
+    future: &mut F,
+    patience: &mut WaitOptions<'_>,
+) -> WaitOutcome<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Waited::Served(output);
+            return WaitOutcome::Ready(output);
         }
         let now = Instant::now();
         if patience.deadline.is_some_and(|deadline| deadline <= now) {
-            return Waited::Late;
+            return WaitOutcome::TimedOut;
         }
         if (patience.interrupted)() {
-            return Waited::Interrupted;
+            return WaitOutcome::Interrupted;
         }
-        let left = patience.deadline.map_or(GLANCE, |deadline| deadline - now);
-        thread::park_timeout(left.min(GLANCE));
+        let left = patience
+            .deadline
+            .map_or(POLL_INTERVAL, |deadline| deadline - now);
+        thread::park_timeout(left.min(POLL_INTERVAL));
     }
 }

@@ -96,7 +96,7 @@ impl Inner {
                 )
             })
             .collect();
-        let base = self.sender.fresh_number();
+        let base = self.sender.unique_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
         self.begun = Some((structure, recorder.map_err(wrong)?));

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engram_core::Result;
-use engram_engine::close_inherited;
-use engram_engine::{Patience, Waited, wait};
+use engram_engine::close_after_fork;
+use engram_engine::{WaitOptions, WaitOutcome, wait};
 use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
@@ -19,7 +19,7 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    close_inherited();
+    close_after_fork();
 }
 
 /// How often this process's line has forked since the module was loaded.
@@ -176,16 +176,16 @@ where
         let mut interrupted = || check_signals(&mut raised);
         wait(
             ticket,
-            &mut Patience {
+            &mut WaitOptions {
                 deadline,
                 interrupted: &mut interrupted,
             },
         )
     });
     match waited {
-        Waited::Served(result) => result.map(Some).map_err(|error| errors::to_py(py, &error)),
-        Waited::Late => Ok(None),
-        Waited::Interrupted => {
+        WaitOutcome::Ready(result) => result.map(Some).map_err(|error| errors::to_py(py, &error)),
+        WaitOutcome::TimedOut => Ok(None),
+        WaitOutcome::Interrupted => {
             Err(raised.unwrap_or_else(|| errors::invalid(py, "interrupted".into())))
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engram_core::Result;
-use engram_engine::{Durability, Opening, Progress, StorageOptions};
+use engram_engine::{Durability, OpenOptions, ReadProgress, StorageOptions};
 use pyo3::prelude::*;
 
 use crate::door::enter;
@@ -22,8 +22,8 @@ pub(crate) fn storage_of((durability, interval, keep): (String, f64, usize)) -> 
 
 pub(crate) fn opening_of(
     (rename, drop, repair): (BTreeMap<String, String>, BTreeSet<String>, bool),
-) -> Opening {
-    Opening {
+) -> OpenOptions {
+    OpenOptions {
         rename,
         drop,
         repair,
@@ -35,7 +35,7 @@ pub(crate) fn opening_of(
 pub(crate) fn told<T: Send>(
     py: Python<'_>,
     progress: Option<&Py<PyAny>>,
-    work: impl FnOnce(Progress<'_>) -> Result<T> + Send,
+    work: impl FnOnce(ReadProgress<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
     let mut tell = |done: u64, total: u64| {

@@ -150,7 +150,7 @@ impl Inserter {
         for (column, leaf) in leaves.iter().enumerate() {
             fill(py, &known, leaf, &mut builder, column, steps)?;
         }
-        let key = tables.fresh_number() >> 1;
+        let key = tables.unique_number() >> 1;
         let items = enter(py, || {
             let item = seal(tables, builder, key, steps, !time_axis)?;
             let items = priorities.iter().map(|(_, priority)| NewItem {
@@ -343,8 +343,8 @@ fn seal(
     squeeze: bool,
 ) -> Result<NewItem> {
     let origin = Origin {
-        key: tables.fresh_number(),
-        episodes: [tables.fresh_number()].into_iter().collect(),
+        key: tables.unique_number(),
+        episodes: [tables.unique_number()].into_iter().collect(),
         first_step: 0,
         steps: u32::try_from(steps).unwrap_or(u32::MAX),
     };

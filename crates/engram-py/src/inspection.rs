@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use engram_engine::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
-    Tear,
+    InvalidRecord,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -59,22 +59,22 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("records", file.records)?;
     dict.set_item("first_change", file.first_change)?;
     dict.set_item("changes", file.changes)?;
-    let (state, tear, why) = match file.state {
+    let (state, invalid, why) = match file.state {
         FileState::Whole => ("whole", None, None),
-        FileState::Torn(tear) => ("torn", Some(tear), None),
-        FileState::Damaged(tear) => ("damaged", Some(tear), None),
+        FileState::Torn(invalid) => ("torn", Some(invalid), None),
+        FileState::Damaged(invalid) => ("damaged", Some(invalid), None),
         FileState::Unusable(why) => ("unusable", None, Some(why)),
         FileState::Unfinished => ("unfinished", None, None),
         FileState::SetAside => ("set aside", None, None),
     };
     dict.set_item("state", state)?;
-    dict.set_item("place", tear.as_ref().map(|tear| tear.place))?;
-    let Tear {
-        why: torn,
+    dict.set_item("place", invalid.as_ref().map(|invalid| invalid.offset))?;
+    let InvalidRecord {
+        reason: torn,
         records_after,
         changes_after,
         ..
-    } = tear.unwrap_or_default();
+    } = invalid.unwrap_or_default();
     dict.set_item("why", why.or((!torn.is_empty()).then_some(torn)))?;
     dict.set_item("records_after", records_after)?;
     dict.set_item("changes_after", changes_after)?;

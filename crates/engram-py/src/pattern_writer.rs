@@ -104,7 +104,7 @@ impl Inner {
     }
 
     fn begin_anew(&mut self, py: Python<'_>) -> PyResult<()> {
-        let recorder = Recorder::new(self.options.clone(), self.sender.fresh_number());
+        let recorder = Recorder::new(self.options.clone(), self.sender.unique_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
         self.intake = Intake::default();
         self.patterns = PatternSet::new(self.declared);
@@ -147,7 +147,7 @@ impl PatternWriter {
         let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let options = options(1, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options.clone(), tables.fresh_number())
+        let recorder = Recorder::new(options.clone(), tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let inner = Inner {
             recorder,

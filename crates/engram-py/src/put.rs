@@ -20,7 +20,7 @@ pub(crate) fn put_here(
     items: Vec<NewItem>,
     deadline: Option<Instant>,
 ) -> PyResult<Vec<bool>> {
-    wait_for(py, &mut engine.room(), deadline)?;
+    wait_for(py, &mut engine.journal_space(), deadline)?;
     let tickets = enter(py, || {
         let tables = names.iter().map(|name| engine.table(name));
         let tables = tables.collect::<Result<Vec<_>>>()?;
@@ -35,7 +35,7 @@ pub(crate) fn put_here(
         // It may have gone in between the last look and the withdrawal.
         let late = !served && py.detach(|| ticket.withdraw()) == 0;
         if late {
-            wait_for(py, &mut engine.safe(), None)?;
+            wait_for(py, &mut engine.until_durable(), None)?;
         }
         taken.push(served || late);
     }
@@ -80,7 +80,7 @@ fn put_into(
         .map(|options| outbox.number_of(options))
         .collect();
     enter(py, || outbox.send(numbers.iter().copied().zip(items)))?;
-    if wait_for(py, outbox.wait_for(0), deadline)?.is_some() {
+    if wait_for(py, outbox.until_at_most(0), deadline)?.is_some() {
         return Ok(None);
     }
     let heard = py.detach(|| outbox.finish(ANSWER));
@@ -98,7 +98,7 @@ fn put_into(
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }
     // A table may have refused it meanwhile.
-    enter(py, || outbox.settle())?;
+    enter(py, || outbox.collect_finished())?;
     let taken = numbers
         .iter()
         .map(|number| outbox.unsettled_of(*number) == 0);

@@ -106,8 +106,8 @@ impl Sender {
     }
 
     /// A number to make keys from, given out once.
-    pub(crate) fn fresh_number(&self) -> u64 {
-        self.tables.fresh_number()
+    pub(crate) fn unique_number(&self) -> u64 {
+        self.tables.unique_number()
     }
 
     /// Buffers that a writer's own history is gathered into.
@@ -157,10 +157,10 @@ impl Sender {
         }
     }
 
-    fn why_waiting(&self, py: Python<'_>) -> String {
+    fn blocked_reason(&self, py: Python<'_>) -> String {
         py.detach(|| match &self.way {
-            Way::Here(_, outbox) => outbox.why_waiting(),
-            Way::There(_, outbox) => outbox.why_waiting(),
+            Way::Here(_, outbox) => outbox.blocked_reason(),
+            Way::There(_, outbox) => outbox.blocked_reason(),
         })
     }
 
@@ -172,12 +172,12 @@ impl Sender {
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
         let done = match &mut self.way {
-            Way::Here(_, outbox) => wait_for(py, outbox.wait_for(allowed), deadline)?,
+            Way::Here(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
             Way::There(_, outbox) => {
                 // What is merely on its way does not wait for a table.
                 let soonest = Instant::now() + ROUND_TRIP;
                 let deadline = deadline.map(|deadline| deadline.max(soonest));
-                wait_for(py, outbox.wait_for(allowed), deadline)?
+                wait_for(py, outbox.until_at_most(allowed), deadline)?
             }
         };
         Ok(done.is_some())
@@ -192,7 +192,7 @@ impl Sender {
             ));
         }
         if let Way::Here(_, outbox) = &self.way
-            && let Some(mut room) = outbox.room()
+            && let Some(mut room) = outbox.journal_space()
             && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
         {
             let text = format!(
@@ -202,7 +202,7 @@ impl Sender {
             return Err(errors::to_py(py, &Error::Backpressure(text)));
         }
         // What became of earlier items is said before anything is written, not after.
-        self.settle(py)?;
+        self.collect_finished(py)?;
         let in_flight = self.in_flight();
         if in_flight <= self.max_in_flight.min(self.sent.allowed()) {
             return Ok(());
@@ -218,17 +218,19 @@ impl Sender {
             self.in_flight(),
             self.max_in_flight,
             self.timeout.seconds(),
-            self.why_waiting(py)
+            self.blocked_reason(py)
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
     /// Takes note of what the tables have meanwhile, and of what they have refused.
-    fn settle(&mut self, py: Python<'_>) -> PyResult<()> {
+    fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
         match &mut self.way {
             Way::Here(_, outbox) if outbox.in_flight() == 0 => Ok(()),
-            Way::Here(_, outbox) => enter(py, || outbox.settle()),
-            Way::There(_, outbox) => outbox.settle().map_err(|error| errors::to_py(py, &error)),
+            Way::Here(_, outbox) => enter(py, || outbox.collect_finished()),
+            Way::There(_, outbox) => outbox
+                .collect_finished()
+                .map_err(|error| errors::to_py(py, &error)),
         }
     }
 
@@ -242,7 +244,7 @@ impl Sender {
             return Ok(());
         }
         let until = Some(Instant::now() + MOVING);
-        if wait_for(py, outbox.wait_for(sent.allowed()), until)?.is_none() {
+        if wait_for(py, outbox.until_at_most(sent.allowed()), until)?.is_none() {
             sent.stuck_at = Some(sent.all.saturating_sub(outbox.in_flight()));
         }
         Ok(())
@@ -257,7 +259,7 @@ impl Sender {
     ) -> PyResult<()> {
         let unsent = unsent as u64;
         if unsent != self.unsent {
-            self.tables.tell_unsent(self.unsent, unsent);
+            self.tables.update_unsent(self.unsent, unsent);
             self.unsent = unsent;
         }
         if ready.len() == 0 {
@@ -284,7 +286,7 @@ impl Sender {
         let text = if left == 0 {
             format!("the tables have all items, but they were not safe within {seconds} s")
         } else {
-            let why = self.why_waiting(py);
+            let why = self.blocked_reason(py);
             format!("{left} items wait for their tables after {seconds} s; they stay queued{why}")
         };
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
@@ -293,6 +295,6 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.tables.tell_unsent(self.unsent, 0);
+        self.tables.update_unsent(self.unsent, 0);
     }
 }

@@ -452,9 +452,9 @@ fn changed_here(
     wait: bool,
 ) -> PyResult<Option<usize>> {
     if wait {
-        wait_for(py, &mut engine.safe(), None)?;
+        wait_for(py, &mut engine.until_durable(), None)?;
     } else {
-        wait_for(py, &mut engine.room(), None)?;
+        wait_for(py, &mut engine.journal_space(), None)?;
     }
     Ok(wait.then_some(matched))
 }
@@ -477,7 +477,9 @@ fn sample_here(
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
-        None => enter(py, || engine.end_early(ticket, timeout.seconds(), partial))?,
+        None => enter(py, || {
+            engine.finish_at_deadline(ticket, timeout.seconds(), partial)
+        })?,
     };
     let columns = enter(py, || gather(&sample.draws, length_policy, engine.pool()))?;
     let infos = sample.draws.iter().map(Draw::info).collect();
@@ -485,7 +487,7 @@ fn sample_here(
     if let Some(lease) = sample.lease {
         py.detach(|| lease.acknowledge());
         // The caller has the items: should that not be safe, they come again when the store is opened again.
-        let safe = engine.safe();
+        let safe = engine.until_durable();
         let mut told = Box::pin(async move {
             let _ = safe.await;
             Ok::<(), Error>(())

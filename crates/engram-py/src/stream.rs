@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use engram_core::gather::Columns;
 use engram_core::{Draw, Result, SampledItemInfo};
-use engram_engine::stream::Next;
-use engram_engine::{Patience, Stream};
+use engram_engine::stream::NextBatch;
+use engram_engine::{Stream, WaitOptions};
 use engram_rpc::client::{RemoteNext, RemoteStream};
 use pyo3::prelude::*;
 
@@ -28,15 +28,15 @@ enum Fetched {
 }
 
 impl Fetching {
-    fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<Fetched> {
+    fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<Fetched> {
         Ok(match self {
             Self::Here(stream) => match stream.next(delivered, patience)? {
-                Next::Batch(batch) => {
+                NextBatch::Batch(batch) => {
                     let infos = batch.draws.iter().map(Draw::info).collect();
                     Fetched::Batch(batch.columns, infos)
                 }
-                Next::End => Fetched::End,
-                Next::Interrupted => Fetched::Interrupted,
+                NextBatch::End => Fetched::End,
+                NextBatch::Interrupted => Fetched::Interrupted,
             },
             Self::There(stream) => match stream.next(delivered, patience)? {
                 RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
@@ -46,10 +46,10 @@ impl Fetching {
         })
     }
 
-    fn take_back(&mut self) {
+    fn return_last(&mut self) {
         match self {
-            Self::Here(stream) => stream.take_back(),
-            Self::There(stream) => stream.take_back(),
+            Self::Here(stream) => stream.return_last(),
+            Self::There(stream) => stream.return_last(),
         }
     }
 
@@ -98,7 +98,7 @@ impl PyStream {
         let mut raised = None;
         let next = py.detach(|| {
             let mut interrupted = || self.is_closing() || check_signals(&mut raised);
-            let mut patience = Patience {
+            let mut patience = WaitOptions {
                 deadline,
                 interrupted: &mut interrupted,
             };
@@ -111,7 +111,7 @@ impl PyStream {
                 if made.is_err() {
                     py.detach(|| {
                         let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
-                        stream.take_back();
+                        stream.return_last();
                     });
                 }
                 made.map(Some)

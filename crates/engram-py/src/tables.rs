@@ -271,7 +271,7 @@ impl Tables {
     ) -> PyResult<T> {
         let changed = self.ask(py, here, there)?;
         if let Self::Here(engine) = self {
-            wait_for(py, &mut engine.safe(), None)?;
+            wait_for(py, &mut engine.until_durable(), None)?;
         }
         Ok(changed)
     }
@@ -311,18 +311,18 @@ impl Tables {
     }
 
     /// A number to make keys from, given out once.
-    pub(crate) fn fresh_number(&self) -> u64 {
+    pub(crate) fn unique_number(&self) -> u64 {
         match self {
-            Self::Here(engine) => engine.fresh_number(),
-            Self::There(link) => link.client.fresh_number(),
+            Self::Here(engine) => engine.unique_number(),
+            Self::There(link) => link.client.unique_number(),
         }
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
-    pub(crate) fn tell_unsent(&self, before: u64, now: u64) {
+    pub(crate) fn update_unsent(&self, before: u64, now: u64) {
         match self {
-            Self::Here(engine) => engine.tell_unsent(before, now),
-            Self::There(link) => link.client.tell_unsent(before, now),
+            Self::Here(engine) => engine.update_unsent(before, now),
+            Self::There(link) => link.client.update_unsent(before, now),
         }
     }
 

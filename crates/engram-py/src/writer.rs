@@ -156,7 +156,7 @@ impl TrajectoryWriter {
         let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
         let options = options(history, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options, tables.fresh_number())
+        let recorder = Recorder::new(options, tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let inner = Inner {
             recorder,

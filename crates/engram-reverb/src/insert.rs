@@ -8,7 +8,7 @@ mod pending;
 use std::sync::Arc;
 
 use engram_core::NewItem;
-use engram_engine::{Room, Table};
+use engram_engine::{JournalSpace, Table};
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::consume_budget;
@@ -63,7 +63,7 @@ struct Writer {
     chunks: StreamChunkCache,
     pending: Pending,
     /// Too much waits to be written.
-    room: Option<Room>,
+    room: Option<JournalSpace>,
     /// Keys of items that are in and not told of.
     confirmed: Vec<u64>,
 }
@@ -175,7 +175,7 @@ impl Writer {
             self.pending
                 .add(key, bytes, ticket.map_err(|error| status(&error))?);
         }
-        self.room = table.room();
+        self.room = table.journal_space();
         Ok(())
     }
 }
@@ -201,7 +201,7 @@ fn reply(confirmed: &mut Vec<u64>) -> pb::InsertStreamResponse {
 }
 
 /// Waits until there is room, or for a while where nothing can be written.
-async fn less(room: &mut Option<Room>) {
+async fn less(room: &mut Option<JournalSpace>) {
     if let Some(wait) = room {
         match wait.await {
             Ok(()) => *room = None,

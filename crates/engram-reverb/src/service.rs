@@ -100,7 +100,7 @@ impl Reverb {
 
     /// Waits until what was changed is as safe as the store promises.
     async fn safe(&self) -> Result<(), Status> {
-        let safe = self.shared.engine.safe().await;
+        let safe = self.shared.engine.until_durable().await;
         safe.map_err(|error| status(&error))
     }
 }

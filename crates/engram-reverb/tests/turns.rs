@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::{Durability, Engine, Opening, StorageOptions};
+use engram_engine::{Durability, Engine, OpenOptions, StorageOptions};
 use engram_reverb::pb::reverb_service_server::ReverbService as _;
 use engram_reverb::{Reverb, pb};
 use tokio::runtime::{Builder, Runtime};
@@ -45,7 +45,7 @@ impl Directory {
             note: None,
             seed: 1,
         };
-        let opening = Opening::default();
+        let opening = OpenOptions::default();
         let opened = Engine::open(&path, storage, &opening, vec![table], 1, &mut |_, _| {});
         let engine = Arc::new(opened.unwrap().0);
         Self { path, engine }

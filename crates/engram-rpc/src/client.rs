@@ -16,15 +16,15 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Checkpoint, Patience, StreamOptions, TableInfo, wait};
+use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
 use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
-use crate::wire::{error_in, info_in, limits_out, options_in, options_out};
-use crate::{MAX_BATCH, entropy, pb};
+use crate::wire::{decode_error, decode_info, decode_options, encode_limits, encode_options};
+use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use change::Changes;
 use connect::{Api, Connector};
 use sample::Asks;
@@ -92,10 +92,10 @@ impl Client {
         // The transport wants to be made where it will run.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
-        let pool = Arc::new(Pool::with_max_batch(MAX_BATCH));
+        let pool = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
         let unsent = Arc::<AtomicU64>::default();
         // With the same number in every forked child, a server would take one's items for another's.
-        let entropy = entropy()?;
+        let entropy = random_u64()?;
         let (asks, _) = Asks::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
             runtime,
@@ -120,7 +120,7 @@ impl Client {
     /// Waits until the server knows which batches were used, for a second at most: of those that
     /// it does not know of, the items go back.
     pub fn settle(&self) {
-        let mut patience = Patience {
+        let mut patience = WaitOptions {
             deadline: Some(std::time::Instant::now() + FAREWELL),
             interrupted: &mut || false,
         };
@@ -164,8 +164,8 @@ impl Client {
 
     /// A number to make keys from, given out once.
     #[must_use]
-    pub fn fresh_number(&self) -> u64 {
-        engram_engine::spread(
+    pub fn unique_number(&self) -> u64 {
+        engram_engine::derive_number(
             self.entropy,
             self.next_number.fetch_add(1, Ordering::Relaxed),
         )
@@ -222,7 +222,7 @@ impl Client {
     #[must_use]
     pub fn describe(&self, table: &str) -> Reply<Arc<TableOptions>> {
         self.manage(Call::Describe(table.into()), |answer| match answer {
-            Answer::Options(options) => Some(options_in(options, 0).map(Arc::new)),
+            Answer::Options(options) => Some(decode_options(options, 0).map(Arc::new)),
             _ => None,
         })
     }
@@ -232,7 +232,7 @@ impl Client {
     pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> Reply<()> {
         let options = pb::TableOptions {
             seed,
-            ..options_out(options)
+            ..encode_options(options)
         };
         self.manage(Call::Create(options), done)
     }
@@ -246,7 +246,7 @@ impl Client {
     /// Changes a rate limiter.
     #[must_use]
     pub fn set_limits(&self, table: &str, limits: &RateLimits) -> Reply<()> {
-        let limits = Some(limits_out(limits));
+        let limits = Some(encode_limits(limits));
         let table = table.into();
         self.manage(Call::SetLimits(pb::SetLimits { table, limits }), done)
     }
@@ -261,7 +261,7 @@ impl Client {
     #[must_use]
     pub fn infos(&self) -> Reply<Vec<TableInfo>> {
         self.manage(Call::Info(pb::Nothing {}), |answer| match answer {
-            Answer::Info(infos) => Some(infos.tables.into_iter().map(info_in).collect()),
+            Answer::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
             _ => None,
         })
     }
@@ -294,7 +294,7 @@ impl Client {
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
-    pub fn tell_unsent(&self, before: u64, now: u64) {
+    pub fn update_unsent(&self, before: u64, now: u64) {
         self.unsent
             .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
@@ -302,7 +302,7 @@ impl Client {
     /// Why a table may look emptier than this client's writers think, in words.
     #[must_use]
     pub fn unsent(&self) -> Option<String> {
-        engram_engine::unsent_text(self.unsent.load(Ordering::Relaxed))
+        engram_engine::unsent_items_note(self.unsent.load(Ordering::Relaxed))
     }
 
     fn manage<T: Send + 'static>(
@@ -324,7 +324,7 @@ impl Client {
                 () = connector.closed() => Err(closed_error()),
             };
             let outcome = match exchanged {
-                Ok(Answer::Error(error)) => Err(error_in(error)),
+                Ok(Answer::Error(error)) => Err(decode_error(error)),
                 Ok(answer) => read(answer).unwrap_or_else(|| {
                     Err(Error::Payload("the server answered something else".into()))
                 }),

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.plans import Written
-from engram.adders.step import Step, each_leaf
+from engram.adders.item_writers import BaseItemWriter
+from engram.adders.step import Step, map_leaves
 from engram.errors import EngramError
 from engram.patterns import Pattern, listed
 from engram.store import AnyStore
@@ -65,7 +65,7 @@ class StructuredAdder(Adder):
         self._rows.append(row)
 
     def _end(self, row: Step) -> None:
-        nothing = each_leaf(lambda _: None, row)
+        nothing = map_leaves(lambda _: None, row)
         try:
             self._rows.append(nothing._replace(observation=row.observation, start_of_episode=False))
         except BaseException:
@@ -79,7 +79,7 @@ class StructuredAdder(Adder):
         self._rows.renew(timeout)
 
 
-class _Rows(Written):
+class _Rows(BaseItemWriter):
     """Rows of a writer, and what is left of those before it."""
 
     def __init__(self, open_one: Callable[[], PatternWriter]) -> None:

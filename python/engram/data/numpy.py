@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Unpack
 
 from engram.data.elements import Element, Options
-from engram.data.reading import Reading
+from engram.data.table_reader import TableReader
 from engram.store import AnyStore
 
 __all__ = ["dataset"]
@@ -39,4 +39,4 @@ def dataset(store: AnyStore, table: str, **options: Unpack[Options]) -> Iterable
         UnknownTableError, ClosedError, UnavailableError: On iteration: there is no such table, it or its store is gone,
             or the server is.
     """
-    return Reading.of(store, table, options)
+    return TableReader.of(store, table, options)

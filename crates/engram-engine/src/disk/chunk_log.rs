@@ -5,36 +5,36 @@ use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, ChunkLocation};
 
-use super::file::{FileHead, Kind};
-use super::files::Files;
+use super::file_format::{FileHeader, Kind};
+use super::file_names::{UNFINISHED, log_name};
+use super::file_system::FileSystem;
 use super::journal::Journal;
 use super::log::Log;
-use super::names::{UNFINISHED, log_name};
-use super::records::Records;
-use super::things::{Forms, Told, kind, put_chunk};
+use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
+use super::record_writer::RecordWriter;
 
 /// A log that is begun when the first chunk comes.
 #[derive(Debug)]
 pub(crate) struct ChunkLog<'a> {
-    files: &'a dyn Files,
+    files: &'a dyn FileSystem,
     journal: &'a Journal,
     number: u64,
-    /// Logs whose chunks are to be moved.
+    /// CheckpointHeader whose chunks are to be moved.
     given_up: Vec<u64>,
     out: Option<Out>,
 }
 
 #[derive(Debug)]
 struct Out {
-    records: Records,
-    told: Told,
+    records: RecordWriter,
+    told: WrittenDictionary,
     log: Arc<Log>,
     /// Where they were before, should this come to nothing.
     moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
 }
 
-impl Forms for Out {
-    fn told(&mut self) -> &mut Told {
+impl DictionaryWriter for Out {
+    fn told(&mut self) -> &mut WrittenDictionary {
         &mut self.told
     }
 
@@ -46,7 +46,7 @@ impl Forms for Out {
 
 impl<'a> ChunkLog<'a> {
     pub(crate) fn new(
-        files: &'a dyn Files,
+        files: &'a dyn FileSystem,
         journal: &'a Journal,
         number: u64,
         given_up: Vec<u64>,
@@ -73,15 +73,15 @@ impl<'a> ChunkLog<'a> {
         };
         if self.out.is_none() {
             let store = self.journal.store;
-            let head = FileHead {
+            let head = FileHeader {
                 kind: Kind::Log,
                 store,
                 number: self.number,
             };
             let file = self.files.create_large(&self.unfinished())?;
             self.out = Some(Out {
-                records: Records::new(file, self.number, head.bytes().to_vec()),
-                told: Told::default(),
+                records: RecordWriter::new(file, self.number, head.bytes().to_vec()),
+                told: WrittenDictionary::default(),
                 log: Log::new(store, self.number),
                 moved: Vec::new(),
             });
@@ -100,7 +100,7 @@ impl<'a> ChunkLog<'a> {
         let unfinished = self.unfinished();
         let finished = out.records.finish().and_then(|bytes| {
             self.files.rename(&unfinished, &log_name(self.number))?;
-            self.files.sync_names()?;
+            self.files.sync_directory()?;
             Ok(bytes)
         });
         match finished {

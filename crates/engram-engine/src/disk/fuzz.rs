@@ -7,11 +7,11 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
-use super::file::{FILE_HEAD, RECORD_HEAD, padding, record_head};
-use super::files::Files;
+use super::file_format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, padding, record_header};
+use super::file_system::FileSystem;
 use super::inspect::look;
-use super::life::{Past, begin};
-use super::power::PowerFiles;
+use super::power_loss::PowerLossFiles;
+use super::random_workload::{History, begin};
 use super::recover::{Recovered, recover};
 
 #[path = "../../../engram-rpc/tests/fuzz/counting.rs"]
@@ -33,10 +33,10 @@ const ANYWAY: usize = 4 << 20;
 
 type Directory = Vec<(String, Vec<u8>)>;
 
-fn bases() -> Vec<(Directory, u64, Past)> {
+fn bases() -> Vec<(Directory, u64, History)> {
     let lives = (1..=20).map(|seed| {
-        let files = PowerFiles::of(&[]);
-        let mut past = Past::default();
+        let files = PowerLossFiles::of(&[]);
+        let mut past = History::default();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut opened = begin(&files, seed << 8).unwrap();
         past.work(&mut opened, &mut rng);
@@ -49,14 +49,14 @@ fn bases() -> Vec<(Directory, u64, Past)> {
 /// Where a file's records begin, as far as their lengths can be followed.
 fn records(file: &[u8]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
-    let mut at = FILE_HEAD;
-    while let Some(head) = file.get(at..at + RECORD_HEAD) {
+    let mut at = FILE_HEADER_BYTES;
+    while let Some(head) = file.get(at..at + RECORD_HEADER_BYTES) {
         let len = usize::from_le_bytes(head[8..16].try_into().unwrap());
-        if len > file.len() - at - RECORD_HEAD {
+        if len > file.len() - at - RECORD_HEADER_BYTES {
             break;
         }
         found.push((at, len));
-        at += RECORD_HEAD + len + padding(len);
+        at += RECORD_HEADER_BYTES + len + padding(len);
     }
     found
 }
@@ -69,10 +69,10 @@ fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
     };
     let number = u64::from_le_bytes(number.try_into().unwrap());
     let spoiled = chance.below(all.len());
-    let mut forged = file[..FILE_HEAD].to_vec();
+    let mut forged = file[..FILE_HEADER_BYTES].to_vec();
     for (which, (at, len)) in all.into_iter().enumerate() {
         let mut kind = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
-        let mut body = file[at + RECORD_HEAD..at + RECORD_HEAD + len].to_vec();
+        let mut body = file[at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + len].to_vec();
         if which == spoiled {
             match chance.below(8) {
                 0 => kind = u32::try_from(chance.below(24)).unwrap(),
@@ -81,7 +81,7 @@ fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
                 _ => mutate(&mut body, other, chance),
             }
         }
-        let head = record_head(number, forged.len() as u64, kind, &[&body]);
+        let head = record_header(number, forged.len() as u64, kind, &[&body]);
         forged.extend(head);
         forged.extend(&body);
         forged.resize(forged.len() + padding(body.len()), 0);
@@ -137,7 +137,7 @@ fn spoil(files: &mut Directory, other: &Directory, chance: &mut Chance) -> bool 
     false
 }
 
-fn read(files: &PowerFiles, repair: bool) -> Option<Recovered> {
+fn read(files: &PowerLossFiles, repair: bool) -> Option<Recovered> {
     recover(files, repair, &mut |_, _| {}).ok()
 }
 
@@ -157,7 +157,7 @@ fn no_directory_does_harm() {
         let mut files = files.clone();
         let is_forged = spoil(&mut files, &bases[chance.below(bases.len())].0, &mut chance);
         let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-        let files = PowerFiles::of(&files);
+        let files = PowerLossFiles::of(&files);
         let (looked, peak) = peak_of(|| look(&files, &files.list().unwrap()));
         assert!(
             peak <= ANYWAY + PER_BYTE * bytes,

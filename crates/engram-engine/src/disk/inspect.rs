@@ -1,9 +1,9 @@
 //! Looking at a directory without changing anything in it.
 
-mod checkpoint;
-mod records;
+mod checkpoint_check;
+mod directory_snapshot;
+mod file_check;
 mod report;
-mod still;
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -14,19 +14,19 @@ use engram_core::{Error, Result};
 
 use crate::clock::BEGINNING;
 
-use super::bytes::Take;
-use super::file::{FileHead, Kind, record_bytes};
-use super::files::Files;
-use super::lock::holder;
-use super::names::{LOCK, LOST, Name, checkpoint_name};
+use super::byte_codec::TakeBytes;
+use super::directory_lock::holder;
+use super::file_format::{FileHeader, Kind, record_bytes};
+use super::file_names::{LOCK, LOST, Name, checkpoint_name};
+use super::file_system::FileSystem;
+use super::record_codec::kind;
+use super::record_reader::RecordReader;
 use super::recover::{NOT_USED, recover};
-use super::scan::Scan;
-use super::things::kind;
-use still::Still;
+use directory_snapshot::DirectorySnapshot;
 
 pub use report::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
-    Tear,
+    InvalidRecord,
 };
 
 /// Of each log, if it can be used: serial and bytes of its chunks.
@@ -52,7 +52,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         })
     };
     let user = user(path);
-    let still = Still::of(path).map_err(failed)?;
+    let still = DirectorySnapshot::of(path).map_err(failed)?;
     let names = still.list().map_err(failed)?;
     let mut found = look(&still, &names);
     match user {
@@ -79,7 +79,7 @@ fn user(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Looks at the files of these names.
-pub(super) fn look(files: &dyn Files, names: &[String]) -> Inspection {
+pub(super) fn look(files: &dyn FileSystem, names: &[String]) -> Inspection {
     let mut ours: Vec<(Name, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
@@ -101,7 +101,7 @@ pub(super) fn look(files: &dyn Files, names: &[String]) -> Inspection {
     let store = store
         .flatten()
         .or_else(|| most(ours.iter().filter_map(|(_, name)| store_of(files, name))));
-    let head = |kind, number| FileHead {
+    let head = |kind, number| FileHeader {
         kind,
         store: store.unwrap_or_default(),
         number,
@@ -113,7 +113,7 @@ pub(super) fn look(files: &dyn Files, names: &[String]) -> Inspection {
         let report = match known {
             Name::Checkpoint(number) => {
                 let head = head(Kind::Checkpoint, number);
-                let (report, found) = checkpoint::read(files, name, head);
+                let (report, found) = checkpoint_check::read(files, name, head);
                 tables.push((head, found));
                 report
             }
@@ -122,16 +122,16 @@ pub(super) fn look(files: &dyn Files, names: &[String]) -> Inspection {
                 chunks.insert(number, found);
                 report
             }
-            Name::Unfinished => records::unread(files, name, FileState::Unfinished),
+            Name::Unfinished => file_check::unread(files, name, FileState::Unfinished),
         };
         reports.push(report);
     }
     let set_aside = set_aside.into_iter();
-    reports.extend(set_aside.map(|name| records::unread(files, name, FileState::SetAside)));
+    reports.extend(set_aside.map(|name| file_check::unread(files, name, FileState::SetAside)));
     tell_torn(&mut reports);
     let checkpoints = tables
         .into_iter()
-        .map(|(head, tables)| checkpoint::verify(files, head, tables, &chunks))
+        .map(|(head, tables)| checkpoint_check::verify(files, head, tables, &chunks))
         .collect();
     let mut found = Inspection {
         in_use: None,
@@ -150,7 +150,7 @@ pub(super) fn look(files: &dyn Files, names: &[String]) -> Inspection {
 
 /// What a store would begin with, and its number.
 fn opening(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     repair: bool,
     notes: &mut Vec<String>,
 ) -> Result<(InspectedOpening, Option<u64>), String> {
@@ -205,8 +205,8 @@ fn count_replayed(found: &mut Inspection) {
 }
 
 /// What a file says of its store.
-fn store_of(files: &dyn Files, name: &str) -> Option<u64> {
-    let scan = files.open(name).and_then(Scan::new).ok()?.ok()?;
+fn store_of(files: &dyn FileSystem, name: &str) -> Option<u64> {
+    let scan = files.open(name).and_then(RecordReader::new).ok()?.ok()?;
     Some(scan.head.store)
 }
 
@@ -220,14 +220,14 @@ fn most(numbers: impl Iterator<Item = u64>) -> Option<u64> {
 
 /// A log, and the chunks that it holds if it can be used.
 fn read_log(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     name: &str,
-    head: FileHead,
+    head: FileHeader,
 ) -> (InspectedFile, Option<Vec<(u64, u64)>>) {
     let mut chunks = Vec::new();
     let mut first_change = None;
-    let looked = records::read(files, name, head, |kind, body| {
-        match (kind, Take(body).u64()) {
+    let looked = file_check::read(files, name, head, |kind, body| {
+        match (kind, TakeBytes(body).u64()) {
             (kind::CHUNK, Ok(serial)) => chunks.push((serial, record_bytes(body.len()) as u64)),
             (kind::BEGIN, Ok(first)) => first_change = Some(first),
             _ => {}
@@ -248,10 +248,10 @@ fn tell_torn(reports: &mut [InspectedFile]) {
         let is_log = matches!(Name::of(&report.name), Some(Name::Log(_)));
         let first = report.first_change;
         let next = first.map(|first| first.saturating_add(report.changes));
-        if let FileState::Torn(tear) = &report.state
+        if let FileState::Torn(invalid) = &report.state
             && !(is_log && (after.is_none() || next.is_none() || next == after))
         {
-            report.state = FileState::Damaged(tear.clone());
+            report.state = FileState::Damaged(invalid.clone());
         }
         after = first.or(after);
     }

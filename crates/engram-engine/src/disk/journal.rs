@@ -9,12 +9,12 @@ use std::time::Duration;
 use engram_core::{Error, Lsn, OpSink, Result, TableOp, TableOptions};
 use parking_lot::{Condvar, Mutex};
 
-use super::bytes::Put;
-use super::files::{Files, Written};
+use super::byte_codec::PutBytes;
+use super::file_system::{FileSystem, WritableFile};
 use super::log::{Log, Usage};
-use super::pending::Pending;
-use super::recover::Moment;
-use super::things::{Forms as _, kind, put_options};
+use super::pending_log::PendingLog;
+use super::record_codec::{DictionaryWriter as _, kind, put_options};
+use super::recover::ClockReading;
 
 /// How safe a change is once it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +39,17 @@ const MOST_PENDING: u64 = 64 << 20;
 /// A store's log.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    pub(super) files: Arc<dyn Files>,
+    pub(super) files: Arc<dyn FileSystem>,
     pub(super) store: u64,
     pub(super) durability: Durability,
-    pub(super) pending: Mutex<Pending>,
+    pub(super) pending: Mutex<PendingLog>,
     /// Bytes told since the beginning: changes under the lock of what is pending, so that nobody need add to it at once.
     told: AtomicU64,
     /// Those of them that are written.
     written_bytes: AtomicU64,
     /// Something is to be written.
     pub(super) work: Condvar,
-    pub(super) safe: Mutex<Safe>,
+    pub(super) safe: Mutex<WriteStatus>,
     /// As it says.
     up_to: AtomicU64,
     /// Something was written, or cannot be.
@@ -58,7 +58,7 @@ pub(crate) struct Journal {
 
 /// How far the log is written.
 #[derive(Debug, Default)]
-pub(super) struct Safe {
+pub(super) struct WriteStatus {
     /// Changes below this one are as safe as they should be.
     pub(super) up_to: u64,
     /// Pieces that are written.
@@ -73,38 +73,42 @@ pub(super) struct Safe {
 
 /// Where a journal goes on.
 #[derive(Debug)]
-pub(crate) struct Start {
+pub(crate) struct JournalStart {
     pub(crate) store: u64,
     pub(crate) log: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
     /// Those that hold chunks in use.
     pub(crate) logs: Vec<Arc<Log>>,
-    pub(crate) moment: Moment,
+    pub(crate) moment: ClockReading,
 }
 
 /// The beginning of a log at which replay may begin.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Mark {
+pub(crate) struct LogPosition {
     pub(crate) log: u64,
     pub(crate) first_change: u64,
-    pub(crate) moment: Moment,
+    pub(crate) moment: ClockReading,
     /// Earlier logs that hold what somebody used then.
     pub(crate) needed: Vec<Usage>,
 }
 
 impl Journal {
     /// A journal whose first log is begun.
-    pub(crate) fn new(files: Arc<dyn Files>, durability: Durability, start: Start) -> Arc<Self> {
+    pub(crate) fn new(
+        files: Arc<dyn FileSystem>,
+        durability: Durability,
+        start: JournalStart,
+    ) -> Arc<Self> {
         let (store, up_to) = (start.store, start.next_change);
-        let pending = Pending::new(start);
+        let pending = PendingLog::new(start);
         Arc::new(Self {
             files,
             store,
             durability,
-            safe: Mutex::new(Safe {
+            safe: Mutex::new(WriteStatus {
                 up_to,
-                ..Safe::default()
+                ..WriteStatus::default()
             }),
             up_to: AtomicU64::new(up_to),
             told: AtomicU64::new(pending.bytes as u64),
@@ -123,7 +127,7 @@ impl Journal {
         })
     }
 
-    fn tell<T>(&self, work: impl FnOnce(&mut Pending) -> T) -> T {
+    fn tell<T>(&self, work: impl FnOnce(&mut PendingLog) -> T) -> T {
         let mut pending = self.pending.lock();
         let before = pending.bytes;
         let told = work(&mut pending);
@@ -161,12 +165,17 @@ impl Journal {
     }
 
     /// Lets what follows go to another log, whose file is begun.
-    pub(crate) fn next_log(&self, number: u64, file: Box<dyn Written>, moment: Moment) -> Mark {
+    pub(crate) fn next_log(
+        &self,
+        number: u64,
+        file: Box<dyn WritableFile>,
+        moment: ClockReading,
+    ) -> LogPosition {
         self.tell(|pending| pending.next_log(number, file, moment))
     }
 
     /// Leaves out the number of a change.
-    pub(crate) fn leave_out_a_number(&self) {
+    pub(crate) fn skip_change_number(&self) {
         let mut pending = self.pending.lock();
         pending.close();
         pending.count_change();
@@ -217,7 +226,7 @@ impl Journal {
     }
 
     /// Fails where nothing more is written.
-    fn check(&self, safe: &Safe) -> Result<()> {
+    fn check(&self, safe: &WriteStatus) -> Result<()> {
         if let Some(problem) = &safe.problem {
             return Err(self.unwritten_error("cannot be written", problem));
         }
@@ -247,7 +256,7 @@ impl Journal {
     }
 
     /// Says how far the log is.
-    pub(super) fn say(&self, bytes: usize, change: impl FnOnce(&mut Safe)) {
+    pub(super) fn say(&self, bytes: usize, change: impl FnOnce(&mut WriteStatus)) {
         self.written_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
         let mut safe = self.safe.lock();

@@ -1,4 +1,4 @@
-//! Logs, and how much of what they hold somebody uses.
+//! CheckpointHeader, and how much of what they hold somebody uses.
 
 use std::io;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::chunk::{Chunk, ChunkFile, ChunkLocation};
 
-use super::file::{FileHead, Kind};
-use super::files::{Files, Written};
-use super::names::{UNFINISHED, log_name};
+use super::file_format::{FileHeader, Kind};
+use super::file_names::{UNFINISHED, log_name};
+use super::file_system::{FileSystem, WritableFile};
 
 /// A log, and what it holds of chunks that are still used.
 #[derive(Debug)]
@@ -94,8 +94,12 @@ impl Usage {
 }
 
 /// Begins a log: where there is one of that name, its head is whole.
-pub(crate) fn begin(files: &dyn Files, store: u64, number: u64) -> io::Result<Box<dyn Written>> {
-    let head = FileHead {
+pub(crate) fn begin(
+    files: &dyn FileSystem,
+    store: u64,
+    number: u64,
+) -> io::Result<Box<dyn WritableFile>> {
+    let head = FileHeader {
         kind: Kind::Log,
         store,
         number,
@@ -106,6 +110,6 @@ pub(crate) fn begin(files: &dyn Files, store: u64, number: u64) -> io::Result<Bo
     file.append(&[&head.bytes()])?;
     file.sync()?;
     files.rename(&unfinished, &name)?;
-    files.sync_names()?;
+    files.sync_directory()?;
     Ok(file)
 }

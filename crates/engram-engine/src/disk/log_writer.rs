@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use engram_core::Result;
 
-use super::file::{FILE_HEAD, padding, record_bytes, record_head};
-use super::files::Written;
+use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
+use super::file_system::WritableFile;
 use super::journal::{Durability, Journal, PLENTY, lost};
-use super::pending::Piece;
-use super::things::kind;
+use super::pending_log::LogEntry;
+use super::record_codec::kind;
 
 /// Changes wait this long for others to be written with, unless somebody waits for them.
 const GATHER: Duration = Duration::from_millis(5);
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     journal: Arc<Journal>,
-    file: Box<dyn Written>,
+    file: Box<dyn WritableFile>,
     number: u64,
     place: u64,
     synced: Instant,
@@ -31,8 +31,8 @@ pub(crate) struct LogWriter {
 }
 
 /// What is written together.
-struct Batch {
-    pieces: Vec<Piece>,
+struct WriteBatch {
+    pieces: Vec<LogEntry>,
     bytes: usize,
     /// Pieces so far, these included.
     count: u64,
@@ -42,27 +42,27 @@ struct Batch {
 }
 
 /// Why something was not written.
-enum Failure {
+enum WriteFailure {
     /// It may be later.
-    Now(io::Error),
+    Retryable(io::Error),
     /// What the system said it has may be gone: only what can be read back may be believed.
-    ForGood(io::Error),
+    Permanent(io::Error),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for WriteFailure {
     fn from(error: io::Error) -> Self {
-        Self::Now(error)
+        Self::Retryable(error)
     }
 }
 
 impl LogWriter {
     /// Writes to a log that is begun.
-    pub(crate) fn new(journal: &Arc<Journal>, number: u64, file: Box<dyn Written>) -> Self {
+    pub(crate) fn new(journal: &Arc<Journal>, number: u64, file: Box<dyn WritableFile>) -> Self {
         Self {
             journal: Arc::clone(journal),
             file,
             number,
-            place: FILE_HEAD as u64,
+            place: FILE_HEADER_BYTES as u64,
             synced: Instant::now(),
             unsynced: false,
         }
@@ -79,7 +79,7 @@ impl LogWriter {
             let mut stopped = batch.stopped;
             let outcome = loop {
                 match self.write(&mut batch.pieces) {
-                    Err(Failure::Now(error)) if !stopped => {
+                    Err(WriteFailure::Retryable(error)) if !stopped => {
                         let problem = format!(
                             "{error}; they are in memory, and written as soon as that is possible"
                         );
@@ -95,8 +95,8 @@ impl LogWriter {
                 safe.ended = is_last;
                 safe.problem = match &outcome {
                     Ok(()) => None,
-                    Err(Failure::Now(error)) => Some(error.to_string()),
-                    Err(Failure::ForGood(error)) => Some(lost(error)),
+                    Err(WriteFailure::Retryable(error)) => Some(error.to_string()),
+                    Err(WriteFailure::Permanent(error)) => Some(lost(error)),
                 };
                 if outcome.is_ok() {
                     safe.up_to = batch.up_to;
@@ -127,7 +127,7 @@ impl LogWriter {
     }
 
     /// Waits for something to write, and somewhat longer for more.
-    fn gather(&self) -> Batch {
+    fn gather(&self) -> WriteBatch {
         let mut pending = self.journal.pending.lock();
         while pending.bytes == 0 && !pending.stopped && !pending.at_once {
             pending.urgent = false;
@@ -150,7 +150,7 @@ impl LogWriter {
         pending.close();
         pending.urgent = false;
         pending.at_once = false;
-        Batch {
+        WriteBatch {
             pieces: std::mem::take(&mut pending.pieces),
             bytes: std::mem::take(&mut pending.bytes),
             count: pending.count,
@@ -160,9 +160,9 @@ impl LogWriter {
     }
 
     /// Writes pieces, file after file; what is left in `pieces` is not written.
-    fn write(&mut self, pieces: &mut Vec<Piece>) -> Result<(), Failure> {
+    fn write(&mut self, pieces: &mut Vec<LogEntry>) -> Result<(), WriteFailure> {
         while !pieces.is_empty() {
-            let is_end = |piece: &Piece| matches!(piece, Piece::NextLog { .. });
+            let is_end = |piece: &LogEntry| matches!(piece, LogEntry::NextLog { .. });
             let end = pieces.iter().position(is_end).unwrap_or(pieces.len());
             if end > 0 {
                 self.append(&pieces[..end])?;
@@ -171,10 +171,10 @@ impl LogWriter {
             }
             // What follows in another file is not to be safe before this is.
             self.sync()?;
-            if let Piece::NextLog { number, file } = pieces.remove(0) {
+            if let LogEntry::NextLog { number, file } = pieces.remove(0) {
                 self.file = file;
                 self.number = number;
-                self.place = FILE_HEAD as u64;
+                self.place = FILE_HEADER_BYTES as u64;
                 self.unsynced = false;
             }
         }
@@ -183,9 +183,9 @@ impl LogWriter {
 
     /// Where that is what changes wait for. Once it has failed, the system may have dropped what it could not
     /// write, and say no more of it.
-    fn sync(&mut self) -> Result<(), Failure> {
+    fn sync(&mut self) -> Result<(), WriteFailure> {
         if self.unsynced && self.is_synced() {
-            self.file.sync().map_err(Failure::ForGood)?;
+            self.file.sync().map_err(WriteFailure::Permanent)?;
             self.unsynced = false;
         }
         self.synced = Instant::now();
@@ -193,12 +193,12 @@ impl LogWriter {
     }
 
     /// Appends records to the log.
-    fn append(&mut self, pieces: &[Piece]) -> io::Result<()> {
+    fn append(&mut self, pieces: &[LogEntry]) -> io::Result<()> {
         const ZEROS: [u8; 8] = [0; 8];
         let payloads: Vec<_> = pieces
             .iter()
             .map(|piece| match piece {
-                Piece::Chunk { chunk, .. } => chunk.payload().pin().map(Some),
+                LogEntry::Chunk { chunk, .. } => chunk.payload().pin().map(Some),
                 _ => Ok(None),
             })
             .collect::<Result<_>>()
@@ -207,15 +207,15 @@ impl LogWriter {
         let mut place = self.place;
         for (piece, payload) in pieces.iter().zip(&payloads) {
             let (kind, body): (u32, [&[u8]; 2]) = match piece {
-                Piece::Record { kind, body } => (*kind, [body, &[]]),
-                Piece::Chunk { head, .. } => {
+                LogEntry::Record { kind, body } => (*kind, [body, &[]]),
+                LogEntry::Chunk { head, .. } => {
                     let payload = payload.as_ref().map_or(&[][..], |payload| payload);
                     (kind::CHUNK, [head, payload])
                 }
-                Piece::NextLog { .. } => continue,
+                LogEntry::NextLog { .. } => continue,
             };
             let len = body[0].len() + body[1].len();
-            heads.push((record_head(self.number, place, kind, &body), body, len));
+            heads.push((record_header(self.number, place, kind, &body), body, len));
             place += record_bytes(len) as u64;
         }
         let mut bytes: Vec<&[u8]> = Vec::with_capacity(4 * heads.len());

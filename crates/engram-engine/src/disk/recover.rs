@@ -14,33 +14,33 @@ use rustix::io::Errno;
 
 use crate::clock::BEGINNING;
 
-use super::bytes::Damage;
-use super::checkpoint::Logs;
-use super::chunks::{Loaded, Other};
-use super::file::{FileHead, Kind, NoHead, VERSION};
-use super::files::{Files, SystemFiles};
-use super::loads::Loads;
-use super::lock::{lock_to_read, unusable};
+use super::byte_codec::CorruptRecord;
+use super::checkpoint_reader::{check, first_logs, tables};
+use super::checkpoint_writer::CheckpointHeader;
+use super::chunk_checkers::ChunkCheckers;
+use super::chunk_loader::{LoadedLog, UnloadedChunk};
+use super::directory_lock::{lock_to_read, unusable};
+use super::file_format::{FileHeader, HeaderError, Kind, VERSION};
+use super::file_names::{Name, checkpoint_name, log_name};
+use super::file_system::{FileSystem, OsDirectory};
 use super::log::Log;
-use super::names::{Name, checkpoint_name, log_name};
-use super::ranges::Ranges;
-use super::saved::{check, first_logs, tables};
-use super::scan::Scan;
+use super::record_reader::RecordReader;
+use super::serial_ranges::SerialRanges;
 
 /// Is told bytes read, and bytes in all, now and then.
-pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Bytes between two words of progress.
 const STEP: u64 = 4 << 20;
 
 /// A reading of the store's clock, in nanoseconds since it was created, and of the system's, in seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Moment {
+pub(crate) struct ClockReading {
     pub(crate) clock: u64,
     pub(crate) system: u64,
 }
 
-impl Moment {
+impl ClockReading {
     pub(crate) fn new(clock: u64) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let system = since.map_or(0, |since| since.as_secs());
@@ -69,8 +69,8 @@ pub(crate) struct Recovered {
     pub(crate) store: Option<u64>,
     /// The checkpoint that it came from, and what every checkpoint there says that it needs, as far as it can be read.
     pub(crate) from: Option<u64>,
-    pub(crate) needs: Vec<(u64, Logs)>,
-    /// Logs that were replayed, and which of them is to be cut off where.
+    pub(crate) needs: Vec<(u64, CheckpointHeader)>,
+    /// CheckpointHeader that were replayed, and which of them is to be cut off where.
     pub(crate) replayed: Vec<u64>,
     pub(crate) torn: Option<(u64, u64)>,
     /// Whole records after that, which are set aside.
@@ -87,11 +87,11 @@ pub(crate) struct Recovered {
     /// The newest of each that there is a file of.
     pub(crate) checkpoint: u64,
     pub(crate) log: u64,
-    /// Logs that hold chunks.
+    /// CheckpointHeader that hold chunks.
     pub(crate) logs: Vec<Arc<Log>>,
     /// Nanoseconds since the store was created, at the last change.
     pub(crate) clock: u64,
-    pub(crate) moment: Moment,
+    pub(crate) moment: ClockReading,
     /// What was found damaged or unfinished, and what became of it.
     pub(crate) notes: Vec<String>,
 }
@@ -104,28 +104,28 @@ impl Recovered {
 }
 
 /// A directory being read.
-pub(super) struct Reader<'a> {
-    pub(super) files: &'a dyn Files,
+pub(super) struct DirectoryReader<'a> {
+    pub(super) files: &'a dyn FileSystem,
     pub(super) out: Recovered,
     /// Chunks that the checkpoint's items refer to.
     pub(super) chunks: HashMap<u64, Arc<Chunk>>,
     /// The others: where they are, and whether they are in use.
-    pub(super) others: HashMap<u64, Other>,
-    pub(super) logs: BTreeMap<u64, Loaded>,
+    pub(super) others: HashMap<u64, UnloadedChunk>,
+    pub(super) logs: BTreeMap<u64, LoadedLog>,
     /// The log that a chunk was read from last: the next is likely there, too, and not all may be open at once.
-    pub(super) at_hand: Option<(u64, Scan)>,
-    pub(super) loads: Loads,
+    pub(super) at_hand: Option<(u64, RecordReader)>,
+    pub(super) checkers: ChunkCheckers,
     /// Why a log could not be opened that a change needs.
-    pub(super) refused: Option<Damage>,
+    pub(super) refused: Option<CorruptRecord>,
     /// Goes on without what is lost.
     pub(super) repair: bool,
-    progress: Progress<'a>,
+    progress: ReadProgress<'a>,
     done: u64,
     told: u64,
     total: u64,
 }
 
-fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
+fn failed(files: &dyn FileSystem, what: &str, error: &io::Error) -> Error {
     Error::Storage(format!("{}: {what}: {error}", files.path().display()))
 }
 
@@ -136,7 +136,7 @@ fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
 pub(crate) fn read_directory(
     path: &Path,
     repair: bool,
-    progress: Progress<'_>,
+    progress: ReadProgress<'_>,
 ) -> Result<Recovered> {
     if !fs::metadata(path)
         .map_err(|error| unusable(path, &error))?
@@ -146,7 +146,7 @@ pub(crate) fn read_directory(
         return Err(Error::Storage(what));
     }
     let _lock = lock_to_read(path)?;
-    let found = recover(&SystemFiles::new(path.to_path_buf()), repair, progress)?;
+    let found = recover(&OsDirectory::new(path.to_path_buf()), repair, progress)?;
     if found.store.is_none() {
         return Err(Error::Storage(format!("{} has no store", path.display())));
     }
@@ -158,9 +158,9 @@ pub(crate) fn read_directory(
 /// # Errors
 /// [`Error::Storage`] where it cannot be read, or where something that was acknowledged is missing.
 pub(crate) fn recover(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     repair: bool,
-    progress: Progress<'_>,
+    progress: ReadProgress<'_>,
 ) -> Result<Recovered> {
     let names = files
         .list()
@@ -191,48 +191,49 @@ pub(crate) fn recover(
 }
 
 fn read(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     there: (&[u64], &[u64]),
     repair: bool,
-    progress: Progress<'_>,
+    progress: ReadProgress<'_>,
 ) -> Result<Recovered> {
     match attempt(files, there, false, progress) {
-        Err(Trouble::Damaged(Damage(why)) | Trouble::Lost(Damage(why))) if repair => {
-            match attempt(files, there, true, progress) {
-                Ok(mut found) => {
-                    found.notes.insert(0, why);
-                    found.repaired = true;
-                    Ok(found)
-                }
-                Err(trouble) => Err(trouble.told(files)),
+        Err(
+            RecoveryError::Corrupt(CorruptRecord(why))
+            | RecoveryError::DataLost(CorruptRecord(why)),
+        ) if repair => match attempt(files, there, true, progress) {
+            Ok(mut found) => {
+                found.notes.insert(0, why);
+                found.repaired = true;
+                Ok(found)
             }
-        }
+            Err(trouble) => Err(trouble.told(files)),
+        },
         outcome => outcome.map_err(|trouble| trouble.told(files)),
     }
 }
 
 fn attempt(
-    files: &dyn Files,
+    files: &dyn FileSystem,
     (checkpoints, logs): (&[u64], &[u64]),
     repair: bool,
-    progress: Progress<'_>,
-) -> Result<Recovered, Trouble> {
+    progress: ReadProgress<'_>,
+) -> Result<Recovered, RecoveryError> {
     let mut notes = Vec::new();
     for number in checkpoints.iter().rev() {
-        let reader = Reader::new(files, checkpoints, logs, repair, progress);
+        let reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
         match reader.read_from(*number, logs) {
             Ok(mut recovered) => {
                 notes.append(&mut recovered.notes);
-                let mut reader = Reader::new(files, checkpoints, logs, repair, progress);
+                let mut reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
                 reader.out.store = recovered.store;
                 let mut needs = Vec::new();
                 for number in checkpoints {
                     let name = checkpoint_name(*number);
                     if let Err(error) = files.open(&name)
-                        && let Trouble::Refused(why) = unreadable(&name, &error)
+                        && let RecoveryError::Refused(why) = unreadable(&name, &error)
                     {
                         // What it needs is not to be taken for nobody's.
-                        return Err(Trouble::Refused(why));
+                        return Err(RecoveryError::Refused(why));
                     }
                     let scan = reader.open(&name, Kind::Checkpoint, *number);
                     let logs = scan.ok().and_then(|scan| first_logs(scan).ok());
@@ -244,7 +245,7 @@ fn attempt(
                     ..recovered
                 });
             }
-            Err(Trouble::Damaged(Damage(why))) => {
+            Err(RecoveryError::Corrupt(CorruptRecord(why))) => {
                 notes.push(format!("{}{NOT_USED}{why}", checkpoint_name(*number)));
             }
             Err(trouble) => return Err(trouble),
@@ -253,9 +254,9 @@ fn attempt(
     if !checkpoints.is_empty() {
         let (count, notes) = (checkpoints.len(), notes.join("; "));
         let what = format!("none of {count} checkpoints can be used: {notes}");
-        return Err(Trouble::Lost(Damage(what)));
+        return Err(RecoveryError::DataLost(CorruptRecord(what)));
     }
-    let reader = Reader::new(files, checkpoints, logs, repair, progress);
+    let reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
     if logs.is_empty() {
         return Ok(reader.finish());
     }
@@ -263,19 +264,19 @@ fn attempt(
 }
 
 /// Why a directory cannot be read from some checkpoint on.
-pub(super) enum Trouble {
+pub(super) enum RecoveryError {
     /// Another may do.
-    Damaged(Damage),
+    Corrupt(CorruptRecord),
     /// No other would.
-    Lost(Damage),
+    DataLost(CorruptRecord),
     /// Nobody may touch it.
-    Refused(Damage),
+    Refused(CorruptRecord),
 }
 
 /// What it means that a file cannot be read. Whether it is damaged is another matter than that nobody may look now,
 /// or that too many files are open.
-pub(super) fn unreadable(name: &str, error: &io::Error) -> Trouble {
-    let why = Damage(format!("{name} cannot be read: {error}"));
+pub(super) fn unreadable(name: &str, error: &io::Error) -> RecoveryError {
+    let why = CorruptRecord(format!("{name} cannot be read: {error}"));
     let passing = [
         Errno::ACCESS,
         Errno::AGAIN,
@@ -286,44 +287,46 @@ pub(super) fn unreadable(name: &str, error: &io::Error) -> Trouble {
         Errno::PERM,
     ];
     match Errno::from_io_error(error) {
-        Some(code) if passing.contains(&code) => Trouble::Refused(why),
-        _ => Trouble::Damaged(why),
+        Some(code) if passing.contains(&code) => RecoveryError::Refused(why),
+        _ => RecoveryError::Corrupt(why),
     }
 }
 
-impl Trouble {
-    fn told(self, files: &dyn Files) -> Error {
-        let Damage(why) = self.into();
+impl RecoveryError {
+    fn told(self, files: &dyn FileSystem) -> Error {
+        let CorruptRecord(why) = self.into();
         Error::Storage(format!("{}: {why}", files.path().display()))
     }
 }
 
-impl From<Trouble> for Damage {
-    fn from(trouble: Trouble) -> Self {
-        let (Trouble::Damaged(why) | Trouble::Lost(why) | Trouble::Refused(why)) = trouble;
+impl From<RecoveryError> for CorruptRecord {
+    fn from(trouble: RecoveryError) -> Self {
+        let (RecoveryError::Corrupt(why)
+        | RecoveryError::DataLost(why)
+        | RecoveryError::Refused(why)) = trouble;
         why
     }
 }
 
-impl From<Damage> for Trouble {
-    fn from(damage: Damage) -> Self {
-        Self::Damaged(damage)
+impl From<CorruptRecord> for RecoveryError {
+    fn from(damage: CorruptRecord) -> Self {
+        Self::Corrupt(damage)
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for RecoveryError {
     fn from(error: Error) -> Self {
-        Self::Damaged(error.into())
+        Self::Corrupt(error.into())
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DirectoryReader<'a> {
     fn new(
-        files: &'a dyn Files,
+        files: &'a dyn FileSystem,
         checkpoints: &[u64],
         logs: &[u64],
         repair: bool,
-        progress: Progress<'a>,
+        progress: ReadProgress<'a>,
     ) -> Self {
         let out = Recovered {
             store: None,
@@ -342,7 +345,7 @@ impl<'a> Reader<'a> {
             log: logs.last().copied().unwrap_or_default(),
             logs: Vec::new(),
             clock: 0,
-            moment: Moment::default(),
+            moment: ClockReading::default(),
             notes: Vec::new(),
         };
         Self {
@@ -352,7 +355,7 @@ impl<'a> Reader<'a> {
             others: HashMap::new(),
             logs: BTreeMap::new(),
             at_hand: None,
-            loads: Loads::default(),
+            checkers: ChunkCheckers::default(),
             refused: None,
             repair,
             progress,
@@ -362,28 +365,37 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn open(&mut self, name: &str, kind: Kind, number: u64) -> Result<Scan, Trouble> {
-        let opened = self.files.open(name).and_then(Scan::new);
+    pub(super) fn open(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        number: u64,
+    ) -> Result<RecordReader, RecoveryError> {
+        let opened = self.files.open(name).and_then(RecordReader::new);
         let opened = opened.map_err(|error| unreadable(name, &error))?;
         let scan = opened.map_err(|why| match why {
-            NoHead::Damaged(Damage(why)) => Damage(format!("{name}: {why}")).into(),
-            NoHead::OtherVersion(version) => Trouble::Refused(Damage(format!(
-                "{name} is of format version {version}; this release reads version {VERSION}"
-            ))),
+            HeaderError::Corrupt(CorruptRecord(why)) => {
+                CorruptRecord(format!("{name}: {why}")).into()
+            }
+            HeaderError::UnsupportedVersion(version) => {
+                RecoveryError::Refused(CorruptRecord(format!(
+                    "{name} is of format version {version}; this release reads version {VERSION}"
+                )))
+            }
         })?;
-        let FileHead { kind: found, .. } = scan.head;
+        let FileHeader { kind: found, .. } = scan.head;
         if found != kind || scan.head.number != number {
-            return Err(Damage(format!("{name} is another file under its name")).into());
+            return Err(CorruptRecord(format!("{name} is another file under its name")).into());
         }
         let store = *self.out.store.get_or_insert(scan.head.store);
         if scan.head.store != store {
-            return Err(Damage(format!("{name} is of another store")).into());
+            return Err(CorruptRecord(format!("{name} is of another store")).into());
         }
         Ok(scan)
     }
 
     /// Reads a checkpoint and what came after it.
-    fn read_from(mut self, number: u64, logs: &[u64]) -> Result<Recovered, Trouble> {
+    fn read_from(mut self, number: u64, logs: &[u64]) -> Result<Recovered, RecoveryError> {
         let (scan, said) = self.check(number)?;
         let since: Vec<u64> = logs
             .iter()
@@ -395,13 +407,15 @@ impl<'a> Reader<'a> {
         for log in needed.iter().chain(&since) {
             match self.load_chunks(*log, &said.serials) {
                 // What is missing is said below.
-                Err(Trouble::Damaged(Damage(why))) if self.repair => self.out.notes.push(why),
+                Err(RecoveryError::Corrupt(CorruptRecord(why))) if self.repair => {
+                    self.out.notes.push(why)
+                }
                 outcome => outcome?,
             }
         }
         let missing = said.serials.len().saturating_sub(self.chunks.len() as u64);
         if missing > 0 && !self.repair {
-            return Err(Damage(format!(
+            return Err(CorruptRecord(format!(
                 "{missing} of {} chunks that its items refer to are missing",
                 said.serials.len()
             ))
@@ -415,7 +429,7 @@ impl<'a> Reader<'a> {
         let chunks = &self.chunks;
         let mut chunk = |serial| {
             let chunk = chunks.get(&serial).cloned();
-            chunk.ok_or_else(|| Damage(format!("chunk {serial} is missing")))
+            chunk.ok_or_else(|| CorruptRecord(format!("chunk {serial} is missing")))
         };
         let (tables, lost) = tables(scan, self.repair, &mut chunk)?;
         self.out.tables = tables;
@@ -428,12 +442,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads logs that nobody has made a checkpoint of.
-    fn read_all(mut self, logs: &[u64]) -> Result<Recovered, Trouble> {
+    fn read_all(mut self, logs: &[u64]) -> Result<Recovered, RecoveryError> {
         self.total = 2 * self.bytes(logs);
         for log in logs {
-            match self.load_chunks(*log, &Ranges::default()) {
+            match self.load_chunks(*log, &SerialRanges::default()) {
                 // Changes are made up to there.
-                Err(Trouble::Damaged(_)) if self.repair => {}
+                Err(RecoveryError::Corrupt(_)) if self.repair => {}
                 outcome => outcome?,
             }
         }
@@ -460,7 +474,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Looks whether a checkpoint is whole, from its first record to its last.
-    fn check(&mut self, number: u64) -> Result<(Scan, Logs), Trouble> {
+    fn check(&mut self, number: u64) -> Result<(RecordReader, CheckpointHeader), RecoveryError> {
         let name = checkpoint_name(number);
         let scan = self.open(&name, Kind::Checkpoint, number)?;
         let said = check(scan)?;

@@ -8,26 +8,26 @@ use engram_core::{
     AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
 };
 
-use super::bytes::{Damage, Take};
-use super::changes::Change;
-use super::file::{Kind, record_bytes};
-use super::names::log_name;
-use super::recover::{Moment, Reader, Trouble, unreadable};
-use super::scan::End;
-use super::things::{Known, kind, options_in};
+use super::byte_codec::{CorruptRecord, TakeBytes};
+use super::change_codec::Change;
+use super::file_format::{Kind, record_bytes};
+use super::file_names::log_name;
+use super::record_codec::{ReadDictionary, kind, options_in};
+use super::record_reader::EndOfRecords;
+use super::recover::{ClockReading, DirectoryReader, RecoveryError, unreadable};
 
-impl Reader<'_> {
+impl DirectoryReader<'_> {
     /// Makes the changes of these logs again: of the log `first`, which begins with that change, and of those after it.
     pub(super) fn replay(
         &mut self,
         logs: &[u64],
         first: u64,
         first_change: u64,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RecoveryError> {
         if logs.first() != Some(&first) {
             let why = format!("{} is missing", log_name(first));
             if !self.repair {
-                return Err(Trouble::Lost(Damage(why)));
+                return Err(RecoveryError::DataLost(CorruptRecord(why)));
             }
             self.out
                 .notes
@@ -53,7 +53,10 @@ impl Reader<'_> {
                     }
                     replayed.push(*number);
                 }
-                Err(Trouble::Damaged(Damage(why)) | Trouble::Lost(Damage(why))) if self.repair => {
+                Err(
+                    RecoveryError::Corrupt(CorruptRecord(why))
+                    | RecoveryError::DataLost(CorruptRecord(why)),
+                ) if self.repair => {
                     self.out.notes.truncate(noted);
                     self.out
                         .notes
@@ -69,16 +72,20 @@ impl Reader<'_> {
     }
 
     /// Makes the changes of a log; returns whether it has any, and where it is torn.
-    fn replay_log(&mut self, number: u64, next: &mut u64) -> Result<(bool, Option<u64>), Trouble> {
+    fn replay_log(
+        &mut self,
+        number: u64,
+        next: &mut u64,
+    ) -> Result<(bool, Option<u64>), RecoveryError> {
         let name = log_name(number);
         let mut scan = self.open(&name, Kind::Log, number)?;
-        let mut known = Known::default();
+        let mut known = ReadDictionary::default();
         let mut begun = false;
         loop {
             let record = match scan.next() {
                 Err(error) => return Err(unreadable(&name, &error)),
-                Ok(Err(End::Whole)) => return Ok((begun, None)),
-                Ok(Err(End::Torn { place, why })) => {
+                Ok(Err(EndOfRecords::EndOfFile)) => return Ok((begun, None)),
+                Ok(Err(EndOfRecords::Invalid { place, why })) => {
                     let left = scan.len() - place;
                     let whole = scan.count_rest();
                     let rest = if whole == 0 {
@@ -110,19 +117,21 @@ impl Reader<'_> {
             } else if begun {
                 if let Err(damage) = self.change(kind, &body, &known, next) {
                     let refused = self.refused.take();
-                    return Err(refused.map_or(Trouble::Damaged(damage), Trouble::Refused));
+                    return Err(
+                        refused.map_or(RecoveryError::Corrupt(damage), RecoveryError::Refused)
+                    );
                 }
             } else {
-                return Err(Damage(format!("{name} does not say where it begins")).into());
+                return Err(CorruptRecord(format!("{name} does not say where it begins")).into());
             }
         }
     }
 
     /// Looks whether a log begins with the change that is next.
-    fn begin(&mut self, name: &str, body: &[u8], next: u64) -> Result<(), Trouble> {
-        let mut take = Take(body);
+    fn begin(&mut self, name: &str, body: &[u8], next: u64) -> Result<(), RecoveryError> {
+        let mut take = TakeBytes(body);
         let found = take.u64()?;
-        let moment = Moment {
+        let moment = ClockReading {
             clock: take.u64()?,
             system: take.u64()?,
         };
@@ -135,15 +144,15 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn gap(&self, name: &str, next: u64, found: u64) -> Trouble {
+    fn gap(&self, name: &str, next: u64, found: u64) -> RecoveryError {
         let torn = self.out.notes.last();
         let torn = torn.map_or_else(String::new, |torn| format!(" ({torn})"));
         if found < next {
             let what = format!("{name} begins with change {found}; {next} should follow{torn}");
-            return Trouble::Damaged(Damage(what));
+            return RecoveryError::Corrupt(CorruptRecord(what));
         }
         let last = found.saturating_sub(1);
-        Trouble::Lost(Damage(format!(
+        RecoveryError::DataLost(CorruptRecord(format!(
             "changes {next} to {last} are missing before {name}{torn}"
         )))
     }
@@ -153,10 +162,10 @@ impl Reader<'_> {
         &mut self,
         kind: u32,
         body: &[u8],
-        known: &Known,
+        known: &ReadDictionary,
         next: &mut u64,
-    ) -> Result<(), Damage> {
-        let mut take = Take(body);
+    ) -> Result<(), CorruptRecord> {
+        let mut take = TakeBytes(body);
         match kind {
             kind::TABLE_CREATED => {
                 let (number, id) = (take.u64()?, take.u64()?);
@@ -212,7 +221,7 @@ impl Reader<'_> {
                 }
             }
             other => {
-                return Damage::new(format!(
+                return CorruptRecord::err(format!(
                     "a log has a record of kind {other}, which is not known"
                 ));
             }
@@ -221,9 +230,9 @@ impl Reader<'_> {
     }
 }
 
-fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), Damage> {
+fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), CorruptRecord> {
     if number != *next {
-        return Damage::new(format!(
+        return CorruptRecord::err(format!(
             "change {number} follows {}",
             next.saturating_sub(1)
         ));
@@ -233,7 +242,7 @@ fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), Damage> {
 }
 
 /// Stands for a chunk that nobody will look at.
-pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, Damage> {
+pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
     let schema = Schema {
         layout: Arc::new(Layout {
             names: Box::default(),

@@ -13,17 +13,17 @@ use engram_core::{
 };
 use parking_lot::Mutex;
 
-use super::checkpoint::{self, Logs, Saved};
+use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
-use super::files::{Files, SystemFiles};
-use super::journal::{Durability, Journal, Mark, Start};
-use super::lock::{Lock, lock, unusable};
+use super::directory_lock::{DirectoryLock, lock, unusable};
+use super::file_names::{LOST, Name, checkpoint_name, log_name};
+use super::file_system::{FileSystem, OsDirectory};
+use super::journal::{Durability, Journal, JournalStart, LogPosition};
 use super::log;
 use super::log_writer::LogWriter;
-use super::names::{LOST, Name, checkpoint_name, log_name};
-use super::ranges::Ranges;
-use super::recover::{Moment, Progress, Recovered, recover};
-use super::scan::Scan;
+use super::record_reader::RecordReader;
+use super::recover::{ClockReading, ReadProgress, Recovered, recover};
+use super::serial_ranges::SerialRanges;
 
 /// How a store lives on disk.
 #[derive(Clone, Copy, Debug)]
@@ -37,15 +37,15 @@ pub struct StorageOptions {
 /// An open directory.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    files: Arc<dyn Files>,
+    files: Arc<dyn FileSystem>,
     store: u64,
     options: StorageOptions,
     journal: Arc<Journal>,
     /// One checkpoint at a time.
-    books: Mutex<Books>,
+    manifest: Mutex<Manifest>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Let go of when the store is closed.
-    lock: Mutex<Option<Lock>>,
+    lock: Mutex<Option<DirectoryLock>>,
     closing: AtomicBool,
     /// Bytes of earlier logs since the last checkpoint.
     since: AtomicU64,
@@ -53,30 +53,30 @@ pub(crate) struct Storage {
 
 /// What is on disk.
 #[derive(Debug)]
-struct Books {
+struct Manifest {
     /// The newest checkpoint's number.
     checkpoint: u64,
     /// The newest log's.
     log: u64,
-    /// Logs before this one are synced.
+    /// CheckpointHeader before this one are synced.
     unsynced: u64,
     /// Nothing is removed yet: files are to be set aside first.
     keeps_all: bool,
     /// Checkpoints that are good, and what they need.
-    good: BTreeMap<u64, Needs>,
+    good: BTreeMap<u64, RequiredLogs>,
     /// Checkpoints that are there and were not read whole: they stay, with what they need.
-    unread: BTreeMap<u64, Needs>,
+    unread: BTreeMap<u64, RequiredLogs>,
 }
 
-/// Logs that a checkpoint needs: all from `first` on, and some before.
+/// CheckpointHeader that a checkpoint needs: all from `first` on, and some before.
 #[derive(Clone, Debug)]
-struct Needs {
+struct RequiredLogs {
     first: u64,
     before: Vec<u64>,
 }
 
-impl Needs {
-    fn of(logs: &Logs) -> Self {
+impl RequiredLogs {
+    fn of(logs: &CheckpointHeader) -> Self {
         Self {
             first: logs.first,
             before: logs.needed.iter().map(|(log, _)| *log).collect(),
@@ -99,7 +99,7 @@ pub(crate) struct Opened {
 
 /// What a checkpoint has.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct CheckpointView {
     /// Tables, by their number.
     pub(crate) tables: Vec<(u64, Arc<TableOptions>, Snapshot)>,
     pub(crate) next_table: u64,
@@ -116,7 +116,7 @@ pub struct Checkpoint {
     pub items: u64,
 }
 
-fn failed(files: &dyn Files, what: &str, error: &io::Error) -> Error {
+fn failed(files: &dyn FileSystem, what: &str, error: &io::Error) -> Error {
     Error::Storage(format!("{}: {what}: {error}", files.path().display()))
 }
 
@@ -136,22 +136,22 @@ impl Storage {
         options: StorageOptions,
         entropy: u64,
         repair: bool,
-        progress: Progress<'_>,
+        progress: ReadProgress<'_>,
     ) -> Result<Opened> {
         make(path).map_err(|error| unusable(path, &error))?;
         let lock = lock(path)?;
-        let files = Arc::new(SystemFiles::new(path.to_path_buf()));
+        let files = Arc::new(OsDirectory::new(path.to_path_buf()));
         let found = recover(&*files, repair, progress)?;
         Self::begin(files, found, options, entropy, Some(lock))
     }
 
     /// Goes on with a directory that nobody else has.
     pub(crate) fn begin(
-        files: Arc<dyn Files>,
+        files: Arc<dyn FileSystem>,
         mut found: Recovered,
         options: StorageOptions,
         entropy: u64,
-        lock: Option<Lock>,
+        lock: Option<DirectoryLock>,
     ) -> Result<Opened> {
         settle(&*files, &found).map_err(|error| failed(&*files, "cannot be written", &error))?;
         let last = found.tables.values().map(|table| table.last_lsn().0).max();
@@ -172,13 +172,13 @@ impl Storage {
         let journal = Journal::new(
             Arc::clone(&files),
             options.durability,
-            Start {
+            JournalStart {
                 store,
                 log,
                 next_change,
                 next_serial: found.next_serial,
                 logs: std::mem::take(&mut found.logs),
-                moment: Moment::new(found.resumed()),
+                moment: ClockReading::new(found.resumed()),
             },
         );
         let file = log::begin(&*files, store, log)
@@ -191,14 +191,14 @@ impl Storage {
             (found.needs.iter()).partition(|(number, _)| Some(*number) == found.from);
         // The others are set aside.
         let unread = if found.repaired { Vec::new() } else { unread };
-        let needs = |checkpoints: Vec<&(u64, Logs)>| {
+        let needs = |checkpoints: Vec<&(u64, CheckpointHeader)>| {
             let needs = checkpoints
                 .iter()
-                .map(|(number, logs)| (*number, Needs::of(logs)));
+                .map(|(number, logs)| (*number, RequiredLogs::of(logs)));
             needs.collect()
         };
         let storage = Self {
-            books: Mutex::new(Books {
+            manifest: Mutex::new(Manifest {
                 checkpoint: found.checkpoint,
                 log,
                 unsynced: log,
@@ -242,7 +242,7 @@ impl Storage {
                 .rename(&name, &set_aside)
                 .map_err(|error| failed(files, "cannot be written", &error))?;
         }
-        opened.storage.books.lock().keeps_all = false;
+        opened.storage.manifest.lock().keeps_all = false;
         Ok(opened)
     }
 
@@ -260,8 +260,8 @@ impl Storage {
     }
 
     /// Leaves out the number of a change: a checkpoint from before cannot be gone on from without what only the next has.
-    pub(crate) fn leave_out_a_number(&self) {
-        self.journal.leave_out_a_number();
+    pub(crate) fn skip_change_number(&self) {
+        self.journal.skip_change_number();
     }
 
     /// Tells that a table was created.
@@ -285,26 +285,28 @@ impl Storage {
     /// [`Error::Storage`] where it cannot be written: the ones before are still good. What `look` fails with.
     pub(crate) fn checkpoint(
         &self,
-        look: impl FnOnce(Box<dyn FnOnce(u64) -> Mark + '_>) -> Result<(Mark, Look)>,
+        look: impl FnOnce(
+            Box<dyn FnOnce(u64) -> LogPosition + '_>,
+        ) -> Result<(LogPosition, CheckpointView)>,
     ) -> Result<Checkpoint> {
         let files = &*self.files;
-        let mut books = self.books.lock();
+        let mut manifest = self.manifest.lock();
         self.check_open()?;
         // Made before anybody is held up.
-        books.log += 1;
-        let log = books.log;
+        manifest.log += 1;
+        let log = manifest.log;
         let file = log::begin(files, self.store, log)
             .map_err(|error| failed(files, "a log cannot be begun", &error))?;
         let (mark, look) = look(Box::new(|clock| {
-            self.journal.next_log(log, file, Moment::new(clock))
+            self.journal.next_log(log, file, ClockReading::new(clock))
         }))?;
-        let Look { tables, next_table } = look;
+        let CheckpointView { tables, next_table } = look;
         let ended = mark.needed.last().map_or(0, |log| log.bytes);
         self.since.fetch_add(ended, Ordering::Relaxed);
         let sparse = mark.needed.iter().filter(|usage| usage.is_sparse());
         let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
-        books.log += 1;
-        let mut chunks = ChunkLog::new(files, &self.journal, books.log, sparse);
+        manifest.log += 1;
+        let mut chunks = ChunkLog::new(files, &self.journal, manifest.log, sparse);
         let no_chunks = |error: io::Error| failed(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
         let mut items = 0;
@@ -318,9 +320,9 @@ impl Storage {
             }
         }
         let chunk_bytes = chunks.finish().map_err(no_chunks)?;
-        self.sync_logs(&mut books, mark.log)?;
-        let number = books.checkpoint + 1;
-        let logs = Logs {
+        self.sync_logs(&mut manifest, mark.log)?;
+        let number = manifest.checkpoint + 1;
+        let logs = CheckpointHeader {
             first: mark.log,
             first_change: mark.first_change,
             moment: mark.moment,
@@ -331,19 +333,19 @@ impl Storage {
                 .iter()
                 .map(|usage| (usage.log, usage.bytes))
                 .collect(),
-            serials: Ranges::of(serials),
+            serials: SerialRanges::from_serials(serials),
         };
-        let saved = tables.iter().map(|(id, options, snapshot)| Saved {
+        let saved = tables.iter().map(|(id, options, snapshot)| TableView {
             id: *id,
             options,
             snapshot,
         });
-        let bytes = checkpoint::write(files, (self.store, number), &logs, saved)
+        let bytes = checkpoint_writer::write(files, (self.store, number), &logs, saved)
             .map_err(|error| failed(files, "a checkpoint cannot be written", &error))?;
-        books.checkpoint = number;
-        books.good.insert(number, Needs::of(&logs));
+        manifest.checkpoint = number;
+        manifest.good.insert(number, RequiredLogs::of(&logs));
         self.since.store(0, Ordering::Relaxed);
-        self.retire(&mut books);
+        self.retire(&mut manifest);
         Ok(Checkpoint {
             number,
             bytes: bytes + chunk_bytes,
@@ -359,13 +361,13 @@ impl Storage {
     }
 
     /// Makes safe what logs have so far, whatever the durability, while changes go on.
-    fn sync_logs(&self, books: &mut Books, current: u64) -> Result<()> {
+    fn sync_logs(&self, manifest: &mut Manifest, current: u64) -> Result<()> {
         self.journal.write_all()?;
-        for log in books.unsynced..=current {
+        for log in manifest.unsynced..=current {
             match self.files.sync(&log_name(log)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    // Other errors come before anything is tried, such as too many open files.
+                    // UnloadedChunk errors come before anything is tried, such as too many open files.
                     if is_lost(&error) {
                         self.journal.give_up(&error);
                     }
@@ -374,46 +376,50 @@ impl Storage {
                 Ok(()) => {}
             }
         }
-        books.unsynced = current;
+        manifest.unsynced = current;
         Ok(())
     }
 
     /// Removes what no checkpoint that is kept needs. Where that fails, the next does it.
-    fn retire(&self, books: &mut Books) {
-        if books.keeps_all {
+    fn retire(&self, manifest: &mut Manifest) {
+        if manifest.keeps_all {
             return;
         }
-        while books.good.len() > self.options.keep.max(1) {
-            let Some((oldest, _)) = books.good.first_key_value() else {
+        while manifest.good.len() > self.options.keep.max(1) {
+            let Some((oldest, _)) = manifest.good.first_key_value() else {
                 break;
             };
             let oldest = *oldest;
             if !self.remove(&checkpoint_name(oldest)) {
                 return;
             }
-            books.good.remove(&oldest);
+            manifest.good.remove(&oldest);
         }
         // Older ones that nobody has read whole since are not needed once there are as many good ones.
-        let oldest = books
+        let oldest = manifest
             .good
             .first_key_value()
             .map_or(0, |(number, _)| *number);
-        if books.good.len() >= self.options.keep.max(1) {
+        if manifest.good.len() >= self.options.keep.max(1) {
             for name in self.files.list().unwrap_or_default() {
                 if let Some(Name::Checkpoint(number)) = Name::of(&name)
                     && number < oldest
                     && self.is_ours(&name)
                     && self.remove(&name)
                 {
-                    books.unread.remove(&number);
+                    manifest.unread.remove(&number);
                 }
             }
         }
         // What a checkpoint needs goes after it.
-        if self.files.sync_names().is_err() {
+        if self.files.sync_directory().is_err() {
             return;
         }
-        let kept: Vec<&Needs> = books.good.values().chain(books.unread.values()).collect();
+        let kept: Vec<&RequiredLogs> = manifest
+            .good
+            .values()
+            .chain(manifest.unread.values())
+            .collect();
         let is_needed =
             |log: u64| (kept.iter()).any(|needs| log >= needs.first || needs.before.contains(&log));
         for name in self.files.list().unwrap_or_default() {
@@ -436,7 +442,7 @@ impl Storage {
 
     /// Whether a file is of this store, or of none.
     fn is_ours(&self, name: &str) -> bool {
-        match self.files.open(name).and_then(Scan::new) {
+        match self.files.open(name).and_then(RecordReader::new) {
             Ok(Ok(scan)) => scan.head.store == self.store,
             Ok(Err(_)) => true,
             Err(_) => false,
@@ -456,7 +462,7 @@ impl Storage {
             let joined = thread.join();
             ended = self.journal.ended(joined.is_ok());
         }
-        let _books = self.books.lock();
+        let _books = self.manifest.lock();
         if let Some(lock) = self.lock.lock().take() {
             lock.release();
         }
@@ -480,7 +486,7 @@ impl Opened {
                 let options = Arc::clone(table.options());
                 (*id, options, *table.snapshot())
             });
-            let look = Look {
+            let look = CheckpointView {
                 tables: tables.collect(),
                 next_table: self.next_table,
             };
@@ -490,7 +496,7 @@ impl Opened {
 }
 
 /// Cuts off what is torn, makes safe what was replayed, and removes what was not finished.
-fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
+fn settle(files: &dyn FileSystem, found: &Recovered) -> io::Result<()> {
     for name in files.list()? {
         if Name::of(&name) == Some(Name::Unfinished) {
             files.remove(&name)?;
@@ -505,11 +511,11 @@ fn settle(files: &dyn Files, found: &Recovered) -> io::Result<()> {
     for log in found.logs.iter().map(|log| log.usage().log) {
         files.sync(&log_name(log))?;
     }
-    files.sync_names()
+    files.sync_directory()
 }
 
 /// Copies what is about to be cut off.
-fn keep_rest(files: &dyn Files, name: &str, from: u64) -> io::Result<()> {
+fn keep_rest(files: &dyn FileSystem, name: &str, from: u64) -> io::Result<()> {
     let file = files.open(name)?;
     let len = file.len()?;
     let mut out = files.create(&format!("{name}{LOST}"))?;
@@ -549,8 +555,8 @@ fn make(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Files that are not used any more, though they may hold what was acknowledged.
-fn unused(files: &dyn Files, found: &Recovered) -> io::Result<Vec<String>> {
+/// FileSystem that are not used any more, though they may hold what was acknowledged.
+fn unused(files: &dyn FileSystem, found: &Recovered) -> io::Result<Vec<String>> {
     let holds_chunks = |log: u64| {
         let usages = found.logs.iter().map(|log| log.usage());
         usages

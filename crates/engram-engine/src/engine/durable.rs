@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
-use super::{Engine, Home, closed as closed_error, taken};
+use super::{Backend, Engine, closed as closed_error, taken};
 use crate::clock::SystemClock;
-use crate::disk::{Checkpoint, Look, Progress, Storage, StorageOptions, read_directory};
+use crate::disk::{
+    Checkpoint, CheckpointView, ReadProgress, Storage, StorageOptions, read_directory,
+};
 use crate::table::Table;
 
 /// What becomes of the tables of a directory that is opened.
 #[derive(Debug, Default)]
-pub struct Opening {
+pub struct OpenOptions {
     /// Tables that get another name.
     pub rename: BTreeMap<String, String>,
     /// Tables that are dropped.
@@ -23,7 +25,7 @@ pub struct Opening {
     pub repair: bool,
 }
 
-impl Opening {
+impl OpenOptions {
     /// # Errors
     /// [`Error::InvalidArgument`] for names that are not there, and for two tables of one name.
     fn check(&self, there: &[&str]) -> Result<()> {
@@ -78,10 +80,10 @@ impl Engine {
     pub fn open(
         path: &Path,
         options: StorageOptions,
-        opening: &Opening,
+        opening: &OpenOptions,
         tables: Vec<TableOptions>,
         entropy: u64,
-        progress: Progress<'_>,
+        progress: ReadProgress<'_>,
     ) -> Result<(Self, Vec<String>)> {
         let mut given = BTreeMap::new();
         for options in tables {
@@ -127,11 +129,11 @@ impl Engine {
             ));
         }
         let clock = Arc::new(SystemClock::from(opened.clock));
-        let home = Home::Disk {
+        let backend = Backend::Disk {
             storage: Box::new(opened.storage),
             next_table: AtomicU64::new(opened.next_table),
         };
-        let engine = Self::at(home, clock, entropy);
+        let engine = Self::at(backend, clock, entropy);
         for (number, mut state) in kept {
             let sink = engine.sink(number);
             if state.last_lsn() < sink.last() {
@@ -143,8 +145,8 @@ impl Engine {
             engine.tables.write().insert(name, Arc::new(table));
         }
         if changed {
-            if let Home::Disk { storage, .. } = &engine.home {
-                storage.leave_out_a_number();
+            if let Backend::Disk { storage, .. } = &engine.backend {
+                storage.skip_change_number();
             }
             engine.checkpoint()?;
         }
@@ -163,8 +165,8 @@ impl Engine {
     pub fn restore(
         &self,
         path: &Path,
-        opening: &Opening,
-        progress: Progress<'_>,
+        opening: &OpenOptions,
+        progress: ReadProgress<'_>,
     ) -> Result<(Vec<String>, Vec<String>)> {
         self.check_open()?;
         let found = read_directory(path, opening.repair, progress)?;
@@ -217,8 +219,8 @@ impl Engine {
         let tables: Vec<_> = states.into_iter().map(|state| self.adopt(state)).collect();
         // Another checkpoint in between would not have them.
         let one_at_a_time = self.checkpoints.lock();
-        if let Home::Disk { storage, .. } = &self.home {
-            storage.leave_out_a_number();
+        if let Backend::Disk { storage, .. } = &self.backend {
+            storage.skip_change_number();
             self.checkpoint_with(&tables)?;
         }
         let closed = self.closed.read();
@@ -231,14 +233,14 @@ impl Engine {
             .map(|table| table.options().name.clone())
             .collect();
         if let Some(name) = names.iter().find(|name| here.contains_key(*name)) {
-            if let Home::Disk { storage, .. } = &self.home {
+            if let Backend::Disk { storage, .. } = &self.backend {
                 for table in &tables {
                     storage.dropped(table.number());
                 }
             }
             let error = taken(name);
             drop((here, closed));
-            if matches!(self.home, Home::Disk { .. }) {
+            if matches!(self.backend, Backend::Disk { .. }) {
                 self.checkpoint_with(&[])?;
             }
             return Err(error);
@@ -250,9 +252,9 @@ impl Engine {
 
     /// A table of another engine as one of this one.
     fn adopt(&self, mut state: TableState) -> Arc<Table> {
-        let number = match &self.home {
-            Home::Memory(_) => 0,
-            Home::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
+        let number = match &self.backend {
+            Backend::Memory(_) => 0,
+            Backend::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
         };
         let sink = self.sink(number);
         state.reach(sink.last());
@@ -263,9 +265,9 @@ impl Engine {
     /// Where the file of a checkpoint is; `None` for an engine without a directory.
     #[must_use]
     pub fn checkpoint_path(&self, number: u64) -> Option<PathBuf> {
-        match &self.home {
-            Home::Disk { storage, .. } => Some(storage.checkpoint_path(number)),
-            Home::Memory(_) => None,
+        match &self.backend {
+            Backend::Disk { storage, .. } => Some(storage.checkpoint_path(number)),
+            Backend::Memory(_) => None,
         }
     }
 
@@ -281,10 +283,10 @@ impl Engine {
 
     /// The same, with tables that nobody sees yet.
     fn checkpoint_with(&self, more: &[Arc<Table>]) -> Result<Checkpoint> {
-        let Home::Disk {
+        let Backend::Disk {
             storage,
             next_table,
-        } = &self.home
+        } = &self.backend
         else {
             return Err(Error::InvalidArgument(
                 "this store lives in memory; a checkpoint needs a store that was opened with a path".into(),
@@ -312,7 +314,7 @@ impl Engine {
                     Err(error) => return Err(error),
                 }
             }
-            let look = Look {
+            let look = CheckpointView {
                 tables: saved,
                 next_table: next_table.load(Ordering::Relaxed),
             };
@@ -323,9 +325,9 @@ impl Engine {
     /// Bytes of the log since the last checkpoint; `None` for an engine without a directory.
     #[must_use]
     pub fn log_bytes(&self) -> Option<u64> {
-        match &self.home {
-            Home::Memory(_) => None,
-            Home::Disk { storage, .. } => Some(storage.log_bytes()),
+        match &self.backend {
+            Backend::Memory(_) => None,
+            Backend::Disk { storage, .. } => Some(storage.log_bytes()),
         }
     }
 }

@@ -6,15 +6,15 @@ use std::task::Waker;
 use engram_core::table::Admission;
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
-use crate::info::Meter;
 use crate::session::Session;
 use crate::table::FINISH;
+use crate::table_info::Meter;
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct LockedTable {
     pub(super) state: TableState,
-    pub(super) inserts: BTreeMap<u64, InsertWait>,
-    pub(super) samples: BTreeMap<u64, SampleWait>,
+    pub(super) inserts: BTreeMap<u64, WaitingInsert>,
+    pub(super) samples: BTreeMap<u64, WaitingSample>,
     pub(super) next_ticket: u64,
     /// Some thread goes on serving; the others need not.
     pub(super) draining: bool,
@@ -24,9 +24,9 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug)]
-pub(super) struct InsertWait {
+pub(super) struct WaitingInsert {
     pub(super) items: VecDeque<NewItem>,
-    pub(super) numbers: Option<Numbers>,
+    pub(super) numbers: Option<SessionCursor>,
     /// Items whose keys are there give those their priorities.
     pub(super) updates: bool,
     pub(super) waker: Option<Waker>,
@@ -34,14 +34,14 @@ pub(super) struct InsertWait {
 
 /// The numbers of a waiting call's items.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Numbers {
+pub(super) struct SessionCursor {
     /// That of the first item that is left.
     next: SessionNumber,
     /// The table knows that this call waits.
     waits: bool,
 }
 
-impl From<Session> for Numbers {
+impl From<Session> for SessionCursor {
     fn from(session: Session) -> Self {
         let next = SessionNumber {
             session: session.id,
@@ -52,7 +52,7 @@ impl From<Session> for Numbers {
 }
 
 #[derive(Debug)]
-pub(super) struct SampleWait {
+pub(super) struct WaitingSample {
     /// Most of them.
     pub(super) n: usize,
     /// As soon as there are so many, they will do.
@@ -63,16 +63,16 @@ pub(super) struct SampleWait {
     pub(super) waker: Option<Waker>,
 }
 
-impl SampleWait {
+impl WaitingSample {
     /// Whether what it has will do.
-    pub(super) fn will_do(&self) -> bool {
+    pub(super) fn is_enough(&self) -> bool {
         self.served || self.draws.len() >= self.at_least
     }
 }
 
 /// What is left to do once the lock is released.
 #[derive(Default)]
-pub(super) struct Aside {
+pub(super) struct AfterUnlock {
     pub(super) deferred: DeferredDrops,
     pub(super) draws: Vec<Vec<Draw>>,
     pub(super) items: Vec<NewItem>,
@@ -83,7 +83,7 @@ pub(super) struct Aside {
     pub(super) drains: bool,
 }
 
-impl Shared {
+impl LockedTable {
     pub(super) fn check_open(&self) -> Result<()> {
         self.closed.clone().map_or(Ok(()), Err)
     }
@@ -94,47 +94,52 @@ impl Shared {
     }
 
     /// Takes a sample out of the queue with what it has; the first unleased ones are final now.
-    pub(super) fn finish_sample(&mut self, id: u64, leased: bool, aside: &mut Aside) -> Vec<Draw> {
+    pub(super) fn finish_sample(
+        &mut self,
+        id: u64,
+        leased: bool,
+        after: &mut AfterUnlock,
+    ) -> Vec<Draw> {
         let wait = self.samples.remove(&id);
         let draws = wait.map(|wait| wait.draws).unwrap_or_default();
         if !leased {
             let first = draws.iter().take(FINISH);
             self.state
-                .acknowledge(first.map(|draw| draw.handle), &mut aside.deferred);
+                .acknowledge(first.map(|draw| draw.handle), &mut after.deferred);
         }
         draws
     }
 
     /// Serves waiting calls, and settles which thread serves those that this hold has no time for.
-    pub(super) fn serve(&mut self, aside: &mut Aside, now: u64) {
+    pub(super) fn serve(&mut self, after: &mut AfterUnlock, now: u64) {
         self.meter.tick(now);
-        aside.more = self.closed.is_none() && self.serve_some(aside, now);
-        if aside.more && !self.draining {
+        after.more = self.closed.is_none() && self.serve_some(after, now);
+        if after.more && !self.draining {
             self.draining = true;
-            aside.drains = true;
-        } else if !aside.more && aside.drains {
+            after.drains = true;
+        } else if !after.more && after.drains {
             self.draining = false;
-            aside.drains = false;
+            after.drains = false;
         }
     }
 
     /// Lets a caller that waits for samples serve the rest, its own first; false when none does.
     /// Not one whose items wait: a writer need not be waiting for them.
-    pub(super) fn hand_over(&mut self, aside: &mut Aside) -> bool {
+    pub(super) fn hand_over(&mut self, after: &mut AfterUnlock) -> bool {
         let waiting = self.first_unserved_sample();
         let waiting = waiting.and_then(|id| self.samples.get_mut(&id)?.waker.take());
         let Some(waker) = waiting else {
             return false;
         };
-        aside.wakers.push(waker);
+        after.wakers.push(waker);
         self.draining = false;
-        aside.drains = false;
+        after.drains = false;
         true
     }
 
     /// Serves waiting calls in order: an insert, then samples, in turn until nothing moves. True
     /// when it stopped before that.
-    fn serve_some(&mut self, aside: &mut Aside, now: u64) -> bool {
+    fn serve_some(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         // Waiting draws are leased whoever asked: at a deadline they go back.
         let step = self.state.items_per_hold();
         let mut budget = step;
@@ -142,11 +147,11 @@ impl Shared {
         while budget > 0 {
             let mut moved = false;
             if self.state.must_shrink() {
-                self.state.shrink(&mut aside.deferred);
+                self.state.shrink(&mut after.deferred);
                 budget = budget.saturating_sub(256);
                 moved = true;
             } else if !self.inserts.is_empty() {
-                moved = self.serve_insert(aside, now);
+                moved = self.serve_insert(after, now);
             }
             if let Some(id) = waiting
                 && let Some(wait) = self.samples.get_mut(&id)
@@ -156,15 +161,15 @@ impl Shared {
                     missing.min(step),
                     true,
                     &mut wait.draws,
-                    &mut aside.deferred,
+                    &mut after.deferred,
                 );
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
                 // One that wants more takes what else comes in this round, which ends when nothing moves.
-                wait.served = wait.draws.len() == wait.n || (!moved && wait.will_do());
+                wait.served = wait.draws.len() == wait.n || (!moved && wait.is_enough());
                 if wait.served {
-                    aside.wakers.extend(wait.waker.take());
+                    after.wakers.extend(wait.waker.take());
                     waiting = self.first_unserved_sample();
                 }
             }
@@ -177,7 +182,7 @@ impl Shared {
     }
 
     /// Lets the first waiting item in if it may; true when anything moved.
-    fn serve_insert(&mut self, aside: &mut Aside, now: u64) -> bool {
+    fn serve_insert(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         let Some(mut entry) = self.inserts.first_entry() else {
             return false;
         };
@@ -196,12 +201,12 @@ impl Shared {
             if let Some(numbers) = &mut wait.numbers {
                 numbers.next.number += 1;
                 // A server tells its writer how far it is.
-                aside.wakers.extend(wait.waker.take());
+                after.wakers.extend(wait.waker.take());
             }
             if passes {
-                aside.deferred.add(item);
+                after.deferred.add(item);
             } else {
-                let deferred = &mut aside.deferred;
+                let deferred = &mut after.deferred;
                 let new = self.state.insert_numbered(item, number, now, deferred);
                 self.meter.inserts += u64::from(new);
             }
@@ -210,7 +215,7 @@ impl Shared {
         if wait.items.is_empty() {
             let wait = entry.remove();
             self.end_wait(wait.numbers, now);
-            aside.wakers.extend(wait.waker);
+            after.wakers.extend(wait.waker);
             // Whoever stands behind is first now.
             moved = true;
         }
@@ -227,7 +232,7 @@ impl Shared {
     }
 
     /// Tells the table that an insert with these numbers waits no more.
-    pub(super) fn end_wait(&mut self, numbers: Option<Numbers>, now: u64) {
+    pub(super) fn end_wait(&mut self, numbers: Option<SessionCursor>, now: u64) {
         if let Some(numbers) = numbers.filter(|numbers| numbers.waits) {
             self.state.end_wait(numbers.next.session, now);
         }

@@ -4,25 +4,25 @@ use std::task::Waker;
 
 use engram_core::{Draw, Lsn, Result};
 
-use crate::table::serve::SampleWait;
+use crate::table::serve::WaitingSample;
 use crate::table::{FINISH, GIVE_BACK, Table};
 
 /// How a ticket stands.
-pub(crate) enum Progress<T> {
+pub(crate) enum TicketState<T> {
     Waiting,
     Done(T),
 }
 
 impl Table {
     /// Whether all items of an insert are in; remembers the waker otherwise.
-    pub(crate) fn poll_insert(&self, id: u64, waker: &Waker) -> Result<Progress<Lsn>> {
+    pub(crate) fn poll_insert(&self, id: u64, waker: &Waker) -> Result<TicketState<Lsn>> {
         self.change(|shared, _, _| {
             let lsn = shared.state.last_lsn();
             match shared.inserts.get_mut(&id) {
-                None => Ok(Progress::Done(lsn)),
+                None => Ok(TicketState::Done(lsn)),
                 Some(wait) => {
                     wait.waker = Some(waker.clone());
-                    shared.check_open().map(|()| Progress::Waiting)
+                    shared.check_open().map(|()| TicketState::Waiting)
                 }
             }
         })
@@ -50,18 +50,18 @@ impl Table {
         id: u64,
         leased: bool,
         waker: &Waker,
-    ) -> Result<Progress<Vec<Draw>>> {
-        let progress = self.change(|shared, aside, _| {
+    ) -> Result<TicketState<Vec<Draw>>> {
+        let progress = self.change(|shared, after, _| {
             let Some(wait) = shared.samples.get_mut(&id) else {
-                return Ok(Progress::Done(Vec::new()));
+                return Ok(TicketState::Done(Vec::new()));
             };
             if !wait.served {
                 wait.waker = Some(waker.clone());
-                return shared.check_open().map(|()| Progress::Waiting);
+                return shared.check_open().map(|()| TicketState::Waiting);
             }
-            Ok(Progress::Done(shared.finish_sample(id, leased, aside)))
+            Ok(TicketState::Done(shared.finish_sample(id, leased, after)))
         })?;
-        if let Progress::Done(draws) = &progress {
+        if let TicketState::Done(draws) = &progress {
             self.finish_rest(draws, leased);
         }
         Ok(progress)
@@ -69,7 +69,7 @@ impl Table {
 
     /// Ends a sample early: what it has drawn so far is its caller's.
     pub(crate) fn cut_sample(&self, id: u64, leased: bool) -> Vec<Draw> {
-        let draws = self.change(|shared, aside, _| shared.finish_sample(id, leased, aside));
+        let draws = self.change(|shared, after, _| shared.finish_sample(id, leased, after));
         self.finish_rest(&draws, leased);
         draws
     }
@@ -79,10 +79,10 @@ impl Table {
     /// # Errors
     /// How many those were.
     pub(crate) fn withdraw_sample(&self, id: u64, leased: bool) -> Result<Vec<Draw>, usize> {
-        let complete = self.change(|shared, aside, _| {
+        let complete = self.change(|shared, after, _| {
             let wait = shared.samples.get(&id);
-            let complete = wait.is_some_and(SampleWait::will_do);
-            complete.then(|| shared.finish_sample(id, leased, aside))
+            let complete = wait.is_some_and(WaitingSample::is_enough);
+            complete.then(|| shared.finish_sample(id, leased, after))
         });
         if let Some(draws) = complete {
             self.finish_rest(&draws, leased);
@@ -105,7 +105,7 @@ impl Table {
         draws.len()
     }
 
-    /// Finishes what [`Shared::finish_sample`] leaves, so that no hold grows with the request.
+    /// Finishes what [`LockedTable::finish_sample`] leaves, so that no hold grows with the request.
     fn finish_rest(&self, draws: &[Draw], leased: bool) {
         if !leased {
             let rest = draws.iter().skip(FINISH);

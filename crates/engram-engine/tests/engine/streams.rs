@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::{ColumnData, LengthPolicy};
 use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::stream::Next;
-use engram_engine::{Batch, Patience, Stream, StreamOptions, Table};
+use engram_engine::stream::NextBatch;
+use engram_engine::{Stream, StreamBatch, StreamOptions, Table, WaitOptions};
 
 use crate::support::{SECOND, dropped, engine, item, items, put, queue, served, table, take, text};
 
@@ -25,23 +25,23 @@ fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>
 }
 
 /// The next batch, of a reader that has used those before.
-fn next(stream: &mut Stream, time: Duration) -> Option<Batch> {
+fn next(stream: &mut Stream, time: Duration) -> Option<StreamBatch> {
     next_of(stream, u64::MAX, time)
 }
 
 /// The next batch, of a reader that has used so many items.
-fn next_of(stream: &mut Stream, delivered: u64, time: Duration) -> Option<Batch> {
-    let mut patience = Patience {
+fn next_of(stream: &mut Stream, delivered: u64, time: Duration) -> Option<StreamBatch> {
+    let mut patience = WaitOptions {
         deadline: Some(Instant::now() + time),
         interrupted: &mut || false,
     };
     match stream.next(delivered, &mut patience).unwrap() {
-        Next::Batch(batch) => Some(batch),
-        Next::End | Next::Interrupted => None,
+        NextBatch::Batch(batch) => Some(batch),
+        NextBatch::End | NextBatch::Interrupted => None,
     }
 }
 
-fn keys(batch: &Batch) -> Vec<u64> {
+fn keys(batch: &StreamBatch) -> Vec<u64> {
     let keys: Vec<u64> = batch.draws.iter().map(|draw| draw.key).collect();
     let ColumnData::Bytes(bytes) = &batch.columns.columns[0].data else {
         panic!("no bytes");
@@ -239,7 +239,7 @@ fn a_reader_learns_why_nothing_more_comes() {
     let mut stream = open(&table, 2, 2, None);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1]);
     engine.drop_table("t").unwrap();
-    let mut patience = Patience {
+    let mut patience = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
     };
@@ -277,13 +277,13 @@ fn a_reader_learns_why_nothing_more_comes() {
 fn an_interrupted_reader_loses_nothing() {
     let table = table(queue("t", 4));
     let mut stream = open(&table, 1, 1, None);
-    let mut patience = Patience {
+    let mut patience = WaitOptions {
         deadline: None,
         interrupted: &mut || true,
     };
     assert!(matches!(
         stream.next(u64::MAX, &mut patience).unwrap(),
-        Next::Interrupted
+        NextBatch::Interrupted
     ));
     served(table.insert(items(0..1)).unwrap()).unwrap();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
@@ -297,7 +297,7 @@ fn a_batch_that_did_not_reach_its_reader_goes_back() {
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [1]);
     until_hidden(&table, 2);
-    stream.take_back();
+    stream.return_last();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [2]);
     stream.close(1);
     assert_eq!(take(&table, 3), [1, 2, 3]);

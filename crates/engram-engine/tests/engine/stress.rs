@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use engram_core::gather::LengthPolicy;
 use engram_core::table::ITEM_OVERHEAD;
 use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::{Patience, Stream, StreamOptions, Table, Waited};
+use engram_engine::{Stream, StreamOptions, Table, WaitOptions, WaitOutcome};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -37,7 +37,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
             let leased = number % 7 == 3;
             let mut ticket = table.sample(n, leased).unwrap();
             match (wait_for(&mut ticket, brief), rng.next_u64() % 3) {
-                (Waited::Served(sample), choice) => {
+                (WaitOutcome::Ready(sample), choice) => {
                     let sample = sample.unwrap();
                     assert_eq!(sample.draws.len(), n);
                     if let (Some(lease), 0) = (sample.lease, choice) {
@@ -64,7 +64,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 length_policy: LengthPolicy::Ragged,
             };
             let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
-            let mut patience = Patience {
+            let mut patience = WaitOptions {
                 deadline: Some(Instant::now() + brief),
                 interrupted: &mut || false,
             };

@@ -10,7 +10,7 @@ use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, DType, Error, Layout, Lsn, NewItem, OpSink,
     Origin, RateLimits, Result, Schema, SelectorKind, TableOp, TableOptions, Trajectory,
 };
-use engram_engine::{Clock, Engine, Patience, Sample, Table, Waited, wait};
+use engram_engine::{Clock, Engine, Sample, Table, WaitOptions, WaitOutcome, wait};
 use smallvec::smallvec;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -96,21 +96,24 @@ pub(crate) fn table(options: TableOptions) -> Arc<Table> {
 /// What the ticket yields within a time that is never reached.
 pub(crate) fn served<T>(mut ticket: impl Future<Output = T> + Unpin) -> T {
     match wait_for(&mut ticket, 20 * SECOND) {
-        Waited::Served(output) => output,
+        WaitOutcome::Ready(output) => output,
         other => panic!("not served: {}", kind(&other)),
     }
 }
 
-fn kind<T>(waited: &Waited<T>) -> &'static str {
+fn kind<T>(waited: &WaitOutcome<T>) -> &'static str {
     match waited {
-        Waited::Served(_) => "served",
-        Waited::Late => "late",
-        Waited::Interrupted => "interrupted",
+        WaitOutcome::Ready(_) => "served",
+        WaitOutcome::TimedOut => "late",
+        WaitOutcome::Interrupted => "interrupted",
     }
 }
 
-pub(crate) fn wait_for<F: Future + Unpin>(ticket: &mut F, time: Duration) -> Waited<F::Output> {
-    let mut patience = Patience {
+pub(crate) fn wait_for<F: Future + Unpin>(
+    ticket: &mut F,
+    time: Duration,
+) -> WaitOutcome<F::Output> {
+    let mut patience = WaitOptions {
         deadline: Some(Instant::now() + time),
         interrupted: &mut || false,
     };

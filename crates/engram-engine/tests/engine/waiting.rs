@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use engram_core::{Error, RateLimits, TableOptions, Volatile};
-use engram_engine::{Engine, Waited};
+use engram_engine::{Engine, WaitOutcome};
 
 use crate::support::{
     Bell, Hand, SECOND, dropped, engine, fifo, item, item_of, items, keys, poll, put, queue,
@@ -100,7 +100,7 @@ fn at_the_deadline_everything_goes_back() {
     for leased in [false, true] {
         let mut ticket = table.sample(256, leased).unwrap();
         let late = wait_for(&mut ticket, Duration::from_millis(20));
-        assert!(matches!(late, Waited::Late));
+        assert!(matches!(late, WaitOutcome::TimedOut));
         let error = ticket.give_up(0.02).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded(_)));
         assert_eq!(
@@ -121,7 +121,7 @@ fn a_sample_that_completes_at_the_last_moment_is_kept() {
     let mut ticket = table.sample(2, false).unwrap();
     assert!(matches!(
         wait_for(&mut ticket, Duration::ZERO),
-        Waited::Late
+        WaitOutcome::TimedOut
     ));
     put(&table, items(0..2));
     assert_eq!(keys(&ticket.give_up(0.0).unwrap()), [0, 1]);
@@ -397,7 +397,10 @@ fn bytes_held_by_leases_do_not_spin() {
     put(&table, vec![small]);
     put(&table, vec![item_of(2, 1.0, 90_000)]);
     let mut waiting = table.insert(vec![item_of(3, 1.0, 50_000)]).unwrap();
-    assert!(matches!(wait_for(&mut waiting, SECOND / 20), Waited::Late));
+    assert!(matches!(
+        wait_for(&mut waiting, SECOND / 20),
+        WaitOutcome::TimedOut
+    ));
     assert_eq!(
         table.info().inserting_blocked.unwrap(),
         "`t`: inserting waits for room: 1 of 2 items are on their last lease"

@@ -101,7 +101,7 @@ impl Pending {
         let number = self.count(table, 0);
         let table = Arc::clone(table);
         self.waits.push(Box::pin(async move {
-            while table.safe().await.is_err() {
+            while table.until_durable().await.is_err() {
                 again().await;
             }
             Done {

@@ -16,7 +16,7 @@ use super::talk::Talk;
 use crate::pb;
 use crate::pb::sample_reply::Reply;
 use crate::pb::sample_request::Request;
-use crate::wire::{Arrived, Arriving, error_in};
+use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
 pub(super) enum Command {
     Ask(u64, Waiting),
@@ -34,12 +34,12 @@ pub(super) struct Waiting {
     said: bool,
     /// It has been said before, on this or another connection.
     again: bool,
-    reply: oneshot::Sender<Result<Arrived>>,
-    arriving: Option<Arriving>,
+    reply: oneshot::Sender<Result<ReceivedBatch>>,
+    assembler: Option<BatchAssembler>,
 }
 
 impl Waiting {
-    pub(super) fn new(ask: Ask, reply: oneshot::Sender<Result<Arrived>>) -> Self {
+    pub(super) fn new(ask: Ask, reply: oneshot::Sender<Result<ReceivedBatch>>) -> Self {
         let end = |timeout: Duration| Instant::now().checked_add(timeout);
         Self {
             deadline: ask.timeout.and_then(end),
@@ -47,7 +47,7 @@ impl Waiting {
             said: false,
             again: false,
             reply,
-            arriving: None,
+            assembler: None,
         }
     }
 
@@ -81,22 +81,22 @@ impl Waiting {
     }
 
     /// Takes a message; the batch once it is whole.
-    fn heard(&mut self, reply: Option<Reply>, pool: &Arc<Pool>) -> Option<Result<Arrived>> {
-        let arriving = match reply {
-            Some(Reply::Error(error)) => Err(error_in(error)),
-            Some(Reply::Batch(batch)) => Arriving::new(batch, pool),
-            Some(Reply::Part(bytes)) => match self.arriving.take() {
-                Some(mut arriving) => arriving.take(&bytes).map(|()| arriving),
+    fn heard(&mut self, reply: Option<Reply>, pool: &Arc<Pool>) -> Option<Result<ReceivedBatch>> {
+        let assembler = match reply {
+            Some(Reply::Error(error)) => Err(decode_error(error)),
+            Some(Reply::Batch(batch)) => BatchAssembler::new(batch, pool),
+            Some(Reply::Part(bytes)) => match self.assembler.take() {
+                Some(mut assembler) => assembler.push(&bytes).map(|()| assembler),
                 None => Err(Error::Payload("a part of no batch".into())),
             },
             Some(Reply::Settled(_)) | None => {
                 Err(Error::Payload("a reply to an ask that is no batch".into()))
             }
         };
-        match arriving {
-            Ok(arriving) if arriving.is_complete() => Some(Ok(arriving.finish())),
-            Ok(arriving) => {
-                self.arriving = Some(arriving);
+        match assembler {
+            Ok(assembler) if assembler.is_complete() => Some(Ok(assembler.finish())),
+            Ok(assembler) => {
+                self.assembler = Some(assembler);
                 None
             }
             Err(error) => Some(Err(error)),
@@ -208,7 +208,7 @@ impl Talk for Underway {
         self.settle();
         self.unsaid = self.waiting.keys().map(|id| Say::Ask(*id)).collect();
         for waiting in self.waiting.values_mut() {
-            waiting.arriving = None;
+            waiting.assembler = None;
             waiting.said = false;
         }
     }

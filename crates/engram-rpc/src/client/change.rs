@@ -17,7 +17,7 @@ use super::talk::{Talk, run};
 use crate::pb;
 use crate::pb::change_reply::Reply as Answer;
 use crate::pb::change_request::Change;
-use crate::wire::{error_in, join};
+use crate::wire::{decode_error, encode_numbers};
 
 /// Keys of one request; a call with more is made in several.
 pub const MOST_KEYS: usize = 8192;
@@ -65,7 +65,7 @@ impl Changes {
         let longest = keys.len().max(priorities.len());
         self.change(table, keys, longest, |from| {
             let priorities = part(priorities, from);
-            Change::PrioritiesLe(join(priorities.iter().copied()))
+            Change::PrioritiesLe(encode_numbers(priorities.iter().copied()))
         })
     }
 
@@ -86,7 +86,7 @@ impl Changes {
             let request = pb::ChangeRequest {
                 id: 0,
                 table: table.into(),
-                keys_le: join(part(keys, from).iter().copied()),
+                keys_le: encode_numbers(part(keys, from).iter().copied()),
                 change: Some(change(from)),
             };
             self.ask(request, keys.len())
@@ -211,7 +211,7 @@ impl Talk for Underway {
         if let Some(command) = self.waiting.remove(&message.id) {
             let outcome = match message.reply {
                 Some(Answer::Matched(matched)) => Ok(matched),
-                Some(Answer::Error(error)) => Err(error_in(error)),
+                Some(Answer::Error(error)) => Err(decode_error(error)),
                 None => Err(Error::Payload("an empty reply to a change".into())),
             };
             // Nobody may be waiting for it any more.

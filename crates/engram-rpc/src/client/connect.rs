@@ -19,7 +19,9 @@ use tonic::{Code, Request, Status};
 
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
-use crate::{FRAME, MAX_MESSAGE, PROTOCOL, WINDOW, widen};
+use crate::{
+    CLIENT_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, enlarge_send_buffer,
+};
 
 /// Of a server that takes connections and says nothing that we understand: TLS answers so, or hangs up.
 const MAY_BE_ENCRYPTED: &str = "; a server with a certificate wants a client with `ca`";
@@ -116,9 +118,9 @@ impl Connector {
         let endpoint = Endpoint::from_shared(uri).map_err(|error| bad(&error.to_string()))?;
         let mut endpoint = endpoint
             .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_frame_size(FRAME)
+            .initial_stream_window_size(CLIENT_WINDOW_BYTES)
+            .initial_connection_window_size(CLIENT_WINDOW_BYTES)
+            .max_frame_size(MAX_FRAME_BYTES)
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);
@@ -242,7 +244,7 @@ impl Connector {
     /// Asks who is there, and whether it speaks our language.
     pub(crate) async fn greet(&self, api: &mut Api) -> Result<pb::HelloReply, Status> {
         let hello = pb::HelloRequest {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
         };
         Ok(api.hello(hello).await?.into_inner())
@@ -260,8 +262,8 @@ impl Connector {
 
     fn api(&self, channel: Channel) -> Api {
         EngramClient::with_interceptor(channel, self.bearer.clone())
-            .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// The shorter way to a server of this machine, unless something stands between on purpose.
@@ -277,7 +279,7 @@ impl Connector {
             let name = name.clone();
             async {
                 let stream = UnixStream::connect(name).await?;
-                widen(&stream);
+                enlarge_send_buffer(&stream);
                 Ok::<_, std::io::Error>(TokioIo::new(stream))
             }
         });
@@ -378,7 +380,7 @@ mod tests {
             ("other-", false),
         ] {
             // It accepts connections, and never answers.
-            let name = format!("{name}{:016x}", crate::entropy().unwrap());
+            let name = format!("{name}{:016x}", crate::random_u64().unwrap());
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             let silent = UnixListener::bind_addr(&address).unwrap();
             silent.set_nonblocking(true).unwrap();

@@ -11,7 +11,7 @@ use tonic::{Status, Streaming};
 use super::connect::Api;
 use super::talk::Talk;
 use crate::pb;
-use crate::wire::{Parcel, Told, error_in};
+use crate::wire::{InsertRequestBuilder, SentDictionary, decode_error};
 
 /// What the writer and its conversation both look at.
 #[derive(Debug, Default)]
@@ -179,8 +179,8 @@ pub(crate) struct Sending {
     lanes: Vec<Lane>,
     /// The lane that is first in the next message.
     turn: usize,
-    told: Told,
-    parcel: Parcel,
+    sent: SentDictionary,
+    builder: InsertRequestBuilder,
     requests: VecDeque<pb::InsertRequest>,
     progress: Arc<Progress>,
 }
@@ -193,8 +193,8 @@ impl Sending {
             given_up: false,
             lanes: Vec::new(),
             turn: 0,
-            told: Told::default(),
-            parcel: Parcel::default(),
+            sent: SentDictionary::default(),
+            builder: InsertRequestBuilder::default(),
             requests: VecDeque::new(),
             progress,
         }
@@ -206,22 +206,24 @@ impl Sending {
         for step in 0..self.lanes.len() {
             let at = (self.turn + step) % self.lanes.len();
             let lane = &mut self.lanes[at];
-            while !self.parcel.is_full()
+            while !self.builder.is_full()
                 && let Some((number, item)) = lane.unsaid()
             {
-                let added = self.parcel.add(&mut self.told, &lane.table, number, item);
+                let added = self
+                    .builder
+                    .add_item(&mut self.sent, &lane.table, number, item);
                 if let Err(error) = added {
                     self.progress.state.lock().errors.push_back(error);
                 }
                 lane.said = number;
             }
-            if self.parcel.is_full() {
+            if self.builder.is_full() {
                 self.turn = (at + 1) % self.lanes.len();
                 break;
             }
         }
-        self.parcel.release(&mut self.told);
-        self.requests = self.parcel.take();
+        self.builder.release_unused_chunks(&mut self.sent);
+        self.requests = self.builder.take_requests();
     }
 }
 
@@ -269,8 +271,8 @@ impl Talk for Sending {
             counts.taken = counts.settled;
         }
         drop(state);
-        self.told = Told::default();
-        self.parcel = Parcel::default();
+        self.sent = SentDictionary::default();
+        self.builder = InsertRequestBuilder::default();
         self.requests.clear();
     }
 
@@ -297,7 +299,7 @@ impl Talk for Sending {
             let counts = &mut state.counts[at];
             counts.taken = counts.taken.max(taken.number.min(counts.sent));
             if let Some(problem) = taken.problem {
-                state.problem = Some(error_in(problem));
+                state.problem = Some(decode_error(problem));
             }
         }
         for settled in message.settled {
@@ -310,7 +312,7 @@ impl Talk for Sending {
             }
             if let Some(error) = settled.error {
                 state.refused += count;
-                let error = error_in(error);
+                let error = decode_error(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
                     state.lost.extend(u32::try_from(at));
                 }

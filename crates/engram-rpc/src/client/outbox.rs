@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use engram_core::{NewItem, Result, TableOptions};
-use engram_engine::{Patience, Waited, wait};
+use engram_engine::{WaitOptions, WaitOutcome, wait};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -22,7 +22,7 @@ const EXPLAIN: Duration = Duration::from_millis(500);
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Items sent that their tables do not have yet, as far as is known. As a future: ready when at most
-/// [`RemoteOutbox::wait_for`] of them are left; if that is none, when they are as safe as the server's store promises.
+/// [`RemoteOutbox::until_at_most`] of them are left; if that is none, when they are as safe as the server's store promises.
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
@@ -37,7 +37,7 @@ impl RemoteOutbox {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let progress = Arc::<Progress>::default();
-        let sending = Sending::new(client.fresh_number(), Arc::clone(&progress));
+        let sending = Sending::new(client.unique_number(), Arc::clone(&progress));
         let connector = Arc::clone(client.connector());
         let task = client.runtime().spawn(run(connector, sending, receiver));
         Self {
@@ -138,7 +138,7 @@ impl RemoteOutbox {
     ///
     /// # Errors
     /// Why it was.
-    pub fn settle(&mut self) -> Result<()> {
+    pub fn collect_finished(&mut self) -> Result<()> {
         if let Some(error) = self.progress.take_error() {
             return Err(error);
         }
@@ -150,29 +150,29 @@ impl RemoteOutbox {
 
     /// Why the oldest item waits, for the error that ends a wait.
     #[must_use]
-    pub fn why_waiting(&self) -> String {
+    pub fn blocked_reason(&self) -> String {
         let Some(table) = self.progress.waits_for() else {
             return String::new();
         };
         let name = &self.tables[table as usize].name;
         let mut infos = self.client.infos();
-        let mut patience = Patience {
+        let mut patience = WaitOptions {
             deadline: Some(Instant::now() + EXPLAIN),
             interrupted: &mut || false,
         };
         let why = match wait(&mut infos, &mut patience) {
-            Waited::Served(Ok(infos)) => infos
+            WaitOutcome::Ready(Ok(infos)) => infos
                 .into_iter()
                 .find(|info| info.options.name == *name)
                 .and_then(|info| info.inserting_blocked),
-            Waited::Served(Err(error)) => Some(error.to_string()),
+            WaitOutcome::Ready(Err(error)) => Some(error.to_string()),
             _ => None,
         };
         why.map_or_else(String::new, |why| format!("; {why}"))
     }
 
     /// Makes the future wait until at most `allowed` items are in flight.
-    pub fn wait_for(&mut self, allowed: usize) -> &mut Self {
+    pub fn until_at_most(&mut self, allowed: usize) -> &mut Self {
         self.allowed = allowed;
         self.tell(Command::Wake);
         self
@@ -185,7 +185,7 @@ impl Future for RemoteOutbox {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
         this.progress.waker.register(context.waker());
-        this.settle()?;
+        this.collect_finished()?;
         let done = match this.allowed {
             0 => this.progress.unsettled() == 0,
             allowed => this.progress.in_flight() <= allowed,
@@ -209,11 +209,11 @@ impl RemoteOutbox {
         let Some(mut task) = self.task.take() else {
             return false;
         };
-        let mut patience = Patience {
+        let mut patience = WaitOptions {
             deadline: Some(Instant::now() + within),
             interrupted: &mut || false,
         };
-        if let Waited::Served(heard) = wait(&mut task, &mut patience) {
+        if let WaitOutcome::Ready(heard) = wait(&mut task, &mut patience) {
             return heard.unwrap_or(false);
         }
         task.abort();

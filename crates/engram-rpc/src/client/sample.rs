@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
-use engram_engine::unsent_text;
+use engram_engine::unsent_items_note;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::asking::{Command, Underway, Waiting};
 use super::connect::Connector;
 use super::talk::{closed_error, run};
-use crate::wire::Arrived;
+use crate::wire::ReceivedBatch;
 
 /// The asks of one reader, or of all single samples of a client.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ pub struct Ask {
 #[derive(Debug)]
 pub struct Delivered {
     /// The batch.
-    pub batch: Arrived,
+    pub batch: ReceivedBatch,
     /// To be acknowledged.
     pub lease: RemoteLease,
 }
@@ -104,7 +104,7 @@ impl Drop for RemoteLease {
 pub struct AskTicket {
     lease: Option<RemoteLease>,
     unsent: Arc<AtomicU64>,
-    receiver: oneshot::Receiver<Result<Arrived>>,
+    receiver: oneshot::Receiver<Result<ReceivedBatch>>,
 }
 
 impl Future for AskTicket {
@@ -122,7 +122,7 @@ impl Future for AskTicket {
                 }
                 Err(error) => {
                     lease.commands = None;
-                    let unsent = unsent_text(this.unsent.load(Ordering::Relaxed));
+                    let unsent = unsent_items_note(this.unsent.load(Ordering::Relaxed));
                     Err(match (error, unsent) {
                         (Error::DeadlineExceeded(text), Some(unsent)) => {
                             Error::DeadlineExceeded(format!("{text}; {unsent}"))

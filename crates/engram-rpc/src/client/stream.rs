@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result};
-use engram_engine::{Fate, Handed, Patience, StreamOptions, Waited, wait};
+use engram_engine::{DeliveryTracker, LeaseOutcome, StreamOptions, WaitOptions, WaitOutcome, wait};
 
 use tokio::task::JoinHandle;
 
 use super::sample::{Ask, AskTicket, Asks, Delivered, RemoteLease};
-use crate::wire::Arrived;
+use crate::wire::ReceivedBatch;
 
 /// How long closing waits for the server's last word.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const MOST_HANDED: usize = 500;
 #[derive(Debug)]
 pub enum RemoteNext {
     /// A batch.
-    Batch(Arrived),
+    Batch(ReceivedBatch),
     /// All batches were read, or none came in time.
     End,
     /// The reader was asked to stop waiting.
@@ -50,7 +50,7 @@ pub struct RemoteStream {
     /// Asks under way, and for how many items each is.
     ahead: VecDeque<(usize, AskTicket)>,
     /// The batches that a reader asked for.
-    handed: Handed<RemoteLease>,
+    deliveries: DeliveryTracker<RemoteLease>,
 }
 
 impl RemoteStream {
@@ -74,7 +74,7 @@ impl RemoteStream {
             asked: 0,
             items: 0,
             ahead: VecDeque::new(),
-            handed: Handed::default(),
+            deliveries: DeliveryTracker::default(),
         };
         stream.ask_ahead();
         Ok(stream)
@@ -88,7 +88,7 @@ impl RemoteStream {
             length_policy,
             ..
         } = self.options;
-        while self.ahead.len() < prefetch.min(MOST_AHEAD - self.handed.len())
+        while self.ahead.len() < prefetch.min(MOST_AHEAD - self.deliveries.len())
             && max_batches.is_none_or(|max| self.asked < max)
         {
             let (n, at_least) = self.options.next(self.items);
@@ -115,12 +115,12 @@ impl RemoteStream {
     ///
     /// # Errors
     /// What ended the asks: the table was dropped, the server is gone.
-    pub fn next(&mut self, delivered: u64, patience: &mut Patience<'_>) -> Result<RemoteNext> {
-        while let Some(lease) = self.handed.next_used(delivered) {
+    pub fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<RemoteNext> {
+        while let Some(lease) = self.deliveries.pop_used(delivered) {
             lease.acknowledge();
         }
-        while self.handed.len() >= MOST_HANDED
-            && let Some(lease) = self.handed.oldest()
+        while self.deliveries.len() >= MOST_HANDED
+            && let Some(lease) = self.deliveries.pop_oldest()
         {
             lease.acknowledge();
         }
@@ -128,39 +128,39 @@ impl RemoteStream {
             return Ok(RemoteNext::End);
         };
         match wait(ticket, patience) {
-            Waited::Served(outcome) => {
+            WaitOutcome::Ready(outcome) => {
                 let n = *n;
                 self.ahead.pop_front();
                 let Delivered { batch, lease } = outcome?;
                 // A batch that lacks some leaves room for more.
                 self.items -= n.saturating_sub(batch.infos.len()) as u64;
-                self.handed.push(batch.infos.len(), lease);
+                self.deliveries.push(batch.infos.len(), lease);
                 self.ask_ahead();
                 Ok(RemoteNext::Batch(batch))
             }
-            Waited::Late => Ok(RemoteNext::End),
-            Waited::Interrupted => Ok(RemoteNext::Interrupted),
+            WaitOutcome::TimedOut => Ok(RemoteNext::End),
+            WaitOutcome::Interrupted => Ok(RemoteNext::Interrupted),
         }
     }
 
     /// Gives the last batch back: it did not reach its reader.
-    pub fn take_back(&mut self) {
-        drop(self.handed.take_back());
+    pub fn return_last(&mut self) {
+        drop(self.deliveries.pop_newest());
     }
 
     /// Stops prefetching; all but the first `delivered` items go back. Waits until the server knows.
     pub fn close(&mut self, delivered: u64) {
-        for fate in self.handed.end(delivered) {
+        for fate in self.deliveries.finish(delivered) {
             match fate {
-                Fate::Used(lease) => lease.acknowledge(),
-                Fate::Partly(items, lease) => lease.acknowledge_first(items),
-                Fate::Unused(lease) => drop(lease),
+                LeaseOutcome::Used(lease) => lease.acknowledge(),
+                LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
+                LeaseOutcome::Unused(lease) => drop(lease),
             }
         }
         self.ahead.clear();
         self.asks = None;
         if let Some(mut task) = self.task.take() {
-            let mut patience = Patience {
+            let mut patience = WaitOptions {
                 deadline: Some(Instant::now() + FAREWELL),
                 interrupted: &mut || false,
             };

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use engram_core::{Error, Result};
-use engram_engine::Inherited;
+use engram_engine::CloseOnFork;
 
 use super::ServerOptions;
 
@@ -38,7 +38,7 @@ pub(super) struct Doors {
     pub(super) metrics: Option<(SocketAddr, TcpListener)>,
     /// For clients that come by TCP from this machine: faster, and they are told of it.
     pub(super) local: Option<(UnixListener, String)>,
-    pub(super) inherited: Inherited,
+    pub(super) close_on_fork: CloseOnFork,
 }
 
 impl Doors {
@@ -77,7 +77,7 @@ impl Doors {
             unix,
             metrics,
             local,
-            inherited: Inherited::new(sockets.into_iter().flatten()),
+            close_on_fork: CloseOnFork::new(sockets.into_iter().flatten()),
         })
     }
 }
@@ -97,7 +97,7 @@ fn open_local(port: u16) -> io::Result<(UnixListener, String)> {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
 
-    let number = crate::entropy().map_err(io::Error::other)?;
+    let number = crate::random_u64().map_err(io::Error::other)?;
     let name = format!("engram-{port}-{number:016x}");
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
     listener.set_nonblocking(true)?;

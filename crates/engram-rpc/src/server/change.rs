@@ -16,7 +16,7 @@ use super::service::{Replies, Shared};
 use crate::pb;
 use crate::pb::change_reply::Reply;
 use crate::pb::change_request::Change;
-use crate::wire::{error_out, f64s, u64s};
+use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
 /// Replies that wait for their reader; then no further request is read.
 const UNDER_WAY: usize = 1024;
@@ -49,7 +49,7 @@ pub(super) fn serve(
                 request = requests.message(), if !is_over && made.len() < UNDER_WAY => match request {
                     Ok(Some(request)) => {
                         let (id, outcome) = (request.id, perform(&shared.engine, request));
-                        let safe = shared.engine.safe();
+                        let safe = shared.engine.until_durable();
                         let mut reply = Box::pin(async move {
                             reply(id, match safe.await {
                                 Ok(()) => outcome,
@@ -93,7 +93,7 @@ fn perform(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
 fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeReply {
     let reply = match outcome {
         Ok(matched) => Reply::Matched(matched as u64),
-        Err(error) => Reply::Error(error_out(&error)),
+        Err(error) => Reply::Error(encode_error(&error)),
     };
     pb::ChangeReply {
         id,
@@ -102,11 +102,11 @@ fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeReply {
 }
 
 fn change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
-    let keys = u64s("keys_le", &request.keys_le)?;
+    let keys = decode_u64s("keys_le", &request.keys_le)?;
     let table = names::table(engine, &request.table)?;
     match request.change {
         Some(Change::PrioritiesLe(priorities)) => {
-            table.update_priorities(&keys, &f64s("priorities_le", &priorities)?)
+            table.update_priorities(&keys, &decode_f64s("priorities_le", &priorities)?)
         }
         Some(Change::Delete(pb::Nothing {})) => table.delete(&keys),
         None => Err(Error::InvalidArgument(

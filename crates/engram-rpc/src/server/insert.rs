@@ -21,7 +21,7 @@ use super::counts::Ongoing;
 use super::names::{self, shortened};
 use super::service::{Replies, Shared};
 use crate::pb;
-use crate::wire::{Broken, Intake};
+use crate::wire::{InsertStreamError, ReceivedDictionary};
 use lanes::{Batch, Lanes};
 use news::{News, TEXT, refusal};
 
@@ -53,7 +53,7 @@ pub(super) fn serve(
         _call: call,
         shared: Arc::clone(shared),
         session: None,
-        intake: Intake::default(),
+        dictionary: ReceivedDictionary::default(),
         lanes: Lanes::default(),
         refusals: 0,
     };
@@ -66,7 +66,7 @@ struct Writer {
     _call: Ongoing,
     shared: Arc<Shared>,
     session: Option<u64>,
-    intake: Intake,
+    dictionary: ReceivedDictionary,
     lanes: Lanes,
     /// Runs of items that were refused out of the message at hand.
     refusals: usize,
@@ -77,7 +77,7 @@ impl Writer {
         let mut end = self.work(requests, &replies).await;
         // What is settled is told; what waits is withdrawn: its writer may send it again.
         let mut news = std::mem::take(&mut self.lanes).withdraw();
-        let safe = self.shared.engine.safe();
+        let safe = self.shared.engine.until_durable();
         drop(self);
         if let Err(error) = safe.await {
             // Nothing is told of what may be lost, not even that it is not in: items that come again are known by
@@ -143,40 +143,40 @@ impl Writer {
             }
         }
         self.take_in(request).map_err(|broken| match broken {
-            Broken::Invalid(error) => {
+            InsertStreamError::Invalid(error) => {
                 Status::invalid_argument(shortened(error.to_string(), STATUS_TEXT))
             }
-            Broken::TooMuch(text) => Status::resource_exhausted(text),
+            InsertStreamError::LimitExceeded(text) => Status::resource_exhausted(text),
         })
     }
 
-    fn take_in(&mut self, request: pb::InsertRequest) -> Result<(), Broken> {
+    fn take_in(&mut self, request: pb::InsertRequest) -> Result<(), InsertStreamError> {
         self.refusals = 0;
         for schema in request.schemas {
-            self.intake.schema(schema)?;
+            self.dictionary.add_schema(schema)?;
         }
         for shape in request.shapes {
-            self.intake.shape(shape)?;
+            self.dictionary.add_window_shape(shape)?;
         }
         for chunk in &request.chunks {
-            self.intake.chunk(chunk)?;
+            self.dictionary.add_chunk(chunk)?;
         }
         if !request.part.is_empty() {
-            self.intake.part(&request.part)?;
+            self.dictionary.add_chunk_part(&request.part)?;
         }
         for items in request.items {
             self.insert(&items)?;
         }
         for chunk in request.released {
-            self.intake.release(chunk);
+            self.dictionary.release_chunk(chunk);
         }
         Ok(())
     }
 
     /// Puts items into their table's queue; those that it refuses are settled with its error.
-    fn insert(&mut self, message: &pb::Items) -> Result<(), Broken> {
+    fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
         names::check(&message.table)?;
-        let items = self.intake.items(message)?;
+        let items = self.dictionary.decode_items(message)?;
         if items.is_empty() {
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl Writer {
             .checked_add(count)
             .filter(|_| message.first > 0);
         let Some(last) = end.map(|end| end - 1) else {
-            return Err(Broken::Invalid(Error::InvalidArgument(format!(
+            return Err(InsertStreamError::Invalid(Error::InvalidArgument(format!(
                 "{count} items are numbered from {} on; numbers are from 1 on and below 2^64",
                 message.first
             ))));
@@ -220,7 +220,7 @@ impl Writer {
                 Err(_) => {}
             }
         }
-        let items = self.intake.items(message)?;
+        let items = self.dictionary.decode_items(message)?;
         self.insert_good(&message.table, &table, session, items);
         Ok(())
     }

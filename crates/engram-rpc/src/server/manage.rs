@@ -10,13 +10,13 @@ use super::service::Shared;
 use crate::pb;
 use crate::pb::manage_reply::Reply;
 use crate::pb::manage_request::Call;
-use crate::wire::{error_out, info_out, limits_in, options_in, options_out};
+use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
 
 /// Does one request; what goes wrong is a reply too.
 pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageReply {
     let reply = answer(shared, request).await;
     pb::ManageReply {
-        reply: Some(reply.unwrap_or_else(|error| Reply::Error(error_out(&error)))),
+        reply: Some(reply.unwrap_or_else(|error| Reply::Error(encode_error(&error)))),
     }
 }
 
@@ -35,33 +35,33 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
         }
         Call::Describe(name) => {
             let table = names::table(engine, &name)?;
-            Reply::Options(options_out(&TableOptions {
+            Reply::Options(encode_options(&TableOptions {
                 limits: table.info().stats.limiter.limits,
                 ..TableOptions::clone(table.options())
             }))
         }
         Call::Create(options) => {
             names::check(&options.name)?;
-            engine.create_table(options_in(options, shared.next_seed())?)?;
-            engine.safe().await?;
+            engine.create_table(decode_options(options, shared.next_seed())?)?;
+            engine.until_durable().await?;
             done()
         }
         Call::Drop(name) => {
             names::table(engine, &name)?;
             let dropping = Arc::clone(engine);
             aside(move || dropping.drop_table(&name)).await?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
-            names::table(engine, &table)?.set_limits(limits_in(limits)?)?;
-            engine.safe().await?;
+            names::table(engine, &table)?.set_limits(decode_limits(limits)?)?;
+            engine.until_durable().await?;
             done()
         }
         Call::Reset(name) => {
             let table = names::table(engine, &name)?;
             aside(move || table.reset()).await?;
-            engine.safe().await?;
+            engine.until_durable().await?;
             done()
         }
         Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),
@@ -105,7 +105,7 @@ fn infos(engine: &Engine) -> Result<pb::Infos> {
         if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
             *why = format!("{why}; {unsent}");
         }
-        info_out(&info)
+        encode_info(&info)
     });
     Ok(pb::Infos {
         tables: tables.collect(),

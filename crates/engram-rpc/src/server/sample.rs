@@ -22,7 +22,7 @@ use super::stopping::Stopping;
 use crate::pb;
 use crate::pb::sample_reply::Reply;
 use crate::pb::sample_request::Request;
-use crate::wire::error_out;
+use crate::wire::encode_error;
 use asks::Asks;
 use batch::Outgoing;
 use leases::Leases;
@@ -224,5 +224,5 @@ fn message(id: u64, reply: Reply) -> pb::SampleReply {
 }
 
 fn error(error: &Error) -> Reply {
-    Reply::Error(error_out(error))
+    Reply::Error(encode_error(error))
 }

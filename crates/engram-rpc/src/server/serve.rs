@@ -28,7 +28,7 @@ use super::service::Service;
 use super::stopping::Stopping;
 use super::{ServerOptions, ServerTls};
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
-use crate::{FRAME, MAX_MESSAGE, widen};
+use crate::{MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, enlarge_send_buffer};
 
 /// Connections have so long to take leave.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -112,7 +112,7 @@ impl Serving {
     }
 
     async fn serve(mut self, doors: Doors, begun: &Sender<io::Result<()>>) {
-        let _inherited = doors.inherited;
+        let _close_on_fork = doors.close_on_fork;
         let listeners = || {
             let (unix, file) = doors.unix.unzip();
             let unix = unix.into_iter().chain(doors.local.map(|(local, _)| local));
@@ -139,8 +139,8 @@ impl Serving {
         let count = Arc::clone(&shared.counts.connections);
         let first_call = self.first_call;
         let engram = EngramServer::new(self.service)
-            .max_decoding_message_size(MAX_MESSAGE)
-            .max_encoding_message_size(MAX_MESSAGE);
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let calls = Calls {
             engram,
             reverb: self.reverb.server(),
@@ -158,7 +158,9 @@ impl Serving {
         let tcp = tokio::spawn(tcp);
         let mut stopped = self.stopping.clone();
         // Never ends, also where there is none: the end of its connections would be its own.
-        let incoming = select_all(unix).inspect_ok(widen).chain(stream::pending());
+        let incoming = select_all(unix)
+            .inspect_ok(enlarge_send_buffer)
+            .chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
             connections(incoming, count, first_call),
@@ -192,7 +194,7 @@ async fn forget(health: &HealthReporter) {
 
 fn transport() -> Transport {
     Transport::builder()
-        .max_frame_size(FRAME)
+        .max_frame_size(MAX_FRAME_BYTES)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_CALLS)

@@ -15,7 +15,7 @@ use super::counts::{Call, Counts, Ongoing};
 use super::stopping::Stopping;
 use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
-use crate::{MAX_BATCH, PROTOCOL, entropy, pb};
+use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
 
 /// Replies of a stream, as its task makes them.
 pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
@@ -64,11 +64,11 @@ impl Service {
                 engine,
                 stopping,
                 lease_timeout: options.lease_timeout,
-                pool: Arc::new(Pool::with_max_batch(MAX_BATCH)),
+                pool: Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES)),
                 counts: Counts::default(),
                 seed: options.seed,
                 made: AtomicU64::new(0),
-                instance: entropy()?,
+                instance: random_u64()?,
                 port: doors.address.port(),
                 local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),
             }),
@@ -97,15 +97,15 @@ impl Engram for Service {
         let _call = self.begin(Call::Hello);
         let version = env!("CARGO_PKG_VERSION");
         let client = request.into_inner();
-        if client.protocol != PROTOCOL {
+        if client.protocol != PROTOCOL_VERSION {
             return Err(Status::failed_precondition(format!(
                 "the client speaks version {} of the protocol, this server (Engram {version}) \
-                 version {PROTOCOL}; both must be the same",
+                 version {PROTOCOL_VERSION}; both must be the same",
                 client.protocol
             )));
         }
         Ok(Response::new(pb::HelloReply {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_VERSION,
             version: version.into(),
             instance: self.shared.instance,
             port: self.shared.port.into(),

@@ -17,7 +17,8 @@ use engram_rpc::pb::sample_reply::Reply as Sampled;
 use engram_rpc::pb::sample_request::Request;
 use engram_rpc::pb::{self, change_reply, change_request};
 use engram_rpc::wire::{
-    BatchOut, Parcel, Told, error_out, info_out, join, limits_out, options_out,
+    InsertRequestBuilder, OutgoingBatch, SentDictionary, encode_error, encode_info, encode_limits,
+    encode_numbers, encode_options,
 };
 use futures_util::FutureExt as _;
 use prost::Message;
@@ -40,13 +41,13 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         add(Kind::SampleRequest, request.encode_to_vec());
     }
     for change in [
-        change_request::Change::PrioritiesLe(join([1.0, 2.0, 0.5].into_iter())),
+        change_request::Change::PrioritiesLe(encode_numbers([1.0, 2.0, 0.5].into_iter())),
         change_request::Change::Delete(pb::Nothing {}),
     ] {
         let request = pb::ChangeRequest {
             id: 3,
             table: "table".into(),
-            keys_le: join([1_u64, 2, 3].into_iter()),
+            keys_le: encode_numbers([1_u64, 2, 3].into_iter()),
             change: Some(change),
         };
         add(Kind::ChangeRequest, request.encode_to_vec());
@@ -108,7 +109,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
 }
 
 fn unknown() -> pb::Error {
-    error_out(&Error::UnknownTable {
+    encode_error(&Error::UnknownTable {
         name: "table".into(),
         known: vec!["a".into(), "b".into()],
     })
@@ -151,11 +152,11 @@ fn calls() -> Vec<Call> {
     vec![
         Call::Tables(pb::Nothing {}),
         Call::Describe("table".into()),
-        Call::Create(options_out(&options())),
+        Call::Create(encode_options(&options())),
         Call::Drop("table".into()),
         Call::SetLimits(pb::SetLimits {
             table: "table".into(),
-            limits: Some(limits_out(&options().limits)),
+            limits: Some(encode_limits(&options().limits)),
         }),
         Call::Reset("table".into()),
         Call::Info(pb::Nothing {}),
@@ -167,14 +168,14 @@ fn calls() -> Vec<Call> {
 fn managed() -> Vec<Managed> {
     let engine = Engine::new(vec![options()], 1).unwrap();
     let table = engine.table("table").unwrap();
-    let info = info_out(&table.info());
+    let info = encode_info(&table.info());
     vec![
         Managed::Error(unknown()),
         Managed::Done(pb::Nothing {}),
         Managed::Tables(pb::Names {
             names: vec!["a".into(), "b".into()],
         }),
-        Managed::Options(options_out(&options())),
+        Managed::Options(encode_options(&options())),
         Managed::Info(pb::Infos {
             tables: vec![info.clone(), info],
         }),
@@ -296,14 +297,14 @@ fn items() -> Vec<NewItem> {
 
 /// A stream's messages: one with everything, and one that goes on with it.
 fn inserts() -> Vec<pb::InsertRequest> {
-    let mut told = Told::default();
+    let mut sent = SentDictionary::default();
     let mut requests = Vec::new();
     for first in [1, 7] {
-        let mut parcel = Parcel::default();
+        let mut builder = InsertRequestBuilder::default();
         for (number, item) in (first..).zip(items()) {
-            parcel.add(&mut told, "table", number, &item).unwrap();
+            builder.add_item(&mut sent, "table", number, &item).unwrap();
         }
-        requests.extend(parcel.take());
+        requests.extend(builder.take_requests());
     }
     requests[0].session = Some(9);
     let part = requests[0].chunks[0].payload.split_off(100);
@@ -317,13 +318,13 @@ fn inserts() -> Vec<pb::InsertRequest> {
 }
 
 fn inserts_whole() -> Vec<pb::InsertRequest> {
-    let mut parcel = Parcel::default();
+    let mut builder = InsertRequestBuilder::default();
     for (number, item) in (1..).zip(items()) {
-        parcel
-            .add(&mut Told::default(), "table", number, &item)
+        builder
+            .add_item(&mut SentDictionary::default(), "table", number, &item)
             .unwrap();
     }
-    parcel.take().into()
+    builder.take_requests().into()
 }
 
 /// What an insert stream opens with, so that what follows finds what it is made of.
@@ -359,7 +360,7 @@ fn batches() -> Vec<Sampled> {
     for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
         for draws in [&draws[..], &draws[..1]] {
             let columns = gather(draws, length_policy, &pool).unwrap();
-            replies.extend(BatchOut::new(columns, draws, true).unwrap());
+            replies.extend(OutgoingBatch::new(columns, draws, true).unwrap());
         }
     }
     replies.push(Sampled::Part(vec![0; 100].into()));

@@ -11,8 +11,8 @@ use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::sample_reply::Reply as Sampled;
 use engram_rpc::pb::{self, change_reply, change_request};
 use engram_rpc::wire::{
-    Arriving, Broken, DecodedSize, Intake, check_decoded_size, error_in, f64s, info_in, limits_in,
-    options_in, u64s,
+    BatchAssembler, DecodedSize, InsertStreamError, ReceivedDictionary, check_decoded_size,
+    decode_error, decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
 };
 use prost::Message;
 
@@ -39,20 +39,23 @@ pub(crate) const MOST_BATCH: usize = 1 << 20;
 thread_local! {
     static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MOST_BATCH));
     /// A stream that has begun well; remade after a message that was taken, as it may change it.
-    static INTAKE: RefCell<Intake> = RefCell::new(opened());
-    static ARRIVING: RefCell<Option<Arriving>> = const { RefCell::new(None) };
+    static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(opened());
+    static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
 }
 
-fn opened() -> Intake {
-    let mut intake = Intake::default();
-    assert!(insert(&mut intake, opening()).is_ok(), "the corpus is bad");
-    intake
+fn opened() -> ReceivedDictionary {
+    let mut dictionary = ReceivedDictionary::default();
+    assert!(
+        insert(&mut dictionary, opening()).is_ok(),
+        "the corpus is bad"
+    );
+    dictionary
 }
 
 /// Makes ready for the next message, outside of what is measured.
 pub(crate) fn prepare(kind: Kind, fresh: bool) {
     if fresh && kind == Kind::InsertRequest {
-        INTAKE.set(opened());
+        DICTIONARY.set(opened());
     }
 }
 
@@ -63,19 +66,19 @@ pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
         Kind::HelloReply => decode::<pb::HelloReply>(message).is_some(),
         Kind::ManageRequest => decode(message).is_some_and(manage),
         Kind::InsertRequest => decode(message).is_some_and(|request| {
-            INTAKE.with_borrow_mut(|intake| insert(intake, request).is_ok())
+            DICTIONARY.with_borrow_mut(|dictionary| insert(dictionary, request).is_ok())
         }),
         Kind::SampleRequest => decode::<pb::SampleRequest>(message).is_some(),
         Kind::ChangeRequest => decode(message).is_some_and(change),
         Kind::ManageReply => decode(message).is_some_and(managed),
         Kind::InsertReply => decode(message).is_some_and(|reply: pb::InsertReply| {
             let errors = reply.settled.into_iter().filter_map(|news| news.error);
-            errors.map(error_in).count() < usize::MAX
+            errors.map(decode_error).count() < usize::MAX
         }),
         Kind::SampleReply => decode(message).is_some_and(sampled),
         Kind::ChangeReply => decode(message).is_some_and(|reply: pb::ChangeReply| {
             if let Some(change_reply::Reply::Error(error)) = reply.reply {
-                drop(error_in(error));
+                drop(decode_error(error));
             }
             true
         }),
@@ -89,8 +92,8 @@ fn decode<T: Message + Default + DecodedSize>(message: &[u8]) -> Option<T> {
 
 fn manage(request: pb::ManageRequest) -> bool {
     match request.call {
-        Some(Call::Create(options)) => options_in(options, 1).is_ok(),
-        Some(Call::SetLimits(set)) => limits_in(set.limits).is_ok(),
+        Some(Call::Create(options)) => decode_options(options, 1).is_ok(),
+        Some(Call::SetLimits(set)) => decode_limits(set.limits).is_ok(),
         call => call.is_some(),
     }
 }
@@ -100,15 +103,16 @@ fn change(request: pb::ChangeRequest) -> bool {
         Some(change_request::Change::PrioritiesLe(priorities)) => priorities,
         _ => bytes::Bytes::new(),
     };
-    u64s("keys_le", &request.keys_le).is_ok() & f64s("priorities_le", &priorities).is_ok()
+    decode_u64s("keys_le", &request.keys_le).is_ok()
+        & decode_f64s("priorities_le", &priorities).is_ok()
 }
 
 fn managed(reply: pb::ManageReply) -> bool {
     match reply.reply {
-        Some(Managed::Error(error)) => !error_in(error).to_string().is_empty(),
-        Some(Managed::Options(options)) => options_in(options, 0).is_ok(),
+        Some(Managed::Error(error)) => !decode_error(error).to_string().is_empty(),
+        Some(Managed::Options(options)) => decode_options(options, 0).is_ok(),
         Some(Managed::Info(infos)) => {
-            let infos = infos.tables.into_iter().map(info_in);
+            let infos = infos.tables.into_iter().map(decode_info);
             infos.collect::<Result<Vec<_>, _>>().is_ok()
         }
         reply => reply.is_some(),
@@ -116,21 +120,24 @@ fn managed(reply: pb::ManageReply) -> bool {
 }
 
 /// Takes a request in, as the server does; reads what could be sampled out again.
-fn insert(intake: &mut Intake, request: pb::InsertRequest) -> Result<(), Broken> {
+fn insert(
+    dictionary: &mut ReceivedDictionary,
+    request: pb::InsertRequest,
+) -> Result<(), InsertStreamError> {
     for schema in request.schemas {
-        intake.schema(schema)?;
+        dictionary.add_schema(schema)?;
     }
     for shape in request.shapes {
-        intake.shape(shape)?;
+        dictionary.add_window_shape(shape)?;
     }
     for chunk in &request.chunks {
-        intake.chunk(chunk)?;
+        dictionary.add_chunk(chunk)?;
     }
     if !request.part.is_empty() {
-        intake.part(&request.part)?;
+        dictionary.add_chunk_part(&request.part)?;
     }
     for message in request.items {
-        let items = intake.items(&message)?;
+        let items = dictionary.decode_items(&message)?;
         let good: Vec<&Trajectory> = (items.iter().map(|item| &item.trajectory))
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
@@ -140,28 +147,28 @@ fn insert(intake: &mut Intake, request: pb::InsertRequest) -> Result<(), Broken>
         }
     }
     for chunk in request.released {
-        intake.release(chunk);
+        dictionary.release_chunk(chunk);
     }
     Ok(())
 }
 
 fn sampled(reply: pb::SampleReply) -> bool {
-    ARRIVING.with_borrow_mut(|arriving| {
+    ASSEMBLER.with_borrow_mut(|assembler| {
         let outcome = match reply.reply {
             Some(Sampled::Batch(batch)) => {
-                *arriving = None;
-                POOL.with(|pool| Arriving::new(batch, pool)).map(Some)
+                *assembler = None;
+                POOL.with(|pool| BatchAssembler::new(batch, pool)).map(Some)
             }
-            Some(Sampled::Part(part)) => match arriving.take() {
-                Some(mut arriving) => arriving.take(&part).map(|()| Some(arriving)),
+            Some(Sampled::Part(part)) => match assembler.take() {
+                Some(mut assembler) => assembler.push(&part).map(|()| Some(assembler)),
                 None => return false,
             },
-            Some(Sampled::Error(error)) => return !error_in(error).to_string().is_empty(),
+            Some(Sampled::Error(error)) => return !decode_error(error).to_string().is_empty(),
             reply => return reply.is_some(),
         };
         let taken = outcome.is_ok();
-        *arriving = outcome.ok().flatten();
-        if let Some(whole) = arriving.take_if(|batch| batch.is_complete()) {
+        *assembler = outcome.ok().flatten();
+        if let Some(whole) = assembler.take_if(|batch| batch.is_complete()) {
             drop(whole.finish());
         }
         taken

@@ -5,12 +5,12 @@ use engram_rpc::pb;
 use engram_rpc::pb::change_reply::Reply;
 use engram_rpc::pb::change_request::Change;
 use engram_rpc::pb::error::Code;
-use engram_rpc::wire::join;
+use engram_rpc::wire::encode_numbers;
 
 use crate::support::{SOON, changes, connect, engine, fill, options, start};
 
 fn update(id: u64, keys: &[u64], priorities: &[f64]) -> pb::ChangeRequest {
-    let priorities = join(priorities.iter().copied());
+    let priorities = encode_numbers(priorities.iter().copied());
     pb::ChangeRequest {
         change: Some(Change::PrioritiesLe(priorities)),
         ..delete(id, keys)
@@ -21,7 +21,7 @@ fn delete(id: u64, keys: &[u64]) -> pb::ChangeRequest {
     pb::ChangeRequest {
         id,
         table: "t".into(),
-        keys_le: join(keys.iter().copied()),
+        keys_le: encode_numbers(keys.iter().copied()),
         change: Some(Change::Delete(pb::Nothing {})),
     }
 }

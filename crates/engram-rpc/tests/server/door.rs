@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::Error;
-use engram_engine::{Patience, Waited, wait};
+use engram_engine::{WaitOptions, WaitOutcome, wait};
 use engram_rpc::client::{Client, ClientOptions};
 use engram_rpc::pb::engram_client::EngramClient;
-use engram_rpc::{PROTOCOL, Server, ServerOptions, ServerTls, pb};
+use engram_rpc::{PROTOCOL_VERSION, Server, ServerOptions, ServerTls, pb};
 use tonic::metadata::MetadataValue;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
@@ -34,15 +34,27 @@ async fn hello_tells_the_version_and_which_server_it_is() {
     let engine = engine(vec![]);
     let (server, other) = (start(&engine), start(&engine));
     let mut client = connect(&server).await;
-    let reply = client.hello(hello(PROTOCOL)).await.unwrap().into_inner();
+    let reply = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(
         (reply.protocol, &*reply.version),
-        (PROTOCOL, env!("CARGO_PKG_VERSION"))
+        (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION"))
     );
-    let again = client.hello(hello(PROTOCOL)).await.unwrap().into_inner();
+    let again = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(again.instance, reply.instance);
     let mut client = connect(&other).await;
-    let reply = client.hello(hello(PROTOCOL)).await.unwrap().into_inner();
+    let reply = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
     assert_ne!(again.instance, reply.instance);
 }
 
@@ -54,7 +66,11 @@ async fn hello_tells_a_shorter_way_for_this_machine() {
 
     let server = start(&engine(vec![]));
     let mut client = connect(&server).await;
-    let reply = client.hello(hello(PROTOCOL)).await.unwrap().into_inner();
+    let reply = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(reply.port, u32::from(server.address().port()));
     let name = SocketAddr::from_abstract_name(&reply.local_socket).unwrap();
     assert!(UnixStream::connect_addr(&name).is_ok());
@@ -94,12 +110,12 @@ fn clients_take_the_shorter_way_unless_something_stands_between() {
             reconnect_timeout: SOON,
         };
         let client = Client::new(options).unwrap();
-        let patience = &mut Patience {
+        let patience = &mut WaitOptions {
             deadline: Some(Instant::now() + SOON),
             interrupted: &mut || false,
         };
         let asked = wait(&mut client.tables(), patience);
-        assert!(matches!(asked, Waited::Served(Ok(_))), "{asked:?}");
+        assert!(matches!(asked, WaitOutcome::Ready(Ok(_))), "{asked:?}");
         client
     };
     let direct = client(server.address().port());
@@ -148,7 +164,7 @@ async fn every_call_needs_the_token() {
             Ok::<_, Status>(request)
         })
     };
-    let missing = with(None).hello(hello(PROTOCOL)).await.unwrap_err();
+    let missing = with(None).hello(hello(PROTOCOL_VERSION)).await.unwrap_err();
     assert_eq!(missing.code(), Code::Unauthenticated);
     assert_eq!(
         missing.message(),
@@ -156,7 +172,10 @@ async fn every_call_needs_the_token() {
          `token`; it travels as metadata `authorization: Bearer TOKEN` (a dm-reverb client cannot send one)"
     );
     for wrong in ["Bearer s3cres", "Bearer s3cret2", "s3cret", "Bearer "] {
-        let status = with(Some(wrong)).hello(hello(PROTOCOL)).await.unwrap_err();
+        let status = with(Some(wrong))
+            .hello(hello(PROTOCOL_VERSION))
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated);
         assert!(
             status
@@ -169,7 +188,7 @@ async fn every_call_needs_the_token() {
     let status = with(None).change(none).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
     let mut right = with(Some("Bearer s3cret"));
-    assert!(right.hello(hello(PROTOCOL)).await.is_ok());
+    assert!(right.hello(hello(PROTOCOL_VERSION)).await.is_ok());
 }
 
 #[test]
@@ -252,7 +271,7 @@ async fn a_unix_socket_is_served_private_and_removed() {
     let url = format!("unix://{}", path.display());
     let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
     let mut client = EngramClient::new(channel);
-    assert!(client.hello(hello(PROTOCOL)).await.is_ok());
+    assert!(client.hello(hello(PROTOCOL_VERSION)).await.is_ok());
     assert_eq!(
         refused(options.clone()),
         format!(

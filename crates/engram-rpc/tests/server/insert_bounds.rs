@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engram_rpc::pb;
 use engram_rpc::pb::items::Form;
-use engram_rpc::wire::join;
+use engram_rpc::wire::encode_numbers;
 use tonic::Code;
 
 use crate::insert::{Inserts, chunk, layout, opening, rows, schema, sending};
@@ -91,14 +91,14 @@ async fn messages_that_make_no_sense_end_the_stream() {
         ),
         (
             one_more(sending([pb::Items {
-                chunks_le: join([1_u32].into_iter()),
+                chunks_le: encode_numbers([1_u32].into_iter()),
                 ..rows("t", 1, 2, 1)
             }])),
             "1 chunks and 2 rows came for 2 items; there is one of each per item",
         ),
         (
             one_more(sending([pb::Items {
-                priorities_le: join([1.0; 3].into_iter()),
+                priorities_le: encode_numbers([1.0; 3].into_iter()),
                 ..rows("t", 1, 2, 1)
             }])),
             "3 priorities came for 2 items; there is one for all or one each",

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use engram_core::gather::{LengthPolicy, gather};
 use engram_rpc::pb;
 use engram_rpc::pb::items::Form;
-use engram_rpc::wire::join;
+use engram_rpc::wire::encode_numbers;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -27,9 +27,9 @@ fn long() -> impl Strategy<Value = u64> {
 fn bytes() -> impl Strategy<Value = Bytes> {
     let numbers = prop_oneof![
         vec(any::<u8>(), 0..80),
-        vec(number(), 0..8).prop_map(|numbers| join(numbers.into_iter()).to_vec()),
-        vec(long(), 0..8).prop_map(|numbers| join(numbers.into_iter()).to_vec()),
-        vec(0.0..2.0, 0..4).prop_map(|numbers| join(numbers.into_iter()).to_vec()),
+        vec(number(), 0..8).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
+        vec(long(), 0..8).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
+        vec(0.0..2.0, 0..4).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
     ];
     numbers.prop_map(Bytes::from)
 }
@@ -144,10 +144,10 @@ prop_compose! {
             return bad;
         }
         pb::Items {
-            keys_le: join((0..n as u64).collect::<Vec<_>>().into_iter()),
-            priorities_le: join([1.0].into_iter()),
-            chunks_le: join(some_chunks.into_iter().take(n).collect::<Vec<_>>().into_iter()),
-            offsets_le: join(some_offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
+            keys_le: encode_numbers((0..n as u64).collect::<Vec<_>>().into_iter()),
+            priorities_le: encode_numbers([1.0].into_iter()),
+            chunks_le: encode_numbers(some_chunks.into_iter().take(n).collect::<Vec<_>>().into_iter()),
+            offsets_le: encode_numbers(some_offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
             ..bad
         }
     }
@@ -231,9 +231,9 @@ prop_compose! {
     ) -> pb::Items {
         let n = if matches!(form, Form::Spans(_)) { 1 } else { keys.len() };
         pb::Items {
-            keys_le: join(keys.into_iter().take(n).collect::<Vec<_>>().into_iter()),
-            chunks_le: join(vec![1_u32; n].into_iter()),
-            offsets_le: join(offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
+            keys_le: encode_numbers(keys.into_iter().take(n).collect::<Vec<_>>().into_iter()),
+            chunks_le: encode_numbers(vec![1_u32; n].into_iter()),
+            offsets_le: encode_numbers(offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
             form: Some(form),
             ..rows("t", first, 1, 1)
         }
@@ -278,7 +278,7 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     let mut stream = inserts(&mut client).await;
     stream.say(opening(session.wrapping_add(1))).await;
     let mut good = rows("t", 1, 10, 1);
-    good.keys_le = join((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
+    good.keys_le = encode_numbers((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
     stream.say(sending([good])).await;
     assert_eq!(stream.settled("t", 10).await, []);
     assert_eq!(table.info().stats.size, before + 10);

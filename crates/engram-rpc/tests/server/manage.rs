@@ -5,7 +5,7 @@ use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
 use engram_rpc::pb::manage_reply::Reply;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::wire::{info_in, limits_out, options_in, options_out};
+use engram_rpc::wire::{decode_info, decode_options, encode_limits, encode_options};
 
 use crate::support::{Client, connect, engine, error_of, fill, options, start};
 
@@ -39,7 +39,7 @@ async fn tables_come_and_go() {
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
         ..options("a")
     };
-    let create = Call::Create(options_out(&wanted));
+    let create = Call::Create(encode_options(&wanted));
     assert_eq!(reply(&mut client, create.clone()).await, DONE);
     assert_eq!(
         error_of(ask(&mut client, create).await).text,
@@ -50,8 +50,8 @@ async fn tables_come_and_go() {
     let Reply::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
         panic!("no options");
     };
-    assert_eq!(found, options_out(&wanted));
-    assert_eq!(options_in(found, 5).unwrap().seed, 5);
+    assert_eq!(found, encode_options(&wanted));
+    assert_eq!(decode_options(found, 5).unwrap().seed, 5);
     assert_eq!(reply(&mut client, Call::Drop("b".into())).await, DONE);
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
     assert_eq!(tables, names(&["a"]));
@@ -63,12 +63,12 @@ async fn tables_that_clients_make_draw_differently() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     for name in ["a", "b"] {
-        let create = Call::Create(options_out(&options(name)));
+        let create = Call::Create(encode_options(&options(name)));
         assert_eq!(reply(&mut client, create).await, DONE);
     }
     let given = pb::TableOptions {
         seed: Some(11),
-        ..options_out(&options("c"))
+        ..encode_options(&options("c"))
     };
     assert_eq!(reply(&mut client, Call::Create(given)).await, DONE);
     let seed = |name| engine.table(name).unwrap().options().seed;
@@ -96,7 +96,7 @@ async fn numbers_and_limits_travel() {
     };
     let set = pb::SetLimits {
         table: "t".into(),
-        limits: Some(limits_out(&limits)),
+        limits: Some(encode_limits(&limits)),
     };
     assert_eq!(reply(&mut client, Call::SetLimits(set)).await, DONE);
     let no = Reply::May(false);
@@ -104,7 +104,7 @@ async fn numbers_and_limits_travel() {
     let Reply::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
         panic!("no numbers");
     };
-    let info = info_in(infos.tables[0].clone()).unwrap();
+    let info = decode_info(infos.tables[0].clone()).unwrap();
     assert_eq!(
         (
             &*info.options.name,
@@ -136,7 +136,7 @@ async fn what_is_not_there_is_named() {
     };
     let set = pb::SetLimits {
         table: "c".into(),
-        limits: Some(limits_out(&options("c").limits)),
+        limits: Some(encode_limits(&options("c").limits)),
     };
     for call in [
         Call::Describe("c".into()),
@@ -182,7 +182,7 @@ async fn what_is_not_there_is_named() {
                 columns,
                 structure: "{}".into(),
             }),
-            ..options_out(&options("signed"))
+            ..encode_options(&options("signed"))
         };
         let error = error_of(ask(&mut client, Call::Create(signed)).await);
         assert_eq!(error.text, text);

@@ -25,7 +25,7 @@ fn outbox(server: &Server) -> RemoteOutbox {
 async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, may_wait: usize) {
     let items = items.into_iter().map(|item| (table, item));
     outbox.send(items).unwrap();
-    let sent = timeout(SOON, outbox.wait_for(may_wait)).await;
+    let sent = timeout(SOON, outbox.until_at_most(may_wait)).await;
     sent.unwrap().unwrap();
 }
 

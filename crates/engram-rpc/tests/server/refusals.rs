@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
-use engram_rpc::wire::join;
+use engram_rpc::wire::encode_numbers;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -33,7 +33,7 @@ fn too_long() -> String {
 /// An item that no table takes.
 fn bad(table: &str, number: u64) -> pb::Items {
     pb::Items {
-        priorities_le: join([f64::NAN].into_iter()),
+        priorities_le: encode_numbers([f64::NAN].into_iter()),
         ..rows(table, number, 1, 1)
     }
 }
@@ -166,7 +166,7 @@ async fn the_name_of_a_table_has_a_bound() {
         pb::manage_request::Call::Describe(long_name()),
         pb::manage_request::Call::Create(pb::TableOptions {
             name: long_name(),
-            ..engram_rpc::wire::options_out(&options("t"))
+            ..engram_rpc::wire::encode_options(&options("t"))
         }),
         pb::manage_request::Call::Drop(long_name()),
         pb::manage_request::Call::SetLimits(pb::SetLimits {

@@ -9,7 +9,7 @@ use engram_rpc::pb::column::Time;
 use engram_rpc::pb::error::Code;
 use engram_rpc::pb::sample_reply::Reply;
 use engram_rpc::pb::sample_request::Request;
-use engram_rpc::wire::{f64s, join, u32s, u64s};
+use engram_rpc::wire::{decode_f64s, decode_u32s, decode_u64s, encode_numbers};
 use engram_rpc::{Server, ServerOptions};
 
 use crate::support::{Talk, connect, engine, fill, items, options, queue, samples, start, until};
@@ -79,7 +79,7 @@ impl Samples {
 }
 
 fn keys(batch: &pb::Batch) -> Vec<u64> {
-    u64s("keys_le", &batch.keys_le).unwrap()
+    decode_u64s("keys_le", &batch.keys_le).unwrap()
 }
 
 fn hidden(table: &Table) -> u64 {
@@ -96,7 +96,7 @@ async fn a_batch_brings_data_and_facts() {
     let (id, batch) = stream.batch().await;
     // First in, first out: the same item until it is removed.
     assert_eq!((id, keys(&batch)), (1, vec![5; 4]));
-    assert_eq!(u32s("payload", &batch.payload).unwrap(), [5; 12]);
+    assert_eq!(decode_u32s("payload", &batch.payload).unwrap(), [5; 12]);
     assert!(!batch.leased, "sampling uses nothing up");
     let layout = batch.layout.unwrap();
     assert_eq!(
@@ -110,9 +110,12 @@ async fn a_batch_brings_data_and_facts() {
         ("uint32", &[3][..], 48)
     );
     assert_eq!(column.time, Some(Time::Squeezed(pb::Nothing {})));
-    assert_eq!(u32s("", &batch.times_sampled_le).unwrap(), [1, 2, 3, 4]);
-    assert_eq!(f64s("", &batch.priorities_le).unwrap(), [1.0; 4]);
-    assert_eq!(f64s("", &batch.probabilities_le).unwrap(), [1.0; 4]);
+    assert_eq!(
+        decode_u32s("", &batch.times_sampled_le).unwrap(),
+        [1, 2, 3, 4]
+    );
+    assert_eq!(decode_f64s("", &batch.priorities_le).unwrap(), [1.0; 4]);
+    assert_eq!(decode_f64s("", &batch.probabilities_le).unwrap(), [1.0; 4]);
     let grant = &batch.grants[0];
     assert_eq!(
         (batch.grants.len(), grant.items, grant.table_size),
@@ -131,7 +134,7 @@ async fn a_large_batch_comes_in_parts() {
     for (id, first) in [(1, 0), (2, 20)] {
         let (found, batch) = stream.taken().await;
         assert_eq!(found, id);
-        let cells = u32s("payload", &batch.payload).unwrap();
+        let cells = decode_u32s("payload", &batch.payload).unwrap();
         let wanted = (first..first + 20).flat_map(|item| vec![item; 70_000]);
         assert!(cells.into_iter().eq(wanted));
     }
@@ -156,15 +159,15 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
     let mut stream = samples(&mut connect(&server).await).await;
     stream.ask(ask(1, 3)).await;
     let (_, batch) = stream.batch().await;
-    let splits = join([0_i64, 1, 3, 6].into_iter());
+    let splits = encode_numbers([0_i64, 1, 3, 6].into_iter());
     assert_eq!(batch.columns[0].time, Some(Time::RaggedLe(splits)));
-    assert_eq!(u32s("", &batch.payload).unwrap(), [0, 1, 2, 2, 3, 4]);
+    assert_eq!(decode_u32s("", &batch.payload).unwrap(), [0, 1, 2, 2, 3, 4]);
     let pad = true;
     stream.ask(pb::Ask { pad, ..ask(2, 2) }).await;
     let (_, batch) = stream.batch().await;
-    let lengths = join([1_i64, 2].into_iter());
+    let lengths = encode_numbers([1_i64, 2].into_iter());
     assert_eq!(batch.columns[0].time, Some(Time::PaddedLe(lengths)));
-    assert_eq!(u32s("", &batch.payload).unwrap(), [3, 0, 4, 5]);
+    assert_eq!(decode_u32s("", &batch.payload).unwrap(), [3, 0, 4, 5]);
     stream.ask(ask(3, 1)).await;
     let (_, batch) = stream.batch().await;
     assert_eq!(batch.columns[0].time, Some(Time::Even(1)));

@@ -8,7 +8,7 @@ use engram_core::{
     CellSpec, Compression, Compressor, DType, Layout, NewItem, RateLimits, Schema, SelectorKind,
     TableOptions, Trajectory,
 };
-use engram_engine::{Engine, Patience, Table, Waited, wait};
+use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{Server, ServerOptions, pb};
 use smallvec::{SmallVec, smallvec};
@@ -128,11 +128,11 @@ pub(crate) fn items(first: u32, n: u32, width: usize) -> Vec<NewItem> {
 /// Inserts [`items`].
 pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
     let mut ticket = table.insert(items(first, n, width)).unwrap();
-    let mut patience = Patience {
+    let mut patience = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
     };
-    let Waited::Served(Ok(())) = wait(&mut ticket, &mut patience) else {
+    let WaitOutcome::Ready(Ok(())) = wait(&mut ticket, &mut patience) else {
         panic!("the items are not in");
     };
 }

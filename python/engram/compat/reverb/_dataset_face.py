@@ -17,7 +17,7 @@ from engram.compat.reverb._tf_dataset import unpacked
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
-from engram.data.blocks import Block
+from engram.data.column_block import ColumnBlock
 from engram.errors import ClosedError, UnavailableError
 from engram.store import AnyStore
 
@@ -203,7 +203,7 @@ def read_table(
             if signature is not None:
                 check_signature(table, wanted, signature, source.unsigned_axes)
 
-    def made(block: Block) -> Elements:
+    def made(block: ColumnBlock) -> Elements:
         elements = source.convert(table, wanted, block)
         uses.cut(_pieces(block, elements))
         return elements
@@ -211,7 +211,7 @@ def read_table(
     yield from read(store, table, fetching, made, uses)
 
 
-def _pieces(block: Block, elements: Elements) -> list[int]:
+def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
     """How many elements each item of a block has become: all have the same number of steps."""
     values, splits = elements[0]
     number = len(values) if splits is None else len(splits) - 1

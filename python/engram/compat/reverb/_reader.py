@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from engram import Dataset, _engram
 from engram._uses import Uses
-from engram.data.blocks import Block, items_of
+from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, SignatureError, UnavailableError
 from engram.store import AnyStore
 
@@ -57,7 +57,7 @@ _ANSWER = 0.02
 
 
 def read(
-    store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R], uses: Uses | None = None
+    store: AnyStore, table: str, fetching: Fetching, make: Callable[[ColumnBlock], R], uses: Uses | None = None
 ) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
 
@@ -88,7 +88,7 @@ class _Reader:
     """Opens one stream after the other."""
 
     def __init__(
-        self, store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], Any], uses: Uses | None
+        self, store: AnyStore, table: str, fetching: Fetching, make: Callable[[ColumnBlock], Any], uses: Uses | None
     ) -> None:
         self._store = store
         self._table = table
@@ -159,7 +159,7 @@ class _Reader:
         return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
-        block = items_of(native)
+        block = item_block(native)
         self._count = len(native)
         try:
             return self._make(block)

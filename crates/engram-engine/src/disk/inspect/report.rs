@@ -1,6 +1,6 @@
 //! What an inspection finds, and which of it is damage.
 
-use crate::disk::names::checkpoint_name;
+use crate::disk::file_names::checkpoint_name;
 
 /// What lies in a directory, and what a store opened there would begin with.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ pub struct Inspection {
     pub in_use: Option<String>,
     /// Random number of the store; `None` where there is none.
     pub store: Option<u64>,
-    /// Files of ours but for `LOCK`: checkpoints, then logs, then those not finished, then those that a repair set
+    /// FileSystem of ours but for `LOCK`: checkpoints, then logs, then those not finished, then those that a repair set
     /// aside, each in order.
     pub files: Vec<InspectedFile>,
     /// Names of files that are not ours, in order.
@@ -31,7 +31,7 @@ pub struct InspectedFile {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
-    /// Records that pass, up to the first that does not.
+    /// RecordWriter that pass, up to the first that does not.
     pub records: u64,
     /// Of a log: the number of its first change; `None` where it holds chunks alone, or it cannot be read.
     pub first_change: Option<u64>,
@@ -47,9 +47,9 @@ pub enum FileState {
     /// All of it passes.
     Whole,
     /// The end of a log was never written whole: nobody was told that it was.
-    Torn(Tear),
+    Torn(InvalidRecord),
     /// Bytes of it are not those that were written.
-    Damaged(Tear),
+    Damaged(InvalidRecord),
     /// None of it is read, and why.
     Unusable(String),
     /// It was never finished: the next to open the directory removes it.
@@ -60,12 +60,12 @@ pub enum FileState {
 
 /// Where a file stops to pass.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tear {
+pub struct InvalidRecord {
     /// The byte from which on it does not.
-    pub place: u64,
+    pub offset: u64,
     /// What is wrong there.
-    pub why: String,
-    /// Records beyond that pass, and that no store reads.
+    pub reason: String,
+    /// RecordWriter beyond that pass, and that no store reads.
     pub records_after: u64,
     /// Changes in those.
     pub changes_after: u64,
@@ -155,17 +155,19 @@ impl InspectedFile {
         let name = &self.name;
         match &self.state {
             FileState::Unusable(why) => Some(format!("{name} cannot be used: {why}")),
-            FileState::Damaged(tear) => {
-                let Tear { place, why, .. } = tear;
-                let after = tear.after();
-                Some(format!("{name} is damaged at byte {place}: {why}{after}"))
+            FileState::Damaged(invalid) => {
+                let InvalidRecord { offset, reason, .. } = invalid;
+                let after = invalid.after();
+                Some(format!(
+                    "{name} is damaged at byte {offset}: {reason}{after}"
+                ))
             }
             _ => None,
         }
     }
 }
 
-impl Tear {
+impl InvalidRecord {
     /// What lies beyond, in words.
     fn after(&self) -> String {
         let changes = match self.changes_after {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use engram_core::{Chunk, Error, NewItem};
-use engram_engine::{InsertTicket, Room};
+use engram_engine::{InsertTicket, JournalSpace};
 use futures_util::stream::SelectAll;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::sleep;
@@ -129,7 +129,7 @@ pub(super) struct Lanes {
     news: News,
     next_id: u64,
     /// Too much waits to be written.
-    room: Option<Room>,
+    room: Option<JournalSpace>,
 }
 
 impl Lanes {
@@ -145,7 +145,7 @@ impl Lanes {
         // What is in and cannot be made safe now may be later.
         let is_final = |outcome: &Outcome| outcome.is_ok() || !ticket.is_applied();
         batch.outcome = outcome.map(outcome_out).filter(is_final);
-        self.room = ticket.table().room();
+        self.room = ticket.table().journal_space();
         let (id, left) = (self.next_id, batch.left);
         if let Some(table) = self.push(table, batch) {
             let mut wait = Wait::new(table, id, ticket, left);
@@ -307,7 +307,7 @@ impl Lanes {
 }
 
 /// Waits until there is room, or for a while where nothing can be written.
-async fn less(room: &mut Option<Room>) {
+async fn less(room: &mut Option<JournalSpace>) {
     if let Some(wait) = room {
         match wait.await {
             Ok(()) => *room = None,

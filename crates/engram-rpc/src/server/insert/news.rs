@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use crate::pb;
 use crate::server::names::{keep_some, shortened};
-use crate::wire::error_out;
+use crate::wire::encode_error;
 
 /// Bytes of news in one message.
 const REPLY: usize = 1 << 20;
@@ -76,7 +76,7 @@ impl News {
 
 /// Why items are refused, in so many bytes of text; the names that exist count as much again.
 pub(super) fn refusal(error: &Error, most: usize) -> pb::Error {
-    let mut error = error_out(error);
+    let mut error = encode_error(error);
     error.text = shortened(error.text, most);
     keep_some(&mut error.known, most);
     error

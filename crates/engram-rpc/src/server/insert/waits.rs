@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use engram_core::{Error, Result};
-use engram_engine::{InsertTicket, Safe};
+use engram_engine::{InsertTicket, UntilDurable};
 use futures_util::{FutureExt as _, Stream};
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep};
 
@@ -43,7 +43,7 @@ pub(super) struct Wait {
     /// Items that were not in yet when others were safe, as was told last.
     left: usize,
     /// Fewer are by now; that is told once those that are in are safe.
-    news: Option<(usize, Safe)>,
+    news: Option<(usize, UntilDurable)>,
     /// When to ask again where items expire: that removes them, which may make room.
     glances: Option<Interval>,
     /// After which to ask again whether it is safe.
@@ -116,7 +116,7 @@ impl Stream for Wait {
             }
             let out = ticket.items_left();
             if this.news.is_none() && out < this.left && !ticket.is_applied() {
-                this.news = Some((out, ticket.table().safe()));
+                this.news = Some((out, ticket.table().until_durable()));
             }
             let safe = this.news.as_mut().map(|(_, safe)| safe.poll_unpin(context));
             if let Some(Poll::Ready(Ok(()))) = safe

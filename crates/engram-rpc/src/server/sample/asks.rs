@@ -180,7 +180,7 @@ async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::Ask) -> Se
             outcome = &mut ticket => break outcome,
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 let seconds = ask.timeout.unwrap_or(f64::INFINITY);
-                break engine.end_early(ticket, seconds, ask.partial);
+                break engine.finish_at_deadline(ticket, seconds, ask.partial);
             }
             // Asking again removes what has expired, which may let others in.
             () = sleep(GLANCE), if expires => {}

@@ -8,7 +8,7 @@ use super::asks::Served;
 use super::error;
 use crate::pb::sample_reply::Reply;
 use crate::server::service::Shared;
-use crate::wire::BatchOut;
+use crate::wire::OutgoingBatch;
 
 /// From this size on, gathering takes long enough for others to want the thread.
 const LARGE: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Outgoing {
 
 #[derive(Debug)]
 enum Messages {
-    Batch(Box<BatchOut>),
+    Batch(Box<OutgoingBatch>),
     Error(Option<Error>),
 }
 
@@ -76,9 +76,13 @@ impl Outgoing {
     }
 }
 
-fn gather_out(sample: &Sample, length_policy: LengthPolicy, shared: &Shared) -> Result<BatchOut> {
+fn gather_out(
+    sample: &Sample,
+    length_policy: LengthPolicy,
+    shared: &Shared,
+) -> Result<OutgoingBatch> {
     let columns = gather(&sample.draws, length_policy, &shared.pool)?;
-    BatchOut::new(columns, &sample.draws, sample.lease.is_some())
+    OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 
 /// Whether a batch will be large, going by its first item.

@@ -20,7 +20,7 @@ from engram.compat.reverb._elements import Elements
 from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.blocks import Array, Block
+from engram.data.column_block import Array, ColumnBlock
 from engram.errors import NeverServedError
 from engram.store import AnyStore
 
@@ -173,7 +173,7 @@ def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]
 def _even(make: Make) -> Make:
     """As `make`, of items that all have as many steps."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for splits in block.splits:
             lengths: list[int] = [] if splits is None else np.diff(splits).tolist()
             if len(set(lengths)) > 1:

@@ -1,0 +1,161 @@
+//! Numbers, texts and lists, as the bodies of records hold them: little-endian, lengths first.
+
+/// What is wrong with bytes that were read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct CorruptRecord(pub String);
+
+impl CorruptRecord {
+    pub(crate) fn err<T>(what: impl Into<String>) -> Result<T, Self> {
+        Err(Self(what.into()))
+    }
+}
+
+impl From<engram_core::Error> for CorruptRecord {
+    fn from(error: engram_core::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Writes bodies.
+pub(crate) trait PutBytes {
+    fn put(&mut self, bytes: &[u8]);
+
+    fn put_u8(&mut self, value: u8) {
+        self.put(&[value]);
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+
+    fn put_f64(&mut self, value: f64) {
+        self.put_u64(value.to_bits());
+    }
+
+    /// A length. Nothing here is longer than 32 bits count: chunks, names and batches have bounds below.
+    fn put_len(&mut self, len: usize) {
+        self.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+    }
+
+    fn put_text(&mut self, text: &str) {
+        self.put_len(text.len());
+        self.put(text.as_bytes());
+    }
+
+    fn put_u64s(&mut self, values: &[u64]) {
+        self.put_len(values.len());
+        for value in values {
+            self.put_u64(*value);
+        }
+    }
+
+    fn put_maybe<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Self, T))
+    where
+        Self: Sized,
+    {
+        self.put_u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            put(self, value);
+        }
+    }
+}
+
+impl PutBytes for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Reads bodies: what is there, or an error; no allocation beyond the bytes that are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakeBytes<'a>(pub(crate) &'a [u8]);
+
+impl<'a> TakeBytes<'a> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], CorruptRecord> {
+        let Some((taken, rest)) = self.0.split_at_checked(len) else {
+            return CorruptRecord::err(format!(
+                "{len} bytes should follow, but {} are left",
+                self.0.len()
+            ));
+        };
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CorruptRecord> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u8(&mut self) -> Result<u8, CorruptRecord> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, CorruptRecord> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, CorruptRecord> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn f64(&mut self) -> Result<f64, CorruptRecord> {
+        self.u64().map(f64::from_bits)
+    }
+
+    pub(crate) fn bool(&mut self) -> Result<bool, CorruptRecord> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => CorruptRecord::err(format!("{other} should be 0 or 1")),
+        }
+    }
+
+    pub(crate) fn text(&mut self) -> Result<&'a str, CorruptRecord> {
+        let len = self.u32()? as usize;
+        let bytes = self.take(len)?;
+        std::str::from_utf8(bytes)
+            .map_err(|error| CorruptRecord(format!("a text is not UTF-8: {error}")))
+    }
+
+    /// A list of things that take `least` bytes each, at least.
+    pub(crate) fn list<T>(
+        &mut self,
+        least: usize,
+        mut one: impl FnMut(&mut Self) -> Result<T, CorruptRecord>,
+    ) -> Result<Vec<T>, CorruptRecord> {
+        let len = self.u32()? as usize;
+        if len.saturating_mul(least) > self.0.len() {
+            return CorruptRecord::err(format!(
+                "a list of {len} should follow, but {} bytes are left",
+                self.0.len()
+            ));
+        }
+        (0..len).map(|_| one(self)).collect()
+    }
+
+    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, CorruptRecord> {
+        self.list(8, Self::u64)
+    }
+
+    pub(crate) fn maybe<T>(
+        &mut self,
+        one: impl FnOnce(&mut Self) -> Result<T, CorruptRecord>,
+    ) -> Result<Option<T>, CorruptRecord> {
+        self.bool()?.then(|| one(self)).transpose()
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(self) -> Result<(), CorruptRecord> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        CorruptRecord::err(format!("{} bytes are left over", self.0.len()))
+    }
+}

@@ -1,0 +1,305 @@
+//! What a store does in tests, and what it was at each moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use engram_core::{
+    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, DeferredDrops, Layout, NewItem,
+    Origin, RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory,
+};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::Rng;
+use smallvec::smallvec;
+
+use super::journal::Durability;
+use super::power_loss::PowerLossFiles;
+use super::recover::{Recovered, recover};
+use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
+
+pub(super) const OPTIONS: StorageOptions = StorageOptions {
+    durability: Durability::Disk {
+        interval: Duration::ZERO,
+    },
+    keep: 2,
+};
+
+fn small(number: u64) -> f64 {
+    f64::from(u32::try_from(number).unwrap())
+}
+
+fn chunk(key: u64, rows: u32) -> Arc<Chunk> {
+    let schema = Arc::new(Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: "".into(),
+        }),
+        cells: Box::new([CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![100],
+        }]),
+    });
+    let mut builder = ChunkBuilder::new(schema, rows as usize).unwrap();
+    for row in 0..rows {
+        builder.cell_mut(0, row as usize).fill(key.to_le_bytes()[0]);
+        builder.commit(0);
+    }
+    let origin = Origin {
+        key,
+        episodes: smallvec![key],
+        first_step: 0,
+        steps: rows,
+    };
+    let compressor = &mut Compressor::new(Compression::Off);
+    Arc::new(builder.seal(origin, compressor).unwrap())
+}
+
+fn options(id: u64) -> TableOptions {
+    TableOptions {
+        name: format!("table {id}"),
+        max_size: 30,
+        max_bytes: None,
+        max_times_sampled: if id == 2 { 2 } else { 0 },
+        ttl: (id == 3).then_some(500),
+        sampler: match id {
+            1 => SelectorKind::Uniform,
+            2 => SelectorKind::Fifo,
+            _ => SelectorKind::Prioritized { exponent: 0.7 },
+        },
+        remover: match id {
+            1 => SelectorKind::Fifo,
+            2 => SelectorKind::Uniform,
+            _ => SelectorKind::MinHeap,
+        },
+        limits: RateLimits::min_size(1),
+        signature: None,
+        seed: id,
+        note: None,
+    }
+}
+
+/// All that a table is, in words.
+pub(super) fn words(table: &mut TableState) -> String {
+    let snapshot = table.snapshot();
+    let items = snapshot.items().map(|item| {
+        let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
+        let rest = (
+            item.touched,
+            item.times_sampled,
+            item.leases,
+            item.inserted_at,
+        );
+        (item.seq, item.key, item.priority.to_bits(), rest, content)
+    });
+    // In which slots they lie is nobody's business.
+    let mut items: Vec<_> = items.collect();
+    let names: Vec<u64> = items.iter().map(|item| item.1).collect();
+    let orders = snapshot.orders().map(|order| {
+        order.map(|order| {
+            order
+                .iter()
+                .map(|place| names[*place as usize])
+                .collect::<Vec<_>>()
+        })
+    });
+    items.sort_unstable();
+    let mut sessions: Vec<_> = snapshot
+        .sessions()
+        .map(|entry| format!("{entry:?}"))
+        .collect();
+    sessions.sort_unstable();
+    format!("{:?} {items:?} {orders:?} {sessions:?}", snapshot.counters)
+}
+
+/// What a store has done, and what it was told is safe.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// What a table was after each of its changes.
+    pub(super) words: BTreeMap<(u64, u64), String>,
+    safe: BTreeMap<u64, u64>,
+    /// The first byte of each item's content.
+    contents: BTreeMap<u64, u8>,
+    next_key: u64,
+    clock: u64,
+}
+
+impl History {
+    /// Works until the power is gone, or enough is done.
+    pub(super) fn work(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
+        let Opened {
+            storage,
+            tables,
+            next_table,
+            ..
+        } = opened;
+        while *next_table < 4 {
+            let id = *next_table;
+            storage.created(id, &options(id));
+            tables.insert(
+                id,
+                TableState::new(Arc::new(options(id)), storage.sink(id)).unwrap(),
+            );
+            *next_table += 1;
+        }
+        let mut shared: Vec<Arc<Chunk>> = Vec::new();
+        for _ in 0..rng.next_u64() % 200 {
+            let id = 1 + rng.next_u64() % 3;
+            let table = tables.get_mut(&id).unwrap();
+            let deferred = &mut DeferredDrops::default();
+            self.clock += 10;
+            match rng.next_u64() % 10 {
+                0..5 => {
+                    let item = self.item(&mut shared, rng);
+                    table.insert(item, self.clock, deferred);
+                }
+                5 => {
+                    let keys = (0..3).map(|_| self.next_key.saturating_sub(rng.next_u64() % 20));
+                    let keys: Vec<u64> = keys.collect();
+                    table.update(keys.iter().map(|key| (*key, small(key % 7))));
+                }
+                6 => {
+                    let key = self.next_key.saturating_sub(rng.next_u64() % 20);
+                    table.delete(&[key], deferred);
+                }
+                7 => while !table.expire(self.clock, deferred) {},
+                8 => {
+                    let mut draws = Vec::new();
+                    let leased = rng.next_u64().is_multiple_of(2);
+                    table.draw(3, leased, &mut draws, deferred);
+                    if leased {
+                        let handles: Vec<_> = draws.iter().map(|draw| draw.handle).collect();
+                        let (back, done) = handles.split_at(handles.len() / 2);
+                        table.acknowledge(done.iter().copied(), deferred);
+                        if rng.next_u64().is_multiple_of(2) {
+                            table.return_leases(back.iter().copied());
+                        }
+                    }
+                }
+                _ if rng.next_u64().is_multiple_of(4) => {
+                    let limits = RateLimits::min_size(1 + rng.next_u64() % 3);
+                    table.set_limits(limits).unwrap();
+                }
+                _ if rng.next_u64().is_multiple_of(8) => table.reset(deferred),
+                _ => {
+                    let _ = storage.checkpoint(|mark| {
+                        let mark = mark(self.clock);
+                        if rng.next_u64().is_multiple_of(2) {
+                            // A change that is in the log and in the checkpoint.
+                            let item = self.item(&mut shared, rng);
+                            let table = tables.get_mut(&id).unwrap();
+                            table.insert(item, self.clock, deferred);
+                            while !table.shrink(deferred) {}
+                            self.words.insert((id, table.last_lsn().0), words(table));
+                        }
+                        let tables = tables.iter_mut().map(|(id, table)| {
+                            (*id, Arc::clone(table.options()), *table.snapshot())
+                        });
+                        let look = CheckpointView {
+                            tables: tables.collect(),
+                            next_table: *next_table,
+                        };
+                        Ok((mark, look))
+                    });
+                    continue;
+                }
+            }
+            while !table.shrink(deferred) {}
+            let lsn = table.last_lsn();
+            self.words.insert((id, lsn.0), words(table));
+            // Before its first change, that it was created may not be safe.
+            if rng.next_u64().is_multiple_of(4) && lsn.0 > 0 {
+                loop {
+                    match storage.sink(id).poll_durable(lsn, Waker::noop()) {
+                        Poll::Ready(Ok(())) => {
+                            self.safe.insert(id, lsn.0);
+                            break;
+                        }
+                        Poll::Ready(Err(_)) => return,
+                        Poll::Pending => std::thread::sleep(Duration::from_micros(20)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next item, of a chunk that others may have, too.
+    fn item(&mut self, shared: &mut Vec<Arc<Chunk>>, rng: &mut Xoshiro256PlusPlus) -> NewItem {
+        self.next_key += 1;
+        if shared.is_empty() || rng.next_u64().is_multiple_of(3) {
+            shared.push(chunk(self.next_key, 4));
+        }
+        let at = usize::try_from(rng.next_u64()).unwrap() % shared.len();
+        let chunk = Arc::clone(&shared[at]);
+        if shared.len() > 3 {
+            shared.remove(0);
+        }
+        self.contents
+            .insert(self.next_key, chunk.payload().pin().unwrap()[0]);
+        NewItem {
+            key: self.next_key,
+            priority: small(rng.next_u64() % 100),
+            trajectory: Trajectory::Rows {
+                chunk,
+                offset: 1,
+                len: 2,
+                squeeze: false,
+            },
+        }
+    }
+
+    /// Compares what came back with what was.
+    pub(super) fn check(&self, tables: &mut BTreeMap<u64, TableState>, what: &str) -> usize {
+        let mut compared = 0;
+        for (id, safe) in &self.safe {
+            let table = tables
+                .get_mut(id)
+                .unwrap_or_else(|| panic!("{what}: table {id} is gone"));
+            let last = table.last_lsn().0;
+            assert!(
+                last >= *safe,
+                "{what}: table {id} ends with {last}, {safe} was safe"
+            );
+            if let Some(expected) = self.words.get(&(*id, last)) {
+                assert_eq!(&words(table), expected, "{what}: table {id} after {last}");
+                compared += 1;
+            }
+        }
+        compared
+    }
+
+    /// Looks whether these tables are what they were once, as far as that was noted. Where they were repaired, items
+    /// may have been lost, but none is another.
+    pub(super) fn recognise(
+        &self,
+        tables: &mut BTreeMap<u64, TableState>,
+        repaired: bool,
+        what: &str,
+    ) {
+        for (id, table) in tables {
+            for item in table.snapshot().items() {
+                let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
+                assert_eq!(
+                    self.contents.get(&item.key),
+                    Some(&content),
+                    "{what}: item {}",
+                    item.key
+                );
+            }
+            let last = table.last_lsn().0;
+            let expected = self.words.get(&(*id, last));
+            if let Some(expected) = expected.filter(|_| !repaired) {
+                assert_eq!(&words(table), expected, "{what}: table {id} after {last}");
+            }
+        }
+    }
+}
+
+pub(super) fn look(files: &PowerLossFiles) -> engram_core::Result<Recovered> {
+    recover(files, false, &mut |_, _| {})
+}
+
+pub(super) fn begin(files: &PowerLossFiles, entropy: u64) -> engram_core::Result<Opened> {
+    let found = look(files)?;
+    Storage::begin(Arc::new(files.clone()), found, OPTIONS, entropy, None)
+}
