@@ -8,7 +8,7 @@ use engram_core::{CellSpec, DType, Error, Odds, Result, SampledItemInfo};
 
 use super::{decode_cell, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
-use crate::pb::column::Time as TimeOut;
+use crate::pb::column::TimeAxis as TimeOut;
 
 /// A batch of a server.
 #[derive(Debug)]
@@ -152,22 +152,22 @@ fn prepare_column(
         let lengths: Option<Vec<usize>> = lengths.collect();
         lengths.ok_or_else(|| contradiction("a negative length"))
     };
-    let (time, cells) = match column.time {
+    let (time, cells) = match column.time_axis {
         Some(TimeOut::Squeezed(_)) => (TimeAxis::Squeezed, Some(items)),
-        Some(TimeOut::Even(len)) => {
+        Some(TimeOut::EqualLength(len)) => {
             let len = usize::try_from(len).map_err(|_| contradiction("a huge length"))?;
             (TimeAxis::Even(len), items.checked_mul(len))
         }
-        Some(TimeOut::RaggedLe(splits)) => {
-            let splits = decode_i64s("ragged_le", &splits)?;
+        Some(TimeOut::RowSplitsLe(splits)) => {
+            let splits = decode_i64s("row_splits_le", &splits)?;
             if splits.len() != items + 1 || splits[0] != 0 || !splits.is_sorted() {
                 return Err(contradiction("row splits that do not ascend from 0"));
             }
             let cells = usize::try_from(splits[items]).ok();
             (TimeAxis::Ragged(splits), cells)
         }
-        Some(TimeOut::PaddedLe(each)) => {
-            let lengths = lengths(decode_i64s("padded_le", &each)?)?;
+        Some(TimeOut::PaddedLengthsLe(each)) => {
+            let lengths = lengths(decode_i64s("padded_lengths_le", &each)?)?;
             if lengths.len() != items {
                 return Err(contradiction("lengths and items differ in number"));
             }
@@ -199,7 +199,7 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     let priorities = decode_f64s("priorities_le", &batch.priorities_le)?;
     let times = decode_u32s("times_sampled_le", &batch.times_sampled_le)?;
     let granted: u64 = batch
-        .grants
+        .draw_runs
         .iter()
         .map(|grant| u64::from(grant.items))
         .sum();
@@ -207,7 +207,7 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     if numbers.iter().any(|len| *len != keys.len()) || granted != keys.len() as u64 {
         return Err(contradiction("infos of differing numbers of items"));
     }
-    let odds = batch.grants.iter().flat_map(|grant| {
+    let odds = batch.draw_runs.iter().flat_map(|grant| {
         let odds = Odds {
             candidates: grant.candidates,
             min_probability: grant.min_probability,

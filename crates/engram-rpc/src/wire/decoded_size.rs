@@ -20,7 +20,7 @@ impl DecodedSize for pb::HelloRequest {
     const FIELDS: &'static [Field] = &[string(2)];
 }
 
-impl DecodedSize for pb::HelloReply {
+impl DecodedSize for pb::HelloResponse {
     const FIELDS: &'static [Field] = &[string(2), string(5)];
 }
 
@@ -36,7 +36,7 @@ impl DecodedSize for pb::ManageRequest {
     ];
 }
 
-impl DecodedSize for pb::ManageReply {
+impl DecodedSize for pb::ManageResponse {
     const FIELDS: &'static [Field] = &[
         message(1, ERROR),
         message(3, &[repeated_string(1)]),
@@ -54,7 +54,7 @@ impl DecodedSize for pb::ManageReply {
 impl DecodedSize for pb::InsertRequest {
     const FIELDS: &'static [Field] = &[
         repeated::<pb::Schema>(2, &[message(2, LAYOUT), repeated::<pb::Cell>(3, CELL)]),
-        repeated::<pb::Shape>(
+        repeated::<pb::WindowShape>(
             3,
             &[
                 message(2, LAYOUT),
@@ -82,10 +82,10 @@ impl DecodedSize for pb::InsertRequest {
     ];
 }
 
-impl DecodedSize for pb::InsertReply {
+impl DecodedSize for pb::InsertResponse {
     const FIELDS: &'static [Field] = &[
-        repeated::<pb::Settled>(1, &[string(1), message(3, ERROR)]),
-        repeated::<pb::Taken>(2, &[string(1), message(3, ERROR)]),
+        repeated::<pb::Completed>(1, &[string(1), message(3, ERROR)]),
+        repeated::<pb::Inserted>(2, &[string(1), message(3, ERROR)]),
     ];
 }
 
@@ -93,14 +93,14 @@ impl DecodedSize for pb::SampleRequest {
     const FIELDS: &'static [Field] = &[message(1, &[string(2)])];
 }
 
-impl DecodedSize for pb::SampleReply {
+impl DecodedSize for pb::SampleResponse {
     const FIELDS: &'static [Field] = &[
         message(
             2,
             &[
                 message(1, LAYOUT),
                 repeated::<pb::Column>(2, &[message(1, CELL)]),
-                repeated::<pb::Grant>(7, &[]),
+                repeated::<pb::DrawRun>(7, &[]),
             ],
         ),
         message(4, ERROR),
@@ -111,7 +111,7 @@ impl DecodedSize for pb::ChangeRequest {
     const FIELDS: &'static [Field] = &[string(2)];
 }
 
-impl DecodedSize for pb::ChangeReply {
+impl DecodedSize for pb::ChangeResponse {
     const FIELDS: &'static [Field] = &[message(2, ERROR)];
 }
 
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn byte_fields_and_malformed_messages_pass() {
         let request = pb::InsertRequest {
-            part: vec![0; 3 << 20].into(),
+            chunk_part: vec![0; 3 << 20].into(),
             ..pb::InsertRequest::default()
         };
         assert_eq!(

@@ -6,7 +6,7 @@ use engram_engine::{Lease, Sample};
 
 use super::asks::Served;
 use super::error;
-use crate::pb::sample_reply::Reply;
+use crate::pb::sample_response::Outcome;
 use crate::server::service::Shared;
 use crate::wire::OutgoingBatch;
 
@@ -60,7 +60,7 @@ impl Outgoing {
     }
 
     /// The next message.
-    pub(super) fn next(&mut self) -> Option<Reply> {
+    pub(super) fn next(&mut self) -> Option<Outcome> {
         match &mut self.messages {
             Messages::Batch(batch) => batch.next(),
             Messages::Error(found) => found.take().map(|found| error(&found)),

@@ -30,11 +30,11 @@ pub(super) struct ChunkAssembler {
 
 impl ChunkAssembler {
     pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, InsertStreamError> {
-        let due = usize::try_from(chunk.bytes).unwrap_or(usize::MAX);
+        let due = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
         if due > MAX_CHUNK_BYTES {
             return Err(invalid(format!(
                 "chunk {} has {} bytes; a chunk has at most {MAX_CHUNK_BYTES}",
-                chunk.id, chunk.bytes
+                chunk.id, chunk.payload_bytes
             )));
         }
         let origin = Origin {
@@ -117,10 +117,10 @@ fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError
             ))
         })?;
         // 32 bits each: no sum of a message's worth of them overflows.
-        offset += aligned(extent.stored as usize);
+        offset += aligned(extent.stored_bytes as usize);
         Ok(Extent {
             offset: first,
-            stored: extent.stored,
+            stored: extent.stored_bytes,
             rows: extent.rows,
             codec: match extent.codec {
                 0 => Codec::Raw,
