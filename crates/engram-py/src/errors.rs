@@ -14,7 +14,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::Priority(_) => "PriorityError",
         Error::InvalidArgument(_) => "InvalidArgumentError",
         Error::DeadlineExceeded(_) => "DeadlineExceededError",
-        Error::NeverServed(_) => "UnsatisfiableError",
+        Error::Unsatisfiable(_) => "UnsatisfiableError",
         Error::Closed(_) => "ClosedError",
         Error::ExpiredStep(_) => "ExpiredStepError",
         Error::Backpressure(_) => "BackpressureError",

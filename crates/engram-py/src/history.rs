@@ -223,7 +223,7 @@ impl TrajectoryColumn {
             }
             state
                 .recorder
-                .read(column, at, &mut bytes)
+                .read_cell(column, at, &mut bytes)
                 .map_err(|error| errors::to_py(py, &error))?;
         }
         if cell.dtype == DType::String {

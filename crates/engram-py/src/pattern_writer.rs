@@ -71,7 +71,7 @@ impl PatternState {
             let history = config.history();
             let column = |leaf| self.steps.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;
-            self.recorder.keep(history);
+            self.recorder.extend_history(history);
             let Some(pattern) = pattern else {
                 continue;
             };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, RateLimits, TableOptions};
 use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
 use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
@@ -277,11 +277,15 @@ impl Store {
         pad: bool,
     ) -> PyResult<Batch> {
         let timeout = Timeout::new(py, timeout)?;
-        let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
+        let length_policy = if pad {
+            LengthPolicy::Pad
+        } else {
+            LengthPolicy::Ragged
+        };
         match self.tables(py)? {
             Tables::Local(engine) => {
                 let n = (n, at_least.unwrap_or(n));
-                sample_local(py, &engine, table, n, timeout, partial, uneven)
+                sample_local(py, &engine, table, n, timeout, partial, length_policy)
             }
             Tables::Remote(link) => {
                 let ask = Ask {
@@ -317,7 +321,11 @@ impl Store {
     ) -> PyResult<PyStream> {
         let tables = self.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
-        let uneven = if pad { Uneven::Pad } else { Uneven::Ragged };
+        let length_policy = if pad {
+            LengthPolicy::Pad
+        } else {
+            LengthPolicy::Ragged
+        };
         let most = batch_size.unwrap_or(1);
         let options = StreamOptions {
             batch_size: most,
@@ -325,7 +333,7 @@ impl Store {
             prefetch,
             max_batches,
             max_items,
-            uneven,
+            length_policy,
         };
         let stream = match &tables {
             Tables::Local(engine) => detached(py, || {
@@ -458,7 +466,7 @@ fn sample_local(
     (n, at_least): (usize, usize),
     timeout: Timeout,
     partial: bool,
-    uneven: Uneven,
+    length_policy: LengthPolicy,
 ) -> PyResult<Batch> {
     let deadline = timeout.deadline();
     // Where sampling uses items up, they go back should the batch not come about.
@@ -473,9 +481,9 @@ fn sample_local(
             engine.finish_at_deadline(ticket, timeout.seconds(), partial)
         })?,
     };
-    let columns = detached(py, || gather(&sample.draws, uneven, engine.pool()))?;
-    let facts = sample.draws.iter().map(Draw::fact).collect();
-    let batch = Batch::new(py, columns, facts, false)?;
+    let columns = detached(py, || gather(&sample.draws, length_policy, engine.pool()))?;
+    let infos = sample.draws.iter().map(Draw::info).collect();
+    let batch = Batch::new(py, columns, infos, false)?;
     if let Some(lease) = sample.lease {
         py.detach(|| lease.acknowledge());
         // The caller has the items: should that not be safe, they come again when the store is opened again.
@@ -496,7 +504,7 @@ fn sample_remote(py: Python<'_>, client: &Client, ask: Ask, timeout: Timeout) ->
     let deadline = timeout.deadline().map(|deadline| deadline + GRACE);
     let outcome = match wait_for(py, &mut ticket, deadline) {
         Ok(Some(delivered)) => {
-            let batch = Batch::new(py, delivered.batch.columns, delivered.batch.facts, false)?;
+            let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
             delivered.lease.acknowledge();
             return Ok(batch);
         }

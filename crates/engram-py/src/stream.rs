@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use engram_core::gather::Columns;
-use engram_core::{Draw, Fact, Result};
+use engram_core::{Draw, Result, SampledItemInfo};
 use engram_engine::stream::NextBatch;
 use engram_engine::{Stream, WaitOptions};
 use engram_rpc::client::{RemoteNext, RemoteStream};
@@ -22,7 +22,7 @@ pub(crate) enum BatchStream {
 }
 
 enum Fetched {
-    Batch(Columns, Vec<Fact>),
+    Batch(Columns, Vec<SampledItemInfo>),
     End,
     Interrupted,
 }
@@ -32,14 +32,14 @@ impl BatchStream {
         Ok(match self {
             Self::Local(stream) => match stream.next(delivered, patience)? {
                 NextBatch::Batch(batch) => {
-                    let facts = batch.draws.iter().map(Draw::fact).collect();
-                    Fetched::Batch(batch.columns, facts)
+                    let infos = batch.draws.iter().map(Draw::info).collect();
+                    Fetched::Batch(batch.columns, infos)
                 }
                 NextBatch::End => Fetched::End,
                 NextBatch::Interrupted => Fetched::Interrupted,
             },
             Self::Remote(stream) => match stream.next(delivered, patience)? {
-                RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.facts),
+                RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
                 RemoteNext::End => Fetched::End,
                 RemoteNext::Interrupted => Fetched::Interrupted,
             },
@@ -106,8 +106,8 @@ impl PyStream {
             stream.next(delivered, &mut patience)
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
-            Fetched::Batch(columns, facts) => {
-                let made = Batch::new(py, columns, facts, self.single);
+            Fetched::Batch(columns, infos) => {
+                let made = Batch::new(py, columns, infos, self.single);
                 if made.is_err() {
                     py.detach(|| {
                         let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use engram_core::pool::Pool;
-use engram_core::writer::{Cells, PickedColumn, Recorder, Selection, WriterOptions};
+use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, WriterOptions};
 use engram_core::{Compression, Layout};
 use pyo3::prelude::*;
 
@@ -70,7 +70,7 @@ impl TrajectoryState {
 
     /// Positions that the history shows, expired ones included.
     pub(crate) fn shown(&self) -> Range<u64> {
-        self.base..self.recorder.referable().end
+        self.base..self.recorder.available_steps().end
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -241,7 +241,7 @@ impl TrajectoryWriter {
                 })?;
                 state
                     .recorder
-                    .create(number, key, priority, &Selection::Last(n), check)
+                    .create_item(number, key, priority, &Selection::Last(n), check)
             }
             (Some(tree), None) => {
                 let (layout, columns) = state.layout(tree)?;
@@ -259,7 +259,7 @@ impl TrajectoryWriter {
                             format!("column `{name}` of the trajectory has never had a value");
                         return Err(errors::signature(py, text));
                     };
-                    picked.push(PickedColumn {
+                    picked.push(ColumnSelection {
                         source,
                         cells: column.cells(),
                         squeeze: column.squeeze,
@@ -271,7 +271,7 @@ impl TrajectoryWriter {
                 };
                 state
                     .recorder
-                    .create(number, key, priority, &selection, check)
+                    .create_item(number, key, priority, &selection, check)
             }
             _ => {
                 let text =
@@ -297,7 +297,7 @@ impl TrajectoryWriter {
     fn extend_history(slf: &Bound<'_, Self>, history: u64) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        this.state.get_mut(py)?.recorder.keep(history);
+        this.state.get_mut(py)?.recorder.extend_history(history);
         Ok(())
     }
 
@@ -311,7 +311,7 @@ impl TrajectoryWriter {
             .end_episode(clear)
             .map_err(|error| errors::to_py(py, &error))?;
         if clear {
-            state.base = state.recorder.referable().end;
+            state.base = state.recorder.available_steps().end;
         }
         state.send(py)?;
         state.sender.wait(py, timeout, 0)
@@ -364,14 +364,14 @@ impl TrajectoryWriter {
 }
 
 impl TrajectoryColumn {
-    fn cells(&self) -> Cells<'_> {
+    fn cells(&self) -> CellPositions<'_> {
         match &self.positions {
-            crate::history::Positions::Range { first, stride, len } => Cells::Range {
+            crate::history::Positions::Range { first, stride, len } => CellPositions::Range {
                 first: *first,
                 stride: *stride,
                 len: *len,
             },
-            crate::history::Positions::List(list) => Cells::List(list),
+            crate::history::Positions::List(list) => CellPositions::List(list),
         }
     }
 }

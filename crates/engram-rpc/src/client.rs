@@ -92,7 +92,7 @@ impl Client {
         // The transport wants to be made where it will run.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
-        let pool = Arc::new(Pool::with_most(MAX_BATCH_BYTES));
+        let pool = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
         let unsent = Arc::<AtomicU64>::default();
         // With the same number in every forked child, a server would take one's items for another's.
         let entropy = random_u64()?;

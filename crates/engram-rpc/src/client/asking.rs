@@ -290,7 +290,7 @@ mod tests {
 
     /// What is said, once this was heard for an ask, and how the ask ended.
     fn heard(replies: Vec<Outcome>) -> (Option<Request>, Error) {
-        let mut underway = Underway::new(&Arc::new(Pool::with_most(8)));
+        let mut underway = Underway::new(&Arc::new(Pool::with_max_batch(8)));
         let ask = Ask {
             table: "t".into(),
             n: 1,

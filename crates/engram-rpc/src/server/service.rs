@@ -64,7 +64,7 @@ impl Service {
                 engine,
                 stopping,
                 lease_timeout: options.lease_timeout,
-                pool: Arc::new(Pool::with_most(MAX_BATCH_BYTES)),
+                pool: Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES)),
                 counts: Counts::default(),
                 seed: options.seed,
                 made: AtomicU64::new(0),

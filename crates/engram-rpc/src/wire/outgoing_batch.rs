@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use engram_core::gather::{Column, Columns, Data, Time};
+use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::PooledBytes;
 use engram_core::{Draw, Error, Result};
 use prost::Message;
@@ -90,16 +90,16 @@ fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
     use pb::column::TimeAxis as Out;
 
     let bytes = match column.data {
-        Data::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
-        Data::Strings(encoded) => Bytes::from(encoded),
+        ColumnData::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
+        ColumnData::Strings(encoded) => Bytes::from(encoded),
     };
     let out = pb::Column {
         cell: Some(encode_cell(&column.cell)),
         time_axis: Some(match column.time {
-            Time::Squeezed => Out::Squeezed(pb::Empty {}),
-            Time::Even(len) => Out::EqualLength(len as u64),
-            Time::Ragged(splits) => Out::RowSplitsLe(encode_numbers(splits.into_iter())),
-            Time::Padded { lengths, .. } => {
+            TimeAxis::Squeezed => Out::Squeezed(pb::Empty {}),
+            TimeAxis::Even(len) => Out::EqualLength(len as u64),
+            TimeAxis::Ragged(splits) => Out::RowSplitsLe(encode_numbers(splits.into_iter())),
+            TimeAxis::Padded { lengths, .. } => {
                 let lengths = lengths.into_iter();
                 Out::PaddedLengthsLe(encode_numbers(
                     lengths.map(|len| i64::try_from(len).unwrap_or(i64::MAX)),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::chunk::{ChunkBuilder, Origin};
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_core::{
     CellSpec, Chunk, ColumnSpec, Compression, Compressor, DType, Draw, Error, Layout, NewItem,
@@ -359,9 +359,9 @@ fn batches() -> Vec<Sampled> {
     let pool = Arc::<Pool>::default();
     let draws = draws();
     let mut replies = Vec::new();
-    for uneven in [Uneven::Ragged, Uneven::Pad] {
+    for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
         for draws in [&draws[..], &draws[..1]] {
-            let columns = gather(draws, uneven, &pool).unwrap();
+            let columns = gather(draws, length_policy, &pool).unwrap();
             replies.extend(OutgoingBatch::new(columns, draws, true).unwrap());
         }
     }

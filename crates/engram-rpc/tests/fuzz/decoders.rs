@@ -4,15 +4,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use engram_core::Trajectory;
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome as Managed;
 use engram_rpc::pb::sample_response::Outcome as Sampled;
 use engram_rpc::pb::{self, change_request, change_response};
 use engram_rpc::wire::{
-    BatchAssembler, InsertStreamError, ReceivedDictionary, Weighed, check_weight, decode_error,
-    decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
+    BatchAssembler, DecodedSize, InsertStreamError, ReceivedDictionary, check_decoded_size,
+    decode_error, decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
 };
 use prost::Message;
 
@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 pub(crate) const MOST_BATCH: usize = 1 << 20;
 
 thread_local! {
-    static POOL: Arc<Pool> = Arc::new(Pool::with_most(MOST_BATCH));
+    static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MOST_BATCH));
     /// A stream that has begun well; remade after a message that was taken, as it may change it.
     static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(opened());
     static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
@@ -85,8 +85,8 @@ pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
     }
 }
 
-fn decode<T: Message + Default + Weighed>(message: &[u8]) -> Option<T> {
-    check_weight::<T>(message).ok()?;
+fn decode<T: Message + Default + DecodedSize>(message: &[u8]) -> Option<T> {
+    check_decoded_size::<T>(message).ok()?;
     T::decode(message).ok()
 }
 
@@ -142,8 +142,8 @@ fn insert(
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
         let some: Vec<Trajectory> = good.into_iter().take(8).cloned().collect();
-        for uneven in [Uneven::Ragged, Uneven::Pad] {
-            let _ = POOL.with(|pool| gather(&some, uneven, pool));
+        for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
+            let _ = POOL.with(|pool| gather(&some, length_policy, pool));
         }
     }
     for chunk in request.released_chunks {

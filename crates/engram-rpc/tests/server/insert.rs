@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_core::gather::{Data, Uneven, gather};
+use engram_core::gather::{ColumnData, LengthPolicy, gather};
 use engram_core::{RateLimits, TableOptions};
 use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
 use engram_rpc::pb;
@@ -121,8 +121,8 @@ pub(crate) fn values(table: &Arc<Table>, n: usize) -> Vec<u32> {
         panic!("no sample");
     };
     let pool = Arc::default();
-    let columns = gather(&sample.draws, Uneven::Ragged, &pool).unwrap();
-    let Data::Bytes(bytes) = &columns.columns[0].data else {
+    let columns = gather(&sample.draws, LengthPolicy::Ragged, &pool).unwrap();
+    let ColumnData::Bytes(bytes) = &columns.columns[0].data else {
         panic!("strings");
     };
     engram_rpc::wire::decode_u32s("x", bytes).unwrap()

@@ -196,8 +196,8 @@ async fn columns_and_what_messages_describe_are_bounded() {
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "what a message of 2000000 bytes describes takes more than 33554432 bytes in memory, which \
-         are the most that are allowed: send it in several"
+        "message of 2000000 bytes takes more than 33554432 bytes of memory once decoded, the most \
+         allowed; send its content in several messages"
     );
 }
 

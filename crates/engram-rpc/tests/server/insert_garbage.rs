@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_rpc::pb;
 use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
@@ -265,16 +265,16 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     while let Ok(Some(_)) = stream.end().await {}
     let table = engine.table("t").unwrap();
     let before = table.info().stats.size;
-    for uneven in [Uneven::Pad, Uneven::Ragged] {
+    for length_policy in [LengthPolicy::Pad, LengthPolicy::Ragged] {
         let snapshot = table.snapshot().unwrap();
         let items: Vec<_> = snapshot
             .items()
             .map(|item| item.trajectory.clone())
             .collect();
         // Damage to compressed bytes is an error that readers get.
-        let _ = gather(&items, uneven, &Arc::default());
+        let _ = gather(&items, length_policy, &Arc::default());
         for item in items {
-            let _ = gather(&[item], uneven, &Arc::default());
+            let _ = gather(&[item], length_policy, &Arc::default());
         }
     }
     let mut stream = inserts(&mut client).await;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_core::gather::Uneven;
+use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result};
 use engram_engine::{Engine, Sample, SampleTicket, Table};
 use futures_util::StreamExt as _;
@@ -28,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub(super) struct Served {
     pub(super) id: u64,
     pub(super) outcome: Result<Sample>,
-    pub(super) uneven: Uneven,
+    pub(super) length_policy: LengthPolicy,
     /// Where it comes from; none for an ask that never waited.
     table: Option<Arc<Table>>,
 }
@@ -138,7 +138,11 @@ fn served(ask: &pb::BatchRequest, outcome: Result<Sample>, table: Option<Arc<Tab
     Served {
         id: ask.id,
         outcome,
-        uneven: if ask.pad { Uneven::Pad } else { Uneven::Ragged },
+        length_policy: if ask.pad {
+            LengthPolicy::Pad
+        } else {
+            LengthPolicy::Ragged
+        },
         table,
     }
 }

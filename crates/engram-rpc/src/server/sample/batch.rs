@@ -1,6 +1,6 @@
 //! The one batch of a stream that is being sent.
 
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, Result};
 use engram_engine::{Lease, Sample};
 
@@ -36,14 +36,14 @@ impl Outgoing {
         let Served {
             id,
             outcome,
-            uneven,
+            length_policy,
             ..
         } = served;
         let batch = outcome.and_then(|sample| {
             let columns = if large(&sample.draws) {
-                tokio::task::block_in_place(|| gather_out(&sample, uneven, shared))
+                tokio::task::block_in_place(|| gather_out(&sample, length_policy, shared))
             } else {
-                gather_out(&sample, uneven, shared)
+                gather_out(&sample, length_policy, shared)
             };
             Ok((columns?, sample.lease))
         });
@@ -76,8 +76,12 @@ impl Outgoing {
     }
 }
 
-fn gather_out(sample: &Sample, uneven: Uneven, shared: &Shared) -> Result<OutgoingBatch> {
-    let columns = gather(&sample.draws, uneven, &shared.pool)?;
+fn gather_out(
+    sample: &Sample,
+    length_policy: LengthPolicy,
+    shared: &Shared,
+) -> Result<OutgoingBatch> {
+    let columns = gather(&sample.draws, length_policy, &shared.pool)?;
     OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 

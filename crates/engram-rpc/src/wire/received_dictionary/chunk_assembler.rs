@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::aligned::{Filling, aligned};
+use engram_core::aligned::{AlignedBytesBuilder, aligned};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
 use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
@@ -23,7 +23,7 @@ pub(super) struct ChunkAssembler {
     origin: Origin,
     extents: SmallVec<[Extent; 4]>,
     /// None until the first come.
-    bytes: Option<Filling>,
+    bytes: Option<AlignedBytesBuilder>,
     /// Bytes in all.
     due: usize,
 }
@@ -68,11 +68,11 @@ impl ChunkAssembler {
             )));
         }
         let bytes = match &mut self.bytes {
-            Some(bytes) if bytes.room() >= end => bytes,
+            Some(bytes) if bytes.capacity() >= end => bytes,
             before => {
                 // As much again as has come, at most, but for small ones.
                 let room = self.due.min(SMALL.max(2 * end));
-                let mut bytes = Filling::with_room(room).ok_or_else(|| {
+                let mut bytes = AlignedBytesBuilder::with_capacity(room).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
                     InsertStreamError::LimitExceeded(error.to_string())
                 })?;
@@ -99,7 +99,7 @@ impl ChunkAssembler {
         // `new` has pushed what came with it, be it nothing.
         let bytes = self
             .bytes
-            .and_then(Filling::finish)
+            .and_then(AlignedBytesBuilder::finish)
             .ok_or_else(|| Error::InvalidArgument(format!("chunk {} has no bytes yet", self.id)))?;
         let payload = Payload::Heap(bytes);
         Chunk::from_parts(self.origin, self.schema, self.extents, payload)
