@@ -56,7 +56,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.handles.is_empty() {
-            self.table.give_back(&self.handles);
+            self.table.return_leases(&self.handles);
         }
     }
 }

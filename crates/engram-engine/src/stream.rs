@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::{Columns, Uneven, gather};
+use engram_core::gather::{Columns, LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_core::{Draw, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -35,7 +35,7 @@ pub struct StreamOptions {
     /// Stop after so many items; the last batch may be smaller for it.
     pub max_items: Option<u64>,
     /// What to do with items of different lengths.
-    pub uneven: Uneven,
+    pub length_policy: LengthPolicy,
 }
 
 impl StreamOptions {
@@ -118,7 +118,7 @@ impl Stream {
     /// Starts prefetching.
     ///
     /// # Errors
-    /// [`Error::NeverServed`] when no such batch can ever be had, [`Error::InvalidArgument`] for an
+    /// [`Error::Unsatisfiable`] when no such batch can ever be had, [`Error::InvalidArgument`] for an
     /// empty one or when no thread can be started.
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
@@ -247,7 +247,7 @@ impl Prefetcher {
         let StreamOptions {
             prefetch,
             max_batches,
-            uneven,
+            length_policy,
             ..
         } = self.options;
         let (mut fetched, mut items) = (0, 0);
@@ -274,7 +274,7 @@ impl Prefetcher {
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };
             items += sample.draws.len() as u64;
-            let columns = gather(&sample.draws, uneven, &self.pool)?;
+            let columns = gather(&sample.draws, length_policy, &self.pool)?;
             let Some(lease) = sample.lease else {
                 return Ok(());
             };

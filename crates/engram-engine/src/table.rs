@@ -11,9 +11,10 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
-use engram_core::table::{SnapshotRoom, SnapshotStep};
+use engram_core::table::{SnapshotBuffers, SnapshotStep};
 use engram_core::{
-    Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions, TableState, Trash,
+    DeferredDrops, Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions,
+    TableState,
 };
 use parking_lot::Mutex;
 
@@ -126,7 +127,7 @@ impl Table {
         };
         for round in 0.. {
             after.wakers.drain(..).for_each(Waker::wake);
-            after.trash = Trash::default();
+            after.deferred = DeferredDrops::default();
             after.draws.clear();
             after.items.clear();
             if !after.drains {
@@ -145,12 +146,12 @@ impl Table {
         loop {
             let mut shared = self.shared.lock();
             let now = self.clock.now();
-            if shared.state.expire(now, &mut after.trash) {
+            if shared.state.expire(now, &mut after.deferred) {
                 return (shared, now);
             }
             // Many expire at once: others get their turn, and what is gone is freed.
             drop(shared);
-            after.trash = Trash::default();
+            after.deferred = DeferredDrops::default();
         }
     }
 
@@ -232,7 +233,7 @@ impl Table {
     /// Samples exactly `n` items, waiting for them where it must.
     ///
     /// # Errors
-    /// [`Error::NeverServed`] when no waiting would help; [`Error::Closed`].
+    /// [`Error::Unsatisfiable`] when no waiting would help; [`Error::Closed`].
     pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
         self.sample_some(n, n, leased)
     }
@@ -257,7 +258,9 @@ impl Table {
             shared.check_open()?;
             shared.state.check_sample(at_least)?;
             if shared.samples.is_empty() && shared.state.can_draw_at_once(n) {
-                let drawn = shared.state.draw(n, leased, &mut direct, &mut after.trash);
+                let drawn = shared
+                    .state
+                    .draw(n, leased, &mut direct, &mut after.deferred);
                 shared.meter.samples += drawn as u64;
                 return Ok(None);
             }
@@ -299,7 +302,7 @@ impl Table {
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
         self.in_steps(keys.len(), |shared, after, some| {
             shared.check_open()?;
-            Ok(shared.state.delete(&keys[some], &mut after.trash))
+            Ok(shared.state.delete(&keys[some], &mut after.deferred))
         })
     }
 
@@ -327,7 +330,7 @@ impl Table {
     pub fn reset(&self) -> Result<()> {
         self.change(|shared, after, _| {
             shared.check_open()?;
-            shared.state.reset(&mut after.trash);
+            shared.state.reset(&mut after.deferred);
             // Draws of unfinished batches are void: their items are gone.
             let waiting = shared.samples.values_mut();
             let void = waiting.map(|wait| {
@@ -357,7 +360,7 @@ impl Table {
             let wakers = shared.inserts.values_mut().map(|wait| &mut wait.waker);
             let wakers = wakers.chain(shared.samples.values_mut().map(|wait| &mut wait.waker));
             after.wakers.extend(wakers.filter_map(Option::take));
-            shared.state.discard(&mut after.trash);
+            shared.state.discard(&mut after.deferred);
         });
     }
 
@@ -376,7 +379,7 @@ impl Table {
             let name = &self.options.name;
             let named = |why: Option<String>| why.map(|why| format!("`{name}`: {why}"));
             let leased_out = stats.size > 0 && stats.hidden == stats.size;
-            let sampling = stats.limiter.why_no_sample().or_else(|| {
+            let sampling = stats.limiter.why_sampling_waits().or_else(|| {
                 leased_out.then(|| {
                     format!(
                         "sampling waits: all {} items are on their last lease",
@@ -384,7 +387,7 @@ impl Table {
                     )
                 })
             });
-            let inserting = stats.limiter.why_no_insert().or_else(|| {
+            let inserting = stats.limiter.why_inserting_waits().or_else(|| {
                 let full = stats.size >= self.options.max_size || !shared.inserts.is_empty();
                 (full && stats.hidden > 0 && !shared.state.may_evict()).then(|| {
                     format!(
@@ -420,7 +423,7 @@ impl Table {
                 shared.check_open()?;
                 shared.state.snapshot_pages()
             };
-            let room = SnapshotRoom::new(pages);
+            let room = SnapshotBuffers::new(pages);
             self.shared.lock().state.begin_snapshot(room);
             loop {
                 let step = {
@@ -431,7 +434,7 @@ impl Table {
                 match step {
                     SnapshotStep::More => {}
                     SnapshotStep::Done(snapshot) => return Ok(*snapshot),
-                    SnapshotStep::Lost => break,
+                    SnapshotStep::Aborted => break,
                 }
             }
         }
@@ -453,15 +456,15 @@ impl Table {
         // Also where the table is closed: `work` cannot fail.
         let _ = self.in_steps(handles.len(), |shared, after, some| {
             let handles = handles[some].iter().copied();
-            shared.state.acknowledge(handles, &mut after.trash);
+            shared.state.acknowledge(handles, &mut after.deferred);
             Ok(0)
         });
     }
 
-    pub(crate) fn give_back(&self, handles: &[Handle]) {
+    pub(crate) fn return_leases(&self, handles: &[Handle]) {
         // In order and many at once: others should not see half of a batch back in the queue.
         for handles in handles.chunks(GIVE_BACK) {
-            self.change(|shared, _, _| shared.state.give_back(handles.iter().copied()));
+            self.change(|shared, _, _| shared.state.return_leases(handles.iter().copied()));
         }
     }
 
@@ -473,7 +476,7 @@ impl Table {
     }
 
     /// Why samples wait now, for the error that ends a wait.
-    pub(crate) fn why_no_sample(&self) -> String {
+    pub(crate) fn why_sampling_waits(&self) -> String {
         self.info()
             .sampling_blocked
             .map_or_else(String::new, |why| format!("; {why}"))

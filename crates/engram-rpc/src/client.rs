@@ -21,8 +21,8 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
 
-use crate::pb::manage_reply::Reply as Answer;
 use crate::pb::manage_request::Call;
+use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_error, decode_info, decode_options, encode_limits, encode_options};
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use change::Changes;
@@ -92,7 +92,7 @@ impl Client {
         // The transport wants to be made where it will run.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
-        let pool = Arc::new(Pool::with_most(MAX_BATCH_BYTES));
+        let pool = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
         let unsent = Arc::<AtomicU64>::default();
         // With the same number in every forked child, a server would take one's items for another's.
         let entropy = random_u64()?;
@@ -212,8 +212,8 @@ impl Client {
     /// Names of all tables.
     #[must_use]
     pub fn tables(&self) -> Reply<Vec<String>> {
-        self.manage(Call::Tables(pb::Nothing {}), |answer| match answer {
-            Answer::Tables(names) => Some(Ok(names.names)),
+        self.manage(Call::Tables(pb::Empty {}), |answer| match answer {
+            Outcome::Tables(names) => Some(Ok(names.names)),
             _ => None,
         })
     }
@@ -222,7 +222,7 @@ impl Client {
     #[must_use]
     pub fn describe(&self, table: &str) -> Reply<Arc<TableOptions>> {
         self.manage(Call::Describe(table.into()), |answer| match answer {
-            Answer::Options(options) => Some(decode_options(options, 0).map(Arc::new)),
+            Outcome::Options(options) => Some(decode_options(options, 0).map(Arc::new)),
             _ => None,
         })
     }
@@ -260,8 +260,8 @@ impl Client {
     /// Numbers of all tables.
     #[must_use]
     pub fn infos(&self) -> Reply<Vec<TableInfo>> {
-        self.manage(Call::Info(pb::Nothing {}), |answer| match answer {
-            Answer::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
+        self.manage(Call::Info(pb::Empty {}), |answer| match answer {
+            Outcome::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
             _ => None,
         })
     }
@@ -270,21 +270,21 @@ impl Client {
     #[must_use]
     pub fn can_sample(&self, table: &str, n: u64) -> Reply<bool> {
         let table = table.into();
-        self.manage(Call::MaySample(pb::May { table, n }), may)
+        self.manage(Call::CanSample(pb::LimiterQuery { table, n }), may)
     }
 
     /// May `n` items be inserted now, as far as the limiter goes?
     #[must_use]
     pub fn can_insert(&self, table: &str, n: u64) -> Reply<bool> {
         let table = table.into();
-        self.manage(Call::MayInsert(pb::May { table, n }), may)
+        self.manage(Call::CanInsert(pb::LimiterQuery { table, n }), may)
     }
 
     /// Has the server write all tables to its store's directory.
     #[must_use]
     pub fn checkpoint(&self) -> Reply<Checkpoint> {
-        self.manage(Call::Checkpoint(pb::Nothing {}), |answer| match answer {
-            Answer::Checkpoint(made) => Some(Ok(Checkpoint {
+        self.manage(Call::Checkpoint(pb::Empty {}), |answer| match answer {
+            Outcome::Checkpoint(made) => Some(Ok(Checkpoint {
                 number: made.number,
                 bytes: made.bytes,
                 items: made.items,
@@ -308,7 +308,7 @@ impl Client {
     fn manage<T: Send + 'static>(
         &self,
         call: Call,
-        read: fn(Answer) -> Option<Result<T>>,
+        read: fn(Outcome) -> Option<Result<T>>,
     ) -> Reply<T> {
         let (sender, receiver) = oneshot::channel();
         let (connector, api) = (Arc::clone(&self.connector), Arc::clone(&self.api));
@@ -324,7 +324,7 @@ impl Client {
                 () = connector.closed() => Err(closed_error()),
             };
             let outcome = match exchanged {
-                Ok(Answer::Error(error)) => Err(decode_error(error)),
+                Ok(Outcome::Error(error)) => Err(decode_error(error)),
                 Ok(answer) => read(answer).unwrap_or_else(|| {
                     Err(Error::Payload("the server answered something else".into()))
                 }),
@@ -340,17 +340,17 @@ impl Client {
     clippy::needless_pass_by_value,
     reason = "as the others that read answers"
 )]
-fn done(answer: Answer) -> Option<Result<()>> {
-    matches!(answer, Answer::Done(_)).then_some(Ok(()))
+fn done(answer: Outcome) -> Option<Result<()>> {
+    matches!(answer, Outcome::Done(_)).then_some(Ok(()))
 }
 
 #[expect(
     clippy::needless_pass_by_value,
     reason = "as the others that read answers"
 )]
-fn may(answer: Answer) -> Option<Result<bool>> {
+fn may(answer: Outcome) -> Option<Result<bool>> {
     match answer {
-        Answer::May(may) => Some(Ok(may)),
+        Outcome::CanProceed(may) => Some(Ok(may)),
         _ => None,
     }
 }
@@ -360,7 +360,7 @@ fn is_repeatable(call: &Call) -> bool {
     !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
 }
 
-async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -> Result<Answer> {
+async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -> Result<Outcome> {
     let since = Instant::now();
     loop {
         let mut used = {
@@ -382,7 +382,7 @@ async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -
         };
         let status = match used.manage(request).await {
             Ok(reply) => {
-                let reply = reply.into_inner().reply;
+                let reply = reply.into_inner().outcome;
                 return reply.ok_or_else(|| Error::Payload("the server answered nothing".into()));
             }
             Err(status) => status,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engram_core::{Error, Result, TableOptions, TableState, Trash, Volatile};
+use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
 use super::{Backend, Engine, closed as closed_error, taken};
 use crate::clock::SystemClock;
@@ -123,8 +123,8 @@ impl Engine {
                     // Should another table not fit, nothing has happened to this one.
                     let mut state = state;
                     state.set_sink(Arc::new(Volatile));
-                    let trash = &mut Trash::default();
-                    state.with_options(options, &|at| at, opened.clock, trash)?
+                    let deferred = &mut DeferredDrops::default();
+                    state.with_options(options, &|at| at, opened.clock, deferred)?
                 },
             ));
         }
@@ -185,18 +185,18 @@ impl Engine {
             if self.tables.read().contains_key(&name) {
                 return Err(taken(&name));
             }
-            let trash = &mut Trash::default();
-            state.end_leases(trash);
+            let deferred = &mut DeferredDrops::default();
+            state.end_leases(deferred);
             for item in state.snapshot().items() {
                 for chunk in item.trajectory.chunks() {
-                    drop(chunk.file(None));
+                    drop(chunk.set_location(None));
                 }
             }
             let options = TableOptions {
                 name,
                 ..TableOptions::clone(state.options())
             };
-            tables.push(state.with_options(options, &clock, now, trash)?);
+            tables.push(state.with_options(options, &clock, now, deferred)?);
         }
         Ok((self.add_tables(tables)?, found.notes))
     }

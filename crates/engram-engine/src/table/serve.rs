@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use engram_core::table::Admission;
-use engram_core::{Draw, Error, NewItem, Result, SessionNumber, TableState, Trash};
+use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
 use crate::session::Session;
 use crate::table::FINISH;
@@ -73,7 +73,7 @@ impl WaitingSample {
 /// What is left to do once the lock is released.
 #[derive(Default)]
 pub(super) struct AfterUnlock {
-    pub(super) trash: Trash,
+    pub(super) deferred: DeferredDrops,
     pub(super) draws: Vec<Vec<Draw>>,
     pub(super) items: Vec<NewItem>,
     pub(super) wakers: Vec<Waker>,
@@ -105,7 +105,7 @@ impl LockedTable {
         if !leased {
             let first = draws.iter().take(FINISH);
             self.state
-                .acknowledge(first.map(|draw| draw.handle), &mut after.trash);
+                .acknowledge(first.map(|draw| draw.handle), &mut after.deferred);
         }
         draws
     }
@@ -147,7 +147,7 @@ impl LockedTable {
         while budget > 0 {
             let mut moved = false;
             if self.state.must_shrink() {
-                self.state.shrink(&mut after.trash);
+                self.state.shrink(&mut after.deferred);
                 budget = budget.saturating_sub(256);
                 moved = true;
             } else if !self.inserts.is_empty() {
@@ -157,9 +157,12 @@ impl LockedTable {
                 && let Some(wait) = self.samples.get_mut(&id)
             {
                 let missing = wait.n - wait.draws.len();
-                let drawn =
-                    self.state
-                        .draw(missing.min(step), true, &mut wait.draws, &mut after.trash);
+                let drawn = self.state.draw(
+                    missing.min(step),
+                    true,
+                    &mut wait.draws,
+                    &mut after.deferred,
+                );
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
@@ -201,10 +204,10 @@ impl LockedTable {
                 after.wakers.extend(wait.waker.take());
             }
             if passes {
-                after.trash.add(item);
+                after.deferred.add(item);
             } else {
-                let trash = &mut after.trash;
-                let new = self.state.insert_numbered(item, number, now, trash);
+                let deferred = &mut after.deferred;
+                let new = self.state.insert_numbered(item, number, now, deferred);
                 self.meter.inserts += u64::from(new);
             }
             moved = true;

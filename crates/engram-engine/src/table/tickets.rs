@@ -97,11 +97,11 @@ impl Table {
             let wait = shared.samples.remove(&id);
             let draws = wait.map(|wait| wait.draws).unwrap_or_default();
             let first = draws.iter().take(GIVE_BACK);
-            shared.state.give_back(first.map(|draw| draw.handle));
+            shared.state.return_leases(first.map(|draw| draw.handle));
             draws
         });
         let rest = draws.iter().skip(GIVE_BACK);
-        self.give_back(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
+        self.return_leases(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
         draws.len()
     }
 

@@ -14,8 +14,8 @@ use super::connect::Api;
 use super::sample::Ask;
 use super::talk::Talk;
 use crate::pb;
-use crate::pb::sample_reply::Reply;
 use crate::pb::sample_request::Request;
+use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
 pub(super) enum Command {
@@ -51,7 +51,7 @@ impl Waiting {
         }
     }
 
-    fn request(&self, id: u64) -> pb::Ask {
+    fn request(&self, id: u64) -> pb::BatchRequest {
         let Ask {
             table,
             n,
@@ -68,28 +68,28 @@ impl Waiting {
         } else {
             self.ask.timeout
         };
-        pb::Ask {
+        pb::BatchRequest {
             id,
             table,
             n,
-            timeout: timeout.map(|timeout| timeout.as_secs_f64()),
-            partial,
+            timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
+            allow_partial: partial,
             pad,
-            leased,
+            lease: leased,
             at_least,
         }
     }
 
     /// Takes a message; the batch once it is whole.
-    fn heard(&mut self, reply: Option<Reply>, pool: &Arc<Pool>) -> Option<Result<ReceivedBatch>> {
+    fn heard(&mut self, reply: Option<Outcome>, pool: &Arc<Pool>) -> Option<Result<ReceivedBatch>> {
         let assembler = match reply {
-            Some(Reply::Error(error)) => Err(decode_error(error)),
-            Some(Reply::Batch(batch)) => BatchAssembler::new(batch, pool),
-            Some(Reply::Part(bytes)) => match self.assembler.take() {
+            Some(Outcome::Error(error)) => Err(decode_error(error)),
+            Some(Outcome::Batch(batch)) => BatchAssembler::new(batch, pool),
+            Some(Outcome::BatchPart(bytes)) => match self.assembler.take() {
                 Some(mut assembler) => assembler.push(&bytes).map(|()| assembler),
                 None => Err(Error::Payload("a part of no batch".into())),
             },
-            Some(Reply::Settled(_)) | None => {
+            Some(Outcome::BarrierDone(_)) | None => {
                 Err(Error::Payload("a reply to an ask that is no batch".into()))
             }
         };
@@ -113,7 +113,7 @@ impl From<Request> for pb::SampleRequest {
     fn from(request: Request) -> Self {
         Self {
             request: Some(request),
-            items: None,
+            used_items: None,
         }
     }
 }
@@ -166,12 +166,12 @@ impl Underway {
 impl Talk for Underway {
     type Command = Command;
     type Out = pb::SampleRequest;
-    type In = pb::SampleReply;
+    type In = pb::SampleResponse;
 
     async fn open(
         mut api: Api,
         out: ReceiverStream<pb::SampleRequest>,
-    ) -> Result<Streaming<pb::SampleReply>, Status> {
+    ) -> Result<Streaming<pb::SampleResponse>, Status> {
         Ok(api.sample(out).await?.into_inner())
     }
 
@@ -185,7 +185,7 @@ impl Talk for Underway {
             Command::Acknowledge(id, items) if self.leased.remove(&id) => {
                 self.acknowledged = true;
                 self.unsaid.push_back(Say::Request(pb::SampleRequest {
-                    items,
+                    used_items: items,
                     ..Request::Acknowledge(id).into()
                 }));
             }
@@ -193,7 +193,7 @@ impl Talk for Underway {
             Command::Cancel(id) => self.cancel(id),
             Command::Settle(id, reply) if self.acknowledged => {
                 self.settling.insert(id, reply);
-                self.say(Request::Settle(id));
+                self.say(Request::Barrier(id));
             }
             Command::Settle(_, reply) => {
                 let _ = reply.send(Ok(()));
@@ -220,7 +220,7 @@ impl Talk for Underway {
                 Some(waiting) => {
                     let request = waiting.request(id);
                     (waiting.said, waiting.again) = (true, true);
-                    Request::Ask(request).into()
+                    Request::Batch(request).into()
                 }
                 // One that was answered unasked: an empty request, which means nothing.
                 None => pb::SampleRequest::default(),
@@ -232,9 +232,9 @@ impl Talk for Underway {
         !self.unsaid.is_empty()
     }
 
-    fn heard(&mut self, message: pb::SampleReply) -> Result<(), Error> {
+    fn heard(&mut self, message: pb::SampleResponse) -> Result<(), Error> {
         let id = message.id;
-        if let Some(Reply::Settled(_)) = message.reply {
+        if let Some(Outcome::BarrierDone(_)) = message.outcome {
             if let Some(reply) = self.settling.remove(&id) {
                 let _ = reply.send(Ok(()));
             }
@@ -244,8 +244,8 @@ impl Talk for Underway {
             // Cancelled meanwhile.
             return Ok(());
         };
-        let is_refused = matches!(message.reply, Some(Reply::Error(_)));
-        let Some(outcome) = waiting.heard(message.reply, &self.pool) else {
+        let is_refused = matches!(message.outcome, Some(Outcome::Error(_)));
+        let Some(outcome) = waiting.heard(message.outcome, &self.pool) else {
             return Ok(());
         };
         match &outcome {
@@ -289,8 +289,8 @@ mod tests {
     use crate::pb::error::Code;
 
     /// What is said, once this was heard for an ask, and how the ask ended.
-    fn heard(replies: Vec<Reply>) -> (Option<Request>, Error) {
-        let mut underway = Underway::new(&Arc::new(Pool::with_most(8)));
+    fn heard(replies: Vec<Outcome>) -> (Option<Request>, Error) {
+        let mut underway = Underway::new(&Arc::new(Pool::with_max_batch(8)));
         let ask = Ask {
             table: "t".into(),
             n: 1,
@@ -303,10 +303,15 @@ mod tests {
         let (reply, outcome) = oneshot::channel();
         underway.command(Command::Ask(5, Waiting::new(ask, reply)));
         let asked = underway.next_out().unwrap().request;
-        assert!(matches!(asked, Some(Request::Ask(_))), "{asked:?}");
+        assert!(matches!(asked, Some(Request::Batch(_))), "{asked:?}");
         for reply in replies {
             let reply = Some(reply);
-            underway.heard(pb::SampleReply { id: 5, reply }).unwrap();
+            underway
+                .heard(pb::SampleResponse {
+                    id: 5,
+                    outcome: reply,
+                })
+                .unwrap();
         }
         let said = underway.next_out().and_then(|out| out.request);
         assert!(!underway.has_out() && underway.is_idle());
@@ -324,8 +329,8 @@ mod tests {
             leased: true,
             ..pb::Batch::default()
         };
-        let part = Reply::Part(vec![1].into());
-        let (said, error) = heard(vec![Reply::Batch(batch), part.clone()]);
+        let part = Outcome::BatchPart(vec![1].into());
+        let (said, error) = heard(vec![Outcome::Batch(batch), part.clone()]);
         assert_eq!(said, Some(Request::Cancel(5)));
         assert_eq!(
             error.to_string(),
@@ -343,7 +348,7 @@ mod tests {
             text: "closed".into(),
             ..pb::Error::default()
         };
-        let (said, error) = heard(vec![Reply::Error(refusal)]);
+        let (said, error) = heard(vec![Outcome::Error(refusal)]);
         assert_eq!((said, error.to_string()), (None, "closed".into()));
     }
 }

@@ -15,8 +15,8 @@ use super::reply::Reply;
 use super::sample::Asks;
 use super::talk::{Talk, run};
 use crate::pb;
-use crate::pb::change_reply::Reply as Answer;
 use crate::pb::change_request::Change;
+use crate::pb::change_response::Outcome;
 use crate::wire::{decode_error, encode_numbers};
 
 /// Keys of one request; a call with more is made in several.
@@ -71,7 +71,7 @@ impl Changes {
 
     /// Deletes items; yields how many of the keys were there.
     pub(crate) fn delete(&self, table: &str, keys: &[u64]) -> Reply<u64> {
-        self.change(table, keys, keys.len(), |_| Change::Delete(pb::Nothing {}))
+        self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
     }
 
     /// Asks for a change in as many requests as it takes.
@@ -178,12 +178,12 @@ struct Underway {
 impl Talk for Underway {
     type Command = Command;
     type Out = pb::ChangeRequest;
-    type In = pb::ChangeReply;
+    type In = pb::ChangeResponse;
 
     async fn open(
         mut api: Api,
         out: ReceiverStream<pb::ChangeRequest>,
-    ) -> Result<Streaming<pb::ChangeReply>, Status> {
+    ) -> Result<Streaming<pb::ChangeResponse>, Status> {
         Ok(api.change(out).await?.into_inner())
     }
 
@@ -207,11 +207,11 @@ impl Talk for Underway {
         self.waiting.range(self.said..).next().is_some()
     }
 
-    fn heard(&mut self, message: pb::ChangeReply) -> Result<(), Error> {
+    fn heard(&mut self, message: pb::ChangeResponse) -> Result<(), Error> {
         if let Some(command) = self.waiting.remove(&message.id) {
-            let outcome = match message.reply {
-                Some(Answer::Matched(matched)) => Ok(matched),
-                Some(Answer::Error(error)) => Err(decode_error(error)),
+            let outcome = match message.outcome {
+                Some(Outcome::Matched(matched)) => Ok(matched),
+                Some(Outcome::Error(error)) => Err(decode_error(error)),
                 None => Err(Error::Payload("an empty reply to a change".into())),
             };
             // Nobody may be waiting for it any more.

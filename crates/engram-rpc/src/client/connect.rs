@@ -242,7 +242,7 @@ impl Connector {
     }
 
     /// Asks who is there, and whether it speaks our language.
-    pub(crate) async fn greet(&self, api: &mut Api) -> Result<pb::HelloReply, Status> {
+    pub(crate) async fn greet(&self, api: &mut Api) -> Result<pb::HelloResponse, Status> {
         let hello = pb::HelloRequest {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -267,7 +267,7 @@ impl Connector {
     }
 
     /// The shorter way to a server of this machine, unless something stands between on purpose.
-    async fn local(&self, found: &pb::HelloReply) -> Option<Api> {
+    async fn local(&self, found: &pb::HelloResponse) -> Option<Api> {
         let port = self.local_port?;
         // What is at the other end chooses the name: it may not lead us to others' sockets.
         let is_servers = (found.local_socket).starts_with(&format!("engram-{port}-"));
@@ -384,10 +384,10 @@ mod tests {
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             let silent = UnixListener::bind_addr(&address).unwrap();
             silent.set_nonblocking(true).unwrap();
-            let found = pb::HelloReply {
+            let found = pb::HelloResponse {
                 port: 7,
                 local_socket: name,
-                ..pb::HelloReply::default()
+                ..pb::HelloResponse::default()
             };
             assert!(connector.local(&found).await.is_none());
             match silent.accept() {

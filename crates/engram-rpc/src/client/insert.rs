@@ -241,12 +241,12 @@ impl Sending {
 impl Talk for Sending {
     type Command = Command;
     type Out = pb::InsertRequest;
-    type In = pb::InsertReply;
+    type In = pb::InsertResponse;
 
     async fn open(
         mut api: Api,
         out: ReceiverStream<pb::InsertRequest>,
-    ) -> Result<Streaming<pb::InsertReply>, Status> {
+    ) -> Result<Streaming<pb::InsertResponse>, Status> {
         Ok(api.insert(out).await?.into_inner())
     }
 
@@ -292,17 +292,17 @@ impl Talk for Sending {
         !self.requests.is_empty() || self.lanes.iter().any(|lane| lane.unsaid().is_some())
     }
 
-    fn heard(&mut self, message: pb::InsertReply) -> Result<(), Error> {
-        for taken in message.taken {
+    fn heard(&mut self, message: pb::InsertResponse) -> Result<(), Error> {
+        for taken in message.inserted {
             let at = self.lane(&taken.table)?;
             let mut state = self.progress.state.lock();
             let counts = &mut state.counts[at];
             counts.taken = counts.taken.max(taken.number.min(counts.sent));
-            if let Some(problem) = taken.problem {
+            if let Some(problem) = taken.durability_error {
                 state.problem = Some(decode_error(problem));
             }
         }
-        for settled in message.settled {
+        for settled in message.completed {
             let at = self.lane(&settled.table)?;
             let count = self.lanes[at].settle(settled.number);
             let mut state = self.progress.state.lock();

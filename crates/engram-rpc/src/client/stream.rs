@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::Uneven;
+use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result};
 use engram_engine::{DeliveryTracker, LeaseOutcome, StreamOptions, WaitOptions, WaitOutcome, wait};
 
@@ -85,7 +85,7 @@ impl RemoteStream {
         let StreamOptions {
             prefetch,
             max_batches,
-            uneven,
+            length_policy,
             ..
         } = self.options;
         while self.ahead.len() < prefetch.min(MOST_AHEAD - self.deliveries.len())
@@ -102,7 +102,7 @@ impl RemoteStream {
                 at_least: u32::try_from(at_least).unwrap_or(u32::MAX),
                 timeout: None,
                 partial: false,
-                pad: uneven == Uneven::Pad,
+                pad: length_policy == LengthPolicy::Pad,
                 leased: true,
             });
             self.ahead.push_back((n, ticket));
@@ -133,8 +133,8 @@ impl RemoteStream {
                 self.ahead.pop_front();
                 let Delivered { batch, lease } = outcome?;
                 // A batch that lacks some leaves room for more.
-                self.items -= n.saturating_sub(batch.facts.len()) as u64;
-                self.deliveries.push(batch.facts.len(), lease);
+                self.items -= n.saturating_sub(batch.infos.len()) as u64;
+                self.deliveries.push(batch.infos.len(), lease);
                 self.ask_ahead();
                 Ok(RemoteNext::Batch(batch))
             }

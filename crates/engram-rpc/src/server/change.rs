@@ -14,8 +14,8 @@ use super::counts::Ongoing;
 use super::names;
 use super::service::{Replies, Shared};
 use crate::pb;
-use crate::pb::change_reply::Reply;
 use crate::pb::change_request::Change;
+use crate::pb::change_response::Outcome;
 use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
 /// Replies that wait for their reader; then no further request is read.
@@ -29,7 +29,7 @@ pub(super) fn serve(
     shared: &Arc<Shared>,
     mut requests: Streaming<pb::ChangeRequest>,
     call: Ongoing,
-) -> Replies<pb::ChangeReply> {
+) -> Replies<pb::ChangeResponse> {
     let (replies, receiver) = mpsc::channel(UNDER_WAY);
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
@@ -90,14 +90,14 @@ fn perform(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
     }
 }
 
-fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeReply {
+fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeResponse {
     let reply = match outcome {
-        Ok(matched) => Reply::Matched(matched as u64),
-        Err(error) => Reply::Error(encode_error(&error)),
+        Ok(matched) => Outcome::Matched(matched as u64),
+        Err(error) => Outcome::Error(encode_error(&error)),
     };
-    pb::ChangeReply {
+    pb::ChangeResponse {
         id,
-        reply: Some(reply),
+        outcome: Some(reply),
     }
 }
 
@@ -108,7 +108,7 @@ fn change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
         Some(Change::PrioritiesLe(priorities)) => {
             table.update_priorities(&keys, &decode_f64s("priorities_le", &priorities)?)
         }
-        Some(Change::Delete(pb::Nothing {})) => table.delete(&keys),
+        Some(Change::Delete(pb::Empty {})) => table.delete(&keys),
         None => Err(Error::InvalidArgument(
             "the request names no change; it must have `priorities_le` or `delete`".into(),
         )),

@@ -40,14 +40,14 @@ const SHORT: usize = 256;
 /// Bytes of a status's text: it travels in headers.
 const STATUS_TEXT: usize = 2_000;
 
-type Reply = Result<pb::InsertReply, Status>;
+type Reply = Result<pb::InsertResponse, Status>;
 
 /// Serves one stream until its writer is done, is gone, or the server stops.
 pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<pb::InsertRequest>,
     call: Ongoing,
-) -> Replies<pb::InsertReply> {
+) -> Replies<pb::InsertResponse> {
     let (replies, receiver) = mpsc::channel(REPLIES);
     let writer = Writer {
         _call: call,
@@ -155,19 +155,19 @@ impl Writer {
         for schema in request.schemas {
             self.dictionary.add_schema(schema)?;
         }
-        for shape in request.shapes {
+        for shape in request.window_shapes {
             self.dictionary.add_window_shape(shape)?;
         }
         for chunk in &request.chunks {
             self.dictionary.add_chunk(chunk)?;
         }
-        if !request.part.is_empty() {
-            self.dictionary.add_chunk_part(&request.part)?;
+        if !request.chunk_part.is_empty() {
+            self.dictionary.add_chunk_part(&request.chunk_part)?;
         }
         for items in request.items {
             self.insert(&items)?;
         }
-        for chunk in request.released {
+        for chunk in request.released_chunks {
             self.dictionary.release_chunk(chunk);
         }
         Ok(())
@@ -182,13 +182,13 @@ impl Writer {
         }
         let count = items.len() as u64;
         let end = message
-            .first
+            .first_number
             .checked_add(count)
-            .filter(|_| message.first > 0);
+            .filter(|_| message.first_number > 0);
         let Some(last) = end.map(|end| end - 1) else {
             return Err(InsertStreamError::Invalid(Error::InvalidArgument(format!(
                 "{count} items are numbered from {} on; numbers are from 1 on and below 2^64",
-                message.first
+                message.first_number
             ))));
         };
         let table = match names::table(&self.shared.engine, &message.table) {
@@ -200,7 +200,7 @@ impl Writer {
         };
         let session = Session {
             id: self.session.unwrap_or_default(),
-            first: message.first,
+            first: message.first_number,
         };
         if items
             .iter()

@@ -8,34 +8,34 @@ use engram_engine::Engine;
 use super::names;
 use super::service::Shared;
 use crate::pb;
-use crate::pb::manage_reply::Reply;
 use crate::pb::manage_request::Call;
+use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
 
 /// Does one request; what goes wrong is a reply too.
-pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageReply {
+pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageResponse {
     let reply = answer(shared, request).await;
-    pb::ManageReply {
-        reply: Some(reply.unwrap_or_else(|error| Reply::Error(encode_error(&error)))),
+    pb::ManageResponse {
+        outcome: Some(reply.unwrap_or_else(|error| Outcome::Error(encode_error(&error)))),
     }
 }
 
-async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
+async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Outcome> {
     let engine = &shared.engine;
     let call = request.call.ok_or_else(|| {
         Error::InvalidArgument("the request names no call; this server knows 10 of them".into())
     })?;
     Ok(match call {
-        Call::Tables(pb::Nothing {}) => {
+        Call::Tables(pb::Empty {}) => {
             let tables = engine.tables()?;
             let names = tables.iter().map(|table| table.options().name.clone());
-            Reply::Tables(pb::Names {
+            Outcome::Tables(pb::TableNames {
                 names: names.collect(),
             })
         }
         Call::Describe(name) => {
             let table = names::table(engine, &name)?;
-            Reply::Options(encode_options(&TableOptions {
+            Outcome::Options(encode_options(&TableOptions {
                 limits: table.info().stats.limiter.limits,
                 ..TableOptions::clone(table.options())
             }))
@@ -64,17 +64,17 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
             engine.until_durable().await?;
             done()
         }
-        Call::Info(pb::Nothing {}) => Reply::Info(infos(engine)?),
-        Call::MaySample(pb::May { table, n }) => {
-            Reply::May(names::table(engine, &table)?.can_sample(n))
+        Call::Info(pb::Empty {}) => Outcome::Info(infos(engine)?),
+        Call::CanSample(pb::LimiterQuery { table, n }) => {
+            Outcome::CanProceed(names::table(engine, &table)?.can_sample(n))
         }
-        Call::MayInsert(pb::May { table, n }) => {
-            Reply::May(names::table(engine, &table)?.can_insert(n))
+        Call::CanInsert(pb::LimiterQuery { table, n }) => {
+            Outcome::CanProceed(names::table(engine, &table)?.can_insert(n))
         }
-        Call::Checkpoint(pb::Nothing {}) => {
+        Call::Checkpoint(pb::Empty {}) => {
             let engine = Arc::clone(engine);
             let checkpoint = aside(move || engine.checkpoint()).await?;
-            Reply::Checkpoint(pb::Checkpoint {
+            Outcome::Checkpoint(pb::Checkpoint {
                 number: checkpoint.number,
                 bytes: checkpoint.bytes,
                 items: checkpoint.items,
@@ -83,8 +83,8 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Reply> {
     })
 }
 
-fn done() -> Reply {
-    Reply::Done(pb::Nothing {})
+fn done() -> Outcome {
+    Outcome::Done(pb::Empty {})
 }
 
 /// Does what may take long, such as freeing much memory, where nobody waits behind it.
@@ -97,7 +97,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'sta
     }
 }
 
-fn infos(engine: &Engine) -> Result<pb::Infos> {
+fn infos(engine: &Engine) -> Result<pb::TableInfos> {
     let tables = engine.tables()?;
     let unsent = engine.unsent();
     let tables = tables.iter().map(|table| {
@@ -107,7 +107,7 @@ fn infos(engine: &Engine) -> Result<pb::Infos> {
         }
         encode_info(&info)
     });
-    Ok(pb::Infos {
+    Ok(pb::TableInfos {
         tables: tables.collect(),
     })
 }

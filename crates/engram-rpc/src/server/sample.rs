@@ -20,8 +20,8 @@ use super::counts::Ongoing;
 use super::service::{Replies, Shared};
 use super::stopping::Stopping;
 use crate::pb;
-use crate::pb::sample_reply::Reply;
 use crate::pb::sample_request::Request;
+use crate::pb::sample_response::Outcome;
 use crate::wire::encode_error;
 use asks::Asks;
 use batch::Outgoing;
@@ -33,14 +33,14 @@ const OUTSTANDING: usize = 1024;
 /// Messages between a stream's task and the transport.
 const MESSAGES: usize = 4;
 
-type Message = Result<pb::SampleReply, Status>;
+type Message = Result<pb::SampleResponse, Status>;
 
 /// Serves one stream until its reader is done, is gone, or the server stops.
 pub(super) fn serve(
     shared: &Arc<Shared>,
     requests: Streaming<pb::SampleRequest>,
     call: Ongoing,
-) -> Replies<pb::SampleReply> {
+) -> Replies<pb::SampleResponse> {
     let (replies, receiver) = mpsc::channel(MESSAGES);
     let reader = Reader {
         _call: call,
@@ -111,9 +111,11 @@ impl Reader {
     }
 
     fn take(&mut self, request: pb::SampleRequest) -> Result<(), Status> {
-        let items = request.items.map_or(usize::MAX, |items| items as usize);
+        let items = request
+            .used_items
+            .map_or(usize::MAX, |items| items as usize);
         match request.request {
-            Some(Request::Ask(ask)) => {
+            Some(Request::Batch(ask)) => {
                 let sending = usize::from(self.outgoing.is_some());
                 if self.asks.len() + self.leases.len() + sending >= OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
@@ -143,7 +145,7 @@ impl Reader {
                     outgoing.lease = None;
                 }
             }
-            Some(Request::Settle(id)) => {
+            Some(Request::Barrier(id)) => {
                 if self.settled.len() >= OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
                         "`settle` {id} is one too many: {OUTSTANDING} of this stream wait for \
@@ -161,7 +163,7 @@ impl Reader {
     /// Sends the next message, of the batch at hand unless there is a shorter one.
     fn send(&mut self, permit: Permit<'_, Message>) {
         if let Some(id) = self.settled.pop_front() {
-            permit.send(Ok(message(id, Reply::Settled(pb::Nothing {}))));
+            permit.send(Ok(message(id, Outcome::BarrierDone(pb::Empty {}))));
             return;
         }
         let Some(outgoing) = &mut self.outgoing else {
@@ -216,13 +218,13 @@ impl Reader {
     }
 }
 
-fn message(id: u64, reply: Reply) -> pb::SampleReply {
-    pb::SampleReply {
+fn message(id: u64, reply: Outcome) -> pb::SampleResponse {
+    pb::SampleResponse {
         id,
-        reply: Some(reply),
+        outcome: Some(reply),
     }
 }
 
-fn error(error: &Error) -> Reply {
-    Reply::Error(encode_error(error))
+fn error(error: &Error) -> Outcome {
+    Outcome::Error(encode_error(error))
 }

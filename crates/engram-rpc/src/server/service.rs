@@ -64,7 +64,7 @@ impl Service {
                 engine,
                 stopping,
                 lease_timeout: options.lease_timeout,
-                pool: Arc::new(Pool::with_most(MAX_BATCH_BYTES)),
+                pool: Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES)),
                 counts: Counts::default(),
                 seed: options.seed,
                 made: AtomicU64::new(0),
@@ -86,14 +86,14 @@ impl Service {
 
 #[tonic::async_trait]
 impl Engram for Service {
-    type InsertStream = Replies<pb::InsertReply>;
-    type SampleStream = Replies<pb::SampleReply>;
-    type ChangeStream = Replies<pb::ChangeReply>;
+    type InsertStream = Replies<pb::InsertResponse>;
+    type SampleStream = Replies<pb::SampleResponse>;
+    type ChangeStream = Replies<pb::ChangeResponse>;
 
     async fn hello(
         &self,
         request: Request<pb::HelloRequest>,
-    ) -> Result<Response<pb::HelloReply>, Status> {
+    ) -> Result<Response<pb::HelloResponse>, Status> {
         let _call = self.begin(Call::Hello);
         let version = env!("CARGO_PKG_VERSION");
         let client = request.into_inner();
@@ -104,7 +104,7 @@ impl Engram for Service {
                 client.protocol
             )));
         }
-        Ok(Response::new(pb::HelloReply {
+        Ok(Response::new(pb::HelloResponse {
             protocol: PROTOCOL_VERSION,
             version: version.into(),
             instance: self.shared.instance,
@@ -116,7 +116,7 @@ impl Engram for Service {
     async fn manage(
         &self,
         request: Request<pb::ManageRequest>,
-    ) -> Result<Response<pb::ManageReply>, Status> {
+    ) -> Result<Response<pb::ManageResponse>, Status> {
         let _call = self.begin(Call::Manage);
         let reply = manage::manage(&self.shared, request.into_inner()).await;
         Ok(Response::new(reply))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from engram import Dataset, _engram
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, SignatureError, UnavailableError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["FetchOptions", "MismatchError", "read_blocks"]
 
@@ -57,19 +57,23 @@ _ANSWER_INTERVAL = 0.02
 
 
 def read_blocks(
-    store: AnyStore, table: str, fetch_options: FetchOptions, make: Callable[[ColumnBlock], R], uses: Uses | None = None
+    store: TableStore,
+    table: str,
+    fetch_options: FetchOptions,
+    make: Callable[[ColumnBlock], R],
+    tracker: ConsumptionTracker | None = None,
 ) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
 
     Once it is closed, what was fetched and not used goes back: counters are undone, and items of a queue regain their
-    place. So do items that `make` refuses. Blocks are used as a whole once they are yielded, or item by item as `uses`
-    counts them.
+    place. So do items that `make` refuses. Blocks are used as a whole once they are yielded, or item by item as
+    `tracker` counts them.
 
     Raises:
         MismatchError: `make` refuses an item; all before it were yielded.
         UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As of `engram.Dataset`.
     """
-    reader = _BlockReader(store, table, fetch_options, make, uses)
+    reader = _BlockReader(store, table, fetch_options, make, tracker)
     while not reader.is_done:
         try:
             yield from reader.stream()
@@ -89,17 +93,17 @@ class _BlockReader:
 
     def __init__(
         self,
-        store: AnyStore,
+        store: TableStore,
         table: str,
         fetch_options: FetchOptions,
         make: Callable[[ColumnBlock], Any],
-        uses: Uses | None,
+        tracker: ConsumptionTracker | None,
     ) -> None:
         self._store = store
         self._table = table
         self._options = fetch_options
         self._make = make
-        self._uses = uses
+        self._tracker = tracker
         self._items_left = fetch_options.max_items
         self._block_items = 0
         self._failed_streams = 0
@@ -124,7 +128,7 @@ class _BlockReader:
             timeout=self._options.timeout,
         )
         total = 0
-        with closing(dataset._read(self._convert, self._options.poll_interval, self._uses)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._convert, self._options.poll_interval, self._tracker)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 self._failed_streams = 0
                 if each is not None:
@@ -151,7 +155,7 @@ class _BlockReader:
     def _confirm_empty(self) -> Iterator[Any]:
         """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
         dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
-        with closing(dataset._read(self._convert, _ANSWER_INTERVAL, self._uses)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._convert, _ANSWER_INTERVAL, self._tracker)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 if each is None and self._has_waiting_samples():
                     self.is_done = True
@@ -177,8 +181,8 @@ class _BlockReader:
 
     def _mark_all_used(self) -> None:
         """What was yielded is used: another stream goes on."""
-        if self._uses is not None:
-            self._uses.settle()
+        if self._tracker is not None:
+            self._tracker.consume_all()
 
     def wait_for_server(self, error: Exception) -> Iterator[None]:
         """Waits a while: the server is away."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import engram
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.compat.reverb import _arguments, _nest, _table_note
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_per_item
@@ -19,7 +19,7 @@ from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
 from engram.data.column_block import ColumnBlock
 from engram.errors import ClosedError, UnavailableError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = [
     "ElementSource",
@@ -139,7 +139,7 @@ def init_server_dataset(
     tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
     spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
 
-    def open_store(address: str, _table: str) -> AnyStore:
+    def open_store(address: str, _table: str) -> TableStore:
         return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_SECONDS)
 
     args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
@@ -149,7 +149,7 @@ def init_server_dataset(
 def init_table_dataset(
     dataset: Any,  # noqa: ANN401, TensorFlow's
     source: ElementSource,
-    open_store: Callable[..., AnyStore],
+    open_store: Callable[..., TableStore],
     args: list[Any],
     spec: Any,  # noqa: ANN401, a nest
     *,
@@ -174,17 +174,17 @@ def init_table_dataset(
     def found(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, and a `Taken`
         texts, taken = [value.decode() for value in values[:-1]], values[-1]
         store = open_store(*texts)
-        uses = Uses()
+        tracker = ConsumptionTracker()
         try:
-            with closing(read_table(store, texts[-1], source, wanted, uses)) as blocks:
+            with closing(read_table(store, texts[-1], source, wanted, tracker)) as blocks:
                 for block in blocks:
                     try:
                         yield block
                     except GeneratorExit:
-                        uses.items = uses.reached(taken.elements)
+                        tracker.consumed = tracker.consumed_at(taken.elements)
                         raise
                     # TensorFlow asks for more only when it has taken all.
-                    uses.items = uses.reached(uses.pieces)
+                    tracker.consumed = tracker.consumed_at(tracker.num_pieces)
         finally:
             if owned:
                 store.close()
@@ -196,11 +196,11 @@ def init_table_dataset(
 
 
 def read_table(
-    store: AnyStore, table: str, source: ElementSource, wanted: list[TensorSpec], uses: Uses
+    store: TableStore, table: str, source: ElementSource, wanted: list[TensorSpec], tracker: ConsumptionTracker
 ) -> Generator[Elements | None]:
     """Yields elements of a table, several at once, and None now and then while there are none.
 
-    What `uses` does not count as used goes back when it is closed; its pieces are the elements.
+    What `tracker` does not count as used goes back when it is closed; its pieces are the elements.
     """
     fetch_options = source.fetch_options
     for infos in _infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
@@ -213,10 +213,10 @@ def read_table(
 
     def made(block: ColumnBlock) -> Elements:
         elements = source.convert(table, wanted, block)
-        uses.cut(_pieces(block, elements))
+        tracker.add_items(_pieces(block, elements))
         return elements
 
-    yield from read_blocks(store, table, fetch_options, made, uses)
+    yield from read_blocks(store, table, fetch_options, made, tracker)
 
 
 def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
@@ -230,7 +230,9 @@ def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
     return pieces
 
 
-def _infos(store: AnyStore, *, reconnect_forever: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:
+def _infos(
+    store: TableStore, *, reconnect_forever: bool, table: str
+) -> Iterator[Mapping[str, engram.TableInfo] | None]:
     """Yields what the store says of its tables; before, None while the server is silent."""
     began = time.monotonic()
     warned = False

@@ -108,7 +108,7 @@ class Server:
                 return
             try:
                 with translated():
-                    self._server.stop()
+                    self._server.close()
                     self._server_store.close()
             finally:
                 for table in self._tables:

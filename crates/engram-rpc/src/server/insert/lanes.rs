@@ -288,7 +288,7 @@ impl Lanes {
         self.news.len() > 0
     }
 
-    pub(super) fn next_reply(&mut self) -> Option<pb::InsertReply> {
+    pub(super) fn next_reply(&mut self) -> Option<pb::InsertResponse> {
         self.news.next_reply()
     }
 

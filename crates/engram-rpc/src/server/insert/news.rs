@@ -21,9 +21,9 @@ const LATEST: usize = 16;
 /// News, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct News {
-    settled: VecDeque<pb::Settled>,
+    settled: VecDeque<pb::Completed>,
     /// One per table.
-    taken: Vec<pb::Taken>,
+    taken: Vec<pb::Inserted>,
 }
 
 impl News {
@@ -35,12 +35,12 @@ impl News {
     pub(super) fn take(&mut self, table: &str, number: u64, problem: Option<pb::Error>) {
         if let Some(news) = self.taken.iter_mut().find(|news| news.table == table) {
             news.number = news.number.max(number);
-            news.problem = problem.or_else(|| news.problem.take());
+            news.durability_error = problem.or_else(|| news.durability_error.take());
         } else {
-            self.taken.push(pb::Taken {
+            self.taken.push(pb::Inserted {
                 table: table.into(),
                 number,
-                problem,
+                durability_error: problem,
             });
         }
     }
@@ -50,7 +50,7 @@ impl News {
         let mut latest = self.settled.iter_mut().rev().take(LATEST);
         match latest.find(|news| news.table == table) {
             Some(last) if last.error.is_none() && error.is_none() => last.number = number,
-            _ => self.settled.push_back(pb::Settled {
+            _ => self.settled.push_back(pb::Completed {
                 table: table.into(),
                 number,
                 error,
@@ -59,7 +59,7 @@ impl News {
     }
 
     /// The next news, as many as go into one message.
-    pub(super) fn next_reply(&mut self) -> Option<pb::InsertReply> {
+    pub(super) fn next_reply(&mut self) -> Option<pb::InsertResponse> {
         let mut bytes = 0;
         let mut settled = Vec::new();
         while bytes < REPLY
@@ -70,7 +70,10 @@ impl News {
         }
         let taken = std::mem::take(&mut self.taken);
         let is_news = !(settled.is_empty() && taken.is_empty());
-        is_news.then_some(pb::InsertReply { settled, taken })
+        is_news.then_some(pb::InsertResponse {
+            completed: settled,
+            inserted: taken,
+        })
     }
 }
 
@@ -78,13 +81,13 @@ impl News {
 pub(super) fn refusal(error: &Error, most: usize) -> pb::Error {
     let mut error = encode_error(error);
     error.text = shortened(error.text, most);
-    keep_some(&mut error.known, most);
+    keep_some(&mut error.known_tables, most);
     error
 }
 
 /// Bytes that an error takes.
 pub(super) fn weight(error: &pb::Error) -> usize {
-    let names = error.known.iter();
+    let names = error.known_tables.iter();
     let names: usize = names.map(|name| size_of::<String>() + name.len()).sum();
     error.text.len() + error.table.len() + names
 }
@@ -108,7 +111,7 @@ mod tests {
         ] {
             news.add(table, number, error);
         }
-        let told = news.next_reply().unwrap().settled.into_iter();
+        let told = news.next_reply().unwrap().completed.into_iter();
         let told: Vec<_> = told
             .map(|news| (news.table, news.number, news.error.is_some()))
             .collect();
@@ -138,9 +141,9 @@ mod tests {
             news.take(table, number, problem);
         }
         assert_eq!(news.len(), 2);
-        let told = news.next_reply().unwrap().taken.into_iter();
+        let told = news.next_reply().unwrap().inserted.into_iter();
         let told: Vec<_> = told
-            .map(|news| (news.table, news.number, news.problem.is_some()))
+            .map(|news| (news.table, news.number, news.durability_error.is_some()))
             .collect();
         assert_eq!(told, [("a".into(), 5, true), ("b".into(), 1, false)]);
         assert_eq!(news.next_reply(), None);
@@ -160,7 +163,7 @@ mod tests {
                     .starts_with(&"no table `x`; known"[..most.min(19)])
             );
             assert!(refusal.text.ends_with("..."));
-            assert_eq!(refusal.known.last().unwrap(), "...");
+            assert_eq!(refusal.known_tables.last().unwrap(), "...");
             let names = size_of::<String>() + 3;
             assert!(
                 weight(&refusal) <= 2 * most + "x...".len() + names,

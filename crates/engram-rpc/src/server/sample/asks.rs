@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_core::gather::Uneven;
+use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result};
 use engram_engine::{Engine, Sample, SampleTicket, Table};
 use futures_util::StreamExt as _;
@@ -28,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub(super) struct Served {
     pub(super) id: u64,
     pub(super) outcome: Result<Sample>,
-    pub(super) uneven: Uneven,
+    pub(super) length_policy: LengthPolicy,
     /// Where it comes from; none for an ask that never waited.
     table: Option<Arc<Table>>,
 }
@@ -68,7 +68,7 @@ impl Asks {
     }
 
     /// Puts an ask into its table's queue; false when there is one of that id already.
-    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::Ask) -> bool {
+    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::BatchRequest) -> bool {
         let (id, place) = (ask.id, self.asked);
         match self.places.entry(id) {
             Entry::Occupied(_) => return false,
@@ -134,17 +134,21 @@ impl Asks {
     }
 }
 
-fn served(ask: &pb::Ask, outcome: Result<Sample>, table: Option<Arc<Table>>) -> Served {
+fn served(ask: &pb::BatchRequest, outcome: Result<Sample>, table: Option<Arc<Table>>) -> Served {
     Served {
         id: ask.id,
         outcome,
-        uneven: if ask.pad { Uneven::Pad } else { Uneven::Ragged },
+        length_policy: if ask.pad {
+            LengthPolicy::Pad
+        } else {
+            LengthPolicy::Ragged
+        },
         table,
     }
 }
 
-fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
-    if let Some(bad) = ask.timeout.filter(|time| time.is_nan() || *time < 0.0) {
+fn begin(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
+    if let Some(bad) = ask.timeout_s.filter(|time| time.is_nan() || *time < 0.0) {
         return Err(Error::InvalidArgument(format!(
             "timeout is {bad} s; it must be at least 0, or None to wait for ever"
         )));
@@ -157,7 +161,7 @@ fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
         )));
     }
     // Where sampling uses items up, they go back should the batch not reach its reader.
-    let leased = ask.leased || table.options().max_times_sampled > 0;
+    let leased = ask.lease || table.options().max_times_sampled > 0;
     let n = ask.n as usize;
     let at_least = match ask.at_least {
         0 => n,
@@ -166,17 +170,17 @@ fn begin(engine: &Engine, ask: &pb::Ask) -> Result<SampleTicket> {
     table.sample_some(n, at_least, leased)
 }
 
-async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::Ask) -> Served {
+async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::BatchRequest) -> Served {
     let table = Arc::clone(ticket.table());
-    let deadline = deadline(ask.timeout);
+    let deadline = deadline(ask.timeout_s);
     let expires = table.options().ttl.is_some();
     let outcome = loop {
         tokio::select! {
             biased;
             outcome = &mut ticket => break outcome,
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                let seconds = ask.timeout.unwrap_or(f64::INFINITY);
-                break engine.finish_at_deadline(ticket, seconds, ask.partial);
+                let seconds = ask.timeout_s.unwrap_or(f64::INFINITY);
+                break engine.finish_at_deadline(ticket, seconds, ask.allow_partial);
             }
             // Asking again removes what has expired, which may let others in.
             () = sleep(GLANCE), if expires => {}
@@ -227,20 +231,20 @@ mod tests {
             let (table, n) = (name.into(), 1);
             assert!(asks.add(
                 &engine,
-                &pb::Ask {
+                &pb::BatchRequest {
                     id,
                     table,
                     n,
-                    ..pb::Ask::default()
+                    ..pb::BatchRequest::default()
                 }
             ));
         }
         // The news of these come before that of the first.
         let finish = |asks: &mut Asks, place: u64, outcome| {
             let Waiting { id, table, .. } = asks.waiting.remove(&place).unwrap();
-            let ask = pb::Ask {
+            let ask = pb::BatchRequest {
                 id,
-                ..pb::Ask::default()
+                ..pb::BatchRequest::default()
             };
             asks.served
                 .insert(place, served(&ask, outcome, Some(table)));

@@ -1,12 +1,12 @@
 //! The one batch of a stream that is being sent.
 
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, Result};
 use engram_engine::{Lease, Sample};
 
 use super::asks::Served;
 use super::error;
-use crate::pb::sample_reply::Reply;
+use crate::pb::sample_response::Outcome;
 use crate::server::service::Shared;
 use crate::wire::OutgoingBatch;
 
@@ -36,14 +36,14 @@ impl Outgoing {
         let Served {
             id,
             outcome,
-            uneven,
+            length_policy,
             ..
         } = served;
         let batch = outcome.and_then(|sample| {
             let columns = if large(&sample.draws) {
-                tokio::task::block_in_place(|| gather_out(&sample, uneven, shared))
+                tokio::task::block_in_place(|| gather_out(&sample, length_policy, shared))
             } else {
-                gather_out(&sample, uneven, shared)
+                gather_out(&sample, length_policy, shared)
             };
             Ok((columns?, sample.lease))
         });
@@ -60,7 +60,7 @@ impl Outgoing {
     }
 
     /// The next message.
-    pub(super) fn next(&mut self) -> Option<Reply> {
+    pub(super) fn next(&mut self) -> Option<Outcome> {
         match &mut self.messages {
             Messages::Batch(batch) => batch.next(),
             Messages::Error(found) => found.take().map(|found| error(&found)),
@@ -76,8 +76,12 @@ impl Outgoing {
     }
 }
 
-fn gather_out(sample: &Sample, uneven: Uneven, shared: &Shared) -> Result<OutgoingBatch> {
-    let columns = gather(&sample.draws, uneven, &shared.pool)?;
+fn gather_out(
+    sample: &Sample,
+    length_policy: LengthPolicy,
+    shared: &Shared,
+) -> Result<OutgoingBatch> {
+    let columns = gather(&sample.draws, length_policy, &shared.pool)?;
     OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 

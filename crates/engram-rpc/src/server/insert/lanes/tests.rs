@@ -77,8 +77,8 @@ fn send(lanes: &mut Lanes, table: &Arc<Table>, first: u64, last: u64) {
     lanes.add("t", batch, table.insert(items).unwrap());
 }
 
-fn told(reply: Option<pb::InsertReply>) -> Vec<(u64, bool)> {
-    let settled = reply.map(|reply| reply.settled).unwrap_or_default();
+fn told(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
+    let settled = reply.map(|reply| reply.completed).unwrap_or_default();
     let told = settled
         .iter()
         .map(|news| (news.number, news.error.is_some()));

@@ -8,12 +8,12 @@ use engram_engine::Engine;
 use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
-use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
-use crate::tables::{ANSWER, Link};
+use crate::gil::{Timeout, detached, wait_for};
+use crate::tables::{ANSWER, RemoteTables};
 
 /// Inserts an item into each table; says which have it at the deadline.
-pub(crate) fn put_here(
+pub(crate) fn insert_local(
     py: Python<'_>,
     engine: &Engine,
     names: &[&str],
@@ -21,7 +21,7 @@ pub(crate) fn put_here(
     deadline: Option<Instant>,
 ) -> PyResult<Vec<bool>> {
     wait_for(py, &mut engine.journal_space(), deadline)?;
-    let tickets = enter(py, || {
+    let tickets = detached(py, || {
         let tables = names.iter().map(|name| engine.table(name));
         let tables = tables.collect::<Result<Vec<_>>>()?;
         let tickets = tables.iter().zip(items);
@@ -43,9 +43,9 @@ pub(crate) fn put_here(
 }
 
 /// The same for a server's tables.
-pub(crate) fn put_there(
+pub(crate) fn insert_remote(
     py: Python<'_>,
-    link: &Link,
+    link: &RemoteTables,
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
     until: (Timeout, Option<Instant>),
@@ -56,7 +56,7 @@ pub(crate) fn put_there(
         wait_for(py, &mut link.client.settled(), by)?;
     }
     let mut outbox = link.outbox();
-    let put = put_into(py, link, &mut outbox, options, items, until);
+    let put = insert_through(py, link, &mut outbox, options, items, until);
     if let Ok(None) = put {
         link.put_back(outbox);
     } else {
@@ -67,9 +67,9 @@ pub(crate) fn put_there(
 }
 
 /// None where all have it in time.
-fn put_into(
+fn insert_through(
     py: Python<'_>,
-    link: &Link,
+    link: &RemoteTables,
     outbox: &mut RemoteOutbox,
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
@@ -79,7 +79,7 @@ fn put_into(
         .iter()
         .map(|options| outbox.number_of(options))
         .collect();
-    enter(py, || outbox.send(numbers.iter().copied().zip(items)))?;
+    detached(py, || outbox.send(numbers.iter().copied().zip(items)))?;
     if wait_for(py, outbox.until_at_most(0), deadline)?.is_some() {
         return Ok(None);
     }
@@ -98,7 +98,7 @@ fn put_into(
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }
     // A table may have refused it meanwhile.
-    enter(py, || outbox.collect_finished())?;
+    detached(py, || outbox.collect_finished())?;
     let taken = numbers
         .iter()
         .map(|number| outbox.unsettled_of(*number) == 0);

@@ -50,13 +50,13 @@ pub(crate) fn alone<'py, T: PyClass<Frozen = False>>(
 /// A value that must not be used, nor dropped, in a forked child: its locks may be held for ever
 /// by threads that do not exist there.
 #[derive(Debug)]
-pub(crate) struct Home<T: Send> {
+pub(crate) struct ForkGuard<T: Send> {
     value: Option<T>,
     forks: u64,
     what: &'static str,
 }
 
-impl<T: Send> Home<T> {
+impl<T: Send> ForkGuard<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self {
             value: Some(value),
@@ -79,7 +79,7 @@ impl<T: Send> Home<T> {
     /// The value, to be changed.
     ///
     /// # Errors
-    /// As [`Home::get`].
+    /// As [`ForkGuard::get`].
     pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
         self.check(py)?;
         self.value
@@ -87,12 +87,12 @@ impl<T: Send> Home<T> {
             .ok_or_else(|| errors::forked(py, self.what))
     }
 
-    fn is_home(&self) -> bool {
+    fn is_same_process(&self) -> bool {
         self.forks == forks()
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        if self.is_home() {
+        if self.is_same_process() {
             Ok(())
         } else {
             Err(errors::forked(py, self.what))
@@ -100,10 +100,10 @@ impl<T: Send> Home<T> {
     }
 }
 
-impl<T: Send> Drop for Home<T> {
+impl<T: Send> Drop for ForkGuard<T> {
     fn drop(&mut self) {
         let value = self.value.take();
-        if self.is_home() {
+        if self.is_same_process() {
             // Python drops its objects with the GIL held; freeing millions of items takes a while.
             Python::try_attach(|py| py.detach(|| drop(value)));
         } else {
@@ -113,7 +113,7 @@ impl<T: Send> Drop for Home<T> {
 }
 
 /// Runs engine work without the GIL.
-pub(crate) fn enter<T: Send>(
+pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> PyResult<T> {

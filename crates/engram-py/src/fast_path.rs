@@ -16,13 +16,13 @@ use crate::leaf::{LARGE, bytes_of};
 
 /// What the columns of one schema expect.
 #[derive(Debug)]
-pub(crate) struct Quick {
+pub(crate) struct FastPath {
     schema: Arc<Schema>,
     /// NumPy's scalar class of each column; empty when there is a column without one.
     scalars: Vec<Py<PyType>>,
 }
 
-impl Quick {
+impl FastPath {
     /// Prepares for steps of this schema.
     pub(crate) fn new(py: Python<'_>, schema: &Arc<Schema>) -> PyResult<Self> {
         let plain = schema.cells.iter().all(|cell| cell.dtype != DType::String);

@@ -18,7 +18,7 @@ const MAX_UNHELD: usize = 1 << 30;
 
 /// Chunks by their keys, and what makes them.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StreamChunkCache {
     max_chunks: usize,
     max_unheld: usize,
     chunks: Chunks,
@@ -28,7 +28,7 @@ pub(super) struct Kept {
     unheld: usize,
 }
 
-impl Default for Kept {
+impl Default for StreamChunkCache {
     fn default() -> Self {
         Self {
             max_chunks: MAX_CHUNKS,
@@ -40,7 +40,7 @@ impl Default for Kept {
     }
 }
 
-impl Kept {
+impl StreamChunkCache {
     /// Keeps a chunk; one whose key is there already is passed over.
     ///
     /// # Errors
@@ -146,18 +146,18 @@ mod tests {
 
     #[test]
     fn what_describes_columns_counts() {
-        let mut kept = Kept::default();
+        let mut kept = StreamChunkCache::default();
         kept.take(&chunk(1, 1000)).unwrap();
         // Its place, its type, and 15 axes of 8 bytes.
         assert!(kept.unheld > 1000 * (64 + 16 + 15 * 8), "{}", kept.unheld);
     }
 
     /// Keeps few, so that little is enough to be too much.
-    fn narrow(max_chunks: usize, max_unheld: usize) -> Kept {
-        Kept {
+    fn narrow(max_chunks: usize, max_unheld: usize) -> StreamChunkCache {
+        StreamChunkCache {
             max_chunks,
             max_unheld,
-            ..Kept::default()
+            ..StreamChunkCache::default()
         }
     }
 
@@ -181,7 +181,7 @@ mod tests {
     fn bytes_that_no_table_has_are_bounded_but_for_the_last_chunk() {
         let each = weight(&Chunks::default().make(&chunk(1, 1)).unwrap());
         let mut kept = narrow(MAX_CHUNKS, 2 * each - 1);
-        let refused = |kept: &mut Kept, key| {
+        let refused = |kept: &mut StreamChunkCache, key| {
             let status = kept.take(&chunk(key, 1)).unwrap_err();
             assert_eq!(status.code(), Code::ResourceExhausted);
             status.message().to_owned()
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn keeping_more_than_there_are_changes_nothing() {
-        let mut kept = Kept::default();
+        let mut kept = StreamChunkCache::default();
         kept.take(&chunk(1, 1)).unwrap();
         let status = kept.keep_only(&[2, 3]).unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition);

@@ -9,19 +9,19 @@ use pyo3::prelude::*;
 use serde_json::Value;
 
 use crate::errors;
+use crate::fast_path::FastPath;
 use crate::leaf::Leaf;
-use crate::quick::Quick;
 use crate::structure::{Structure, merge, prune};
 
 /// What the steps of one writer look like, as far as they have been seen.
 #[derive(Debug, Default)]
-pub(crate) struct Intake {
+pub(crate) struct StepRecorder {
     structure: Option<Arc<Structure>>,
     /// The recorder's column of each leaf; leaves that never had a value have none.
     columns: Vec<Option<usize>>,
     /// The two as they were before the step in progress changed them.
     before: Option<Shape>,
-    quick: Option<Quick>,
+    fast_path: Option<FastPath>,
 }
 
 /// A structure, and the recorder's columns of its leaves.
@@ -29,14 +29,14 @@ type Shape = (Option<Arc<Structure>>, Vec<Option<usize>>);
 
 /// What an append changed.
 #[derive(Debug, Default)]
-pub(crate) struct Appended {
+pub(crate) struct StepEffects {
     /// The structure grew, or is new.
     pub(crate) grown: bool,
     /// Where the recorder's columns went, when it got new ones.
     pub(crate) map: Option<Vec<usize>>,
 }
 
-impl Intake {
+impl StepRecorder {
     /// The structure so far.
     pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
         self.structure.as_ref()
@@ -47,8 +47,8 @@ impl Intake {
         self.columns.get(leaf).copied().flatten()
     }
 
-    /// Writes one step, or a part of one, to be ended with [`Intake::finish`] whatever comes of it.
-    /// `appended` says what changed, also when it fails.
+    /// Writes one step, or a part of one, to be ended with [`StepRecorder::finish`] whatever comes of it.
+    /// `effects` says what changed, also when it fails.
     ///
     /// With `whole`, the step must have the very structure of those before.
     pub(crate) fn write(
@@ -56,7 +56,7 @@ impl Intake {
         recorder: &mut Recorder,
         step: &Bound<'_, PyAny>,
         whole: bool,
-        appended: &mut Appended,
+        effects: &mut StepEffects,
     ) -> PyResult<()> {
         let py = step.py();
         let mut values = Vec::with_capacity(self.columns.len());
@@ -70,13 +70,13 @@ impl Intake {
             }
             None => false,
         };
-        if fits && self.write_quickly(recorder, &values, py)? {
+        if fits && self.write_fast(recorder, &values, py)? {
             return Ok(());
         }
         if !fits {
             self.before = Some((self.structure.clone(), self.columns.clone()));
             values = self.grow(step, whole)?;
-            appended.grown = true;
+            effects.grown = true;
         }
         let Some(structure) = self.structure.clone() else {
             return Ok(());
@@ -100,7 +100,7 @@ impl Intake {
             leaves.push(Some(leaf));
         }
         if fresh {
-            appended.map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
+            effects.map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
         }
         for (at, leaf) in leaves.iter().enumerate() {
             let (Some(column), Some(leaf)) = (self.columns[at], leaf) else {
@@ -123,23 +123,23 @@ impl Intake {
         Ok(())
     }
 
-    fn write_quickly(
+    fn write_fast(
         &mut self,
         recorder: &mut Recorder,
         values: &[Bound<'_, PyAny>],
         py: Python<'_>,
     ) -> PyResult<bool> {
-        let quick = match self
-            .quick
+        let fast_path = match self
+            .fast_path
             .take()
-            .filter(|quick| quick.is_for(recorder.schema()))
+            .filter(|fast_path| fast_path.is_for(recorder.schema()))
         {
-            Some(quick) => quick,
-            None => Quick::new(py, recorder.schema())?,
+            Some(fast_path) => fast_path,
+            None => FastPath::new(py, recorder.schema())?,
         };
         Ok(self
-            .quick
-            .insert(quick)
+            .fast_path
+            .insert(fast_path)
             .write(recorder, values, &self.columns))
     }
 
@@ -148,7 +148,7 @@ impl Intake {
         &mut self,
         recorder: &mut Recorder,
         partial: bool,
-        appended: &Appended,
+        effects: &StepEffects,
         py: Python<'_>,
         outcome: PyResult<()>,
     ) -> PyResult<()> {
@@ -161,7 +161,7 @@ impl Intake {
         if finished.is_err() {
             recorder.abort_step();
             // Columns that the recorder has by now stay; they only lack values.
-            if let Some((structure, columns)) = before.filter(|_| appended.map.is_none()) {
+            if let Some((structure, columns)) = before.filter(|_| effects.map.is_none()) {
                 self.structure = structure;
                 self.columns = columns;
             }
