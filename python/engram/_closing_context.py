@@ -7,10 +7,10 @@ from typing import Self
 
 from engram.errors import EngramError, ForkedError
 
-__all__ = ["Closing"]
+__all__ = ["ClosingContext"]
 
 
-class Closing(abc.ABC):
+class ClosingContext(abc.ABC):
     """Writes until its block is left."""
 
     @abc.abstractmethod

@@ -21,7 +21,7 @@ _EMPTY = 256
 """Bytes of a log in which nothing has changed, at most."""
 
 
-class Periodic:
+class CheckpointThread:
     """Has a store write checkpoints, in a thread that ends with the store."""
 
     def __init__(self, store: "Store", interval: float | None, log_bytes: int | None, *, journaled: bool) -> None:
