@@ -224,7 +224,7 @@ def test_closing_does_not_wait_for_a_table(client):
     for value in range(3):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
-    text = "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
+    text = "a TrajectoryWriter was closed before 2 items reached their table; flush it first"
     with pytest.warns(UserWarning, match=f"^{text}$") as caught:
         BackgroundCall(writer.close).result()
     assert len(caught) == 1
