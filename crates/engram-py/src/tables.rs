@@ -329,7 +329,7 @@ impl Tables {
     /// Why a table may look emptier than its writers think, in words.
     pub(crate) fn unsent(&self) -> Option<String> {
         match self {
-            Self::Here(engine) => engine.unsent(),
+            Self::Here(engine) => engine.unsent_note(),
             Self::There(link) => link.client.unsent(),
         }
     }

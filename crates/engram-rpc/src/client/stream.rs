@@ -61,11 +61,11 @@ impl RemoteStream {
     ) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
-                "batch_size is {} and prefetch is {}; both must be at least 1",
+                "`batch_size` and `prefetch` must be at least 1, got {} and {}",
                 options.batch_size, options.prefetch
             )));
         }
-        options.check_least()?;
+        options.check_at_least()?;
         let mut stream = Self {
             asks: Some(asks),
             task: Some(task),
@@ -91,7 +91,7 @@ impl RemoteStream {
         while self.ahead.len() < prefetch.min(MOST_AHEAD - self.deliveries.len())
             && max_batches.is_none_or(|max| self.asked < max)
         {
-            let (n, at_least) = self.options.next(self.items);
+            let (n, at_least) = self.options.next_batch_size(self.items);
             // One for few items waits until it is known that no more are needed.
             if n == 0 || (n < self.options.at_least && !self.ahead.is_empty()) {
                 return;

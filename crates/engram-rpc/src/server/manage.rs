@@ -99,7 +99,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'sta
 
 fn infos(engine: &Engine) -> Result<pb::Infos> {
     let tables = engine.tables()?;
-    let unsent = engine.unsent();
+    let unsent = engine.unsent_note();
     let tables = tables.iter().map(|table| {
         let mut info = table.info();
         if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
