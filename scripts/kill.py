@@ -15,10 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "durable"))
 
-from killing import FAULTS, Killing
+from crash_checker import FAULTS, CrashChecker
 
 
-def progress(killing: Killing, began: float) -> str:
+def progress(killing: CrashChecker, began: float) -> str:
     report = killing.report
     faults = ", ".join(f"{name} {report.faults[name]}" for name in FAULTS if report.faults[name]) or "no faults"
     return (
@@ -35,7 +35,7 @@ def main() -> int:
     given = parser.parse_args()
     seed = secrets.randbits(31) if given.seed is None else given.seed
     root = Path(tempfile.mkdtemp(prefix="engram-kill-"))
-    killing = Killing(root / "stores", seed, given.durability)
+    killing = CrashChecker(root / "stores", seed, given.durability)
     print(f"seed {seed}, durability {given.durability}, {root}", flush=True)
     began = time.monotonic()
     for number in range(1, given.rounds + 1):

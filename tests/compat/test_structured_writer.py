@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import items, samples, serving, table
-from support import raises, until
+from support import raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _patterns
@@ -374,10 +374,10 @@ def test_items_are_sent_in_time(client):
     writer = client.structured_writer([config([REF["a"][-3:]])])
     for number in range(4):
         writer.append({"a": number, "b": 0})
-        until(lambda number=number: client.server_info()["t"].current_size == max(0, number - 1))
+        wait_until(lambda number=number: client.server_info()["t"].current_size == max(0, number - 1))
     for number in range(4, 40):
         writer.append({"a": number, "b": 0})
-    until(lambda: client.server_info()["t"].current_size >= 36)
+    wait_until(lambda: client.server_info()["t"].current_size >= 36)
 
 
 def test_timeouts(client):
@@ -403,4 +403,4 @@ def test_dropped_writers_send_what_they_have(client):
     for number in range(15):
         writer.append({"a": number, "b": 0})
     del writer
-    until(lambda: client.server_info()["u"].current_size == 15)
+    wait_until(lambda: client.server_info()["u"].current_size == 15)

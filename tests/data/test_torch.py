@@ -136,14 +136,14 @@ def loader(elements, **options):
 def test_what_a_loader_makes_of_elements(dataset):
     import torch  # noqa: PLC0415, the extra
 
-    from engram.data.torch import as_it_is  # noqa: PLC0415, likewise
+    from engram.data.torch import identity_collate  # noqa: PLC0415, likewise
 
     with Store([Table("t")]) as store:
         insert(store, ({"x": np.float32([1, 2])}, np.array(["a", "b"])))
         for options in ({"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 2}):
             elements = dataset(store, "t", max_batches=3, **options)
             assert len(list(loader(elements, batch_size=None))) == 3
-            [element, *_] = loader(elements, batch_size=None, collate_fn=as_it_is)
+            [element, *_] = loader(elements, batch_size=None, collate_fn=identity_collate)
             assert isinstance(element.data, tuple)
             assert isinstance(element.data[0]["x"], torch.Tensor)
             assert element.info.key.dtype == np.uint64
@@ -186,7 +186,7 @@ HEAD = """
 import gc
 import numpy as np, torch, engram
 from engram import Table, selectors
-from engram.data.torch import as_it_is, dataset
+from engram.data.torch import identity_collate, dataset
 from torch.utils.data import DataLoader
 
 def values(loader):
@@ -222,7 +222,7 @@ FORKED = """
         client.reset("t")
         fill(8)
         reading = dataset(client, "t", batch_size=2, max_batches=2)
-        loader = DataLoader(reading, None, num_workers=2, persistent_workers=True, collate_fn=as_it_is)
+        loader = DataLoader(reading, None, num_workers=2, persistent_workers=True, collate_fn=identity_collate)
         first = list(loader)
         print(len(first), len(list(loader)), first[0].info.key.dtype, server.store.info()["t"].size)
 """

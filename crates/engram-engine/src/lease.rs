@@ -63,7 +63,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.handles.is_empty() {
-            self.table.return_items(&self.handles);
+            self.table.return_leases(&self.handles);
         }
     }
 }

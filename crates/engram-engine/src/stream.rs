@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::{Columns, Uneven, gather};
+use engram_core::gather::{Columns, LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_core::{Draw, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -48,7 +48,7 @@ pub struct StreamOptions {
     /// means unlimited.
     pub max_items: Option<u64>,
     /// How items of different lengths are combined.
-    pub uneven: Uneven,
+    pub length_policy: LengthPolicy,
 }
 
 impl StreamOptions {
@@ -132,7 +132,7 @@ impl Stream {
     /// Starts prefetching.
     ///
     /// # Errors
-    /// [`Error::NeverServed`] if the table can never yield a batch of this size,
+    /// [`Error::Unsatisfiable`] if the table can never yield a batch of this size,
     /// [`Error::InvalidArgument`] if a size is 0 or no thread can be started.
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
@@ -261,7 +261,7 @@ impl Prefetcher {
         let StreamOptions {
             prefetch,
             max_batches,
-            uneven,
+            length_policy,
             ..
         } = self.options;
         let (mut fetched, mut items) = (0, 0);
@@ -288,7 +288,7 @@ impl Prefetcher {
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };
             items += sample.draws.len() as u64;
-            let columns = gather(&sample.draws, uneven, &self.pool)?;
+            let columns = gather(&sample.draws, length_policy, &self.pool)?;
             let Some(lease) = sample.lease else {
                 return Ok(());
             };

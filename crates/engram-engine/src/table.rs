@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
-use engram_core::table::{SnapshotRoom, SnapshotStep};
+use engram_core::table::{SnapshotBuffers, SnapshotStep};
 use engram_core::{
-    Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions, TableState, Trash,
+    DeferredDrops, Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions,
+    TableState,
 };
 use parking_lot::Mutex;
 
@@ -129,7 +130,7 @@ impl Table {
         };
         for round in 0.. {
             after.wakers.drain(..).for_each(Waker::wake);
-            after.drops = Trash::default();
+            after.deferred = DeferredDrops::default();
             after.draws.clear();
             after.items.clear();
             if !after.keeps_serving {
@@ -148,12 +149,12 @@ impl Table {
         loop {
             let mut locked = self.state.lock();
             let now = self.clock.now();
-            if locked.state.expire(now, &mut after.drops) {
+            if locked.state.expire(now, &mut after.deferred) {
                 return (locked, now);
             }
             // Many items expired at once: let other threads use the table, and free the removed items.
             drop(locked);
-            after.drops = Trash::default();
+            after.deferred = DeferredDrops::default();
         }
     }
 
@@ -235,7 +236,7 @@ impl Table {
     /// Samples exactly `n` items, waiting for them if necessary.
     ///
     /// # Errors
-    /// [`Error::NeverServed`] if the table can never yield `n` items; [`Error::Closed`].
+    /// [`Error::Unsatisfiable`] if the table can never yield `n` items; [`Error::Closed`].
     pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
         self.sample_some(n, n, leased)
     }
@@ -261,7 +262,9 @@ impl Table {
             locked.check_open()?;
             locked.state.check_sample(at_least)?;
             if locked.samples.is_empty() && locked.state.can_draw_at_once(n) {
-                let drawn = locked.state.draw(n, leased, &mut draws, &mut after.drops);
+                let drawn = locked
+                    .state
+                    .draw(n, leased, &mut draws, &mut after.deferred);
                 locked.meter.samples += drawn as u64;
                 return Ok(None);
             }
@@ -303,7 +306,7 @@ impl Table {
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
         self.in_lock_steps(keys.len(), |locked, after, range| {
             locked.check_open()?;
-            Ok(locked.state.delete(&keys[range], &mut after.drops))
+            Ok(locked.state.delete(&keys[range], &mut after.deferred))
         })
     }
 
@@ -332,7 +335,7 @@ impl Table {
     pub fn reset(&self) -> Result<()> {
         self.change(|locked, after, _| {
             locked.check_open()?;
-            locked.state.reset(&mut after.drops);
+            locked.state.reset(&mut after.deferred);
             // Waiting samples start again: the items they had drawn are gone.
             let waiting = locked.samples.values_mut();
             let discarded = waiting.map(|sample| {
@@ -362,7 +365,7 @@ impl Table {
             let wakers = locked.inserts.values_mut().map(|wait| &mut wait.waker);
             let wakers = wakers.chain(locked.samples.values_mut().map(|wait| &mut wait.waker));
             after.wakers.extend(wakers.filter_map(Option::take));
-            locked.state.discard(&mut after.drops);
+            locked.state.discard(&mut after.deferred);
         });
     }
 
@@ -381,7 +384,7 @@ impl Table {
             let name = &self.options.name;
             let named = |why: Option<String>| why.map(|why| format!("`{name}`: {why}"));
             let leased_out = stats.size > 0 && stats.hidden == stats.size;
-            let sampling = stats.limiter.why_no_sample().or_else(|| {
+            let sampling = stats.limiter.why_sampling_waits().or_else(|| {
                 leased_out.then(|| {
                     format!(
                         "sampling waits: all {} items are leased for the last time",
@@ -389,7 +392,7 @@ impl Table {
                     )
                 })
             });
-            let inserting = stats.limiter.why_no_insert().or_else(|| {
+            let inserting = stats.limiter.why_inserting_waits().or_else(|| {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
                 (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(
@@ -425,8 +428,8 @@ impl Table {
                 locked.check_open()?;
                 locked.state.snapshot_pages()
             };
-            let room = SnapshotRoom::new(pages);
-            self.state.lock().state.begin_snapshot(room);
+            let buffers = SnapshotBuffers::new(pages);
+            self.state.lock().state.begin_snapshot(buffers);
             loop {
                 let step = {
                     let mut locked = self.state.lock();
@@ -436,7 +439,7 @@ impl Table {
                 match step {
                     SnapshotStep::More => {}
                     SnapshotStep::Done(snapshot) => return Ok(*snapshot),
-                    SnapshotStep::Lost => break,
+                    SnapshotStep::Aborted => break,
                 }
             }
         }
@@ -458,15 +461,15 @@ impl Table {
         // Also for a closed table. The closure cannot fail.
         let _ = self.in_lock_steps(handles.len(), |locked, after, range| {
             let handles = handles[range].iter().copied();
-            locked.state.acknowledge(handles, &mut after.drops);
+            locked.state.acknowledge(handles, &mut after.deferred);
             Ok(0)
         });
     }
 
-    pub(crate) fn return_items(&self, handles: &[Handle]) {
+    pub(crate) fn return_leases(&self, handles: &[Handle]) {
         // In order and in large parts, so that other calls rarely see a partly returned batch.
         for handles in handles.chunks(RETURN_PER_LOCK) {
-            self.change(|locked, _, _| locked.state.give_back(handles.iter().copied()));
+            self.change(|locked, _, _| locked.state.return_leases(handles.iter().copied()));
         }
     }
 

@@ -23,33 +23,33 @@ pub mod pb {
 }
 
 /// The version of the protocol that this crate speaks.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Largest message that either side reads.
-pub const MAX_MESSAGE: usize = 4 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 /// Largest batch: what its columns take in all.
-pub const MAX_BATCH: usize = 4 << 30;
+pub const MAX_BATCH_BYTES: usize = 4 << 30;
 
 /// Payload bytes that a sender puts into one message.
-pub const PART: usize = 256 << 10;
+pub const PART_BYTES: usize = 256 << 10;
 
 /// Largest HTTP/2 frame that either side reads: larger ones take memory that has to be cleared
 /// for each, smaller ones take longer.
-pub const FRAME: u32 = 256 << 10;
+pub const MAX_FRAME_BYTES: u32 = 256 << 10;
 
 /// HTTP/2 window of a stream and of a connection.
-pub const WINDOW: u32 = 16 << 20;
+pub const CLIENT_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Lets more than a frame lie in a socket of this machine: with the system's default of 208 KiB its sender is woken
 /// several times for each. The client's end of the short way, and the server's end of every way by such a socket.
-fn widen(stream: &tokio::net::UnixStream) {
+fn enlarge_send_buffer(stream: &tokio::net::UnixStream) {
     // Where the system allows less, it is less.
-    let _ = socket2::SockRef::from(stream).set_send_buffer_size(2 * FRAME as usize);
+    let _ = socket2::SockRef::from(stream).set_send_buffer_size(2 * MAX_FRAME_BYTES as usize);
 }
 
 /// A random number of the system's: a generator of our own would say the same in every forked child.
-fn entropy() -> Result<u64> {
+fn random_u64() -> Result<u64> {
     SysRng
         .try_next_u64()
         .map_err(|error| Error::Unavailable(format!("the system has no random numbers: {error}")))

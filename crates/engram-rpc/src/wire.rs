@@ -3,26 +3,26 @@
 //! Whatever comes from a peer is checked here: decoding gives an error, never a panic, and
 //! allocates in proportion to the bytes that came.
 
-mod batch_in;
-mod batch_out;
-mod insert_in;
-mod insert_out;
+mod batch_assembler;
+mod decoded_size;
+mod insert_requests;
 mod numbers;
 mod options;
-mod weight;
+mod outgoing_batch;
+mod received_dictionary;
 
-pub use batch_in::{Arrived, Arriving};
-pub use batch_out::BatchOut;
+pub use batch_assembler::{BatchAssembler, ReceivedBatch};
 pub use engram_codec::{
-    MOST as MOST_DECODED, Weighed, WeighingCodec, WeighingDecoder, check as check_weight,
+    DecodedSize, MAX_DECODED_BYTES, SizeCheckedCodec, SizeCheckedDecoder, check_decoded_size,
 };
-pub use insert_in::{Broken, Intake};
-pub use insert_out::{Parcel, Told, check_sendable};
-pub use numbers::{f64s, i64s, join, u32s, u64s};
+pub use insert_requests::{InsertRequestBuilder, SentDictionary, check_sendable};
+pub use numbers::{decode_f64s, decode_i64s, decode_u32s, decode_u64s, encode_numbers};
 pub use options::{
-    cell_in, cell_out, error_in, error_out, info_in, info_out, layout_in, layout_out, limits_in,
-    limits_out, options_in, options_out,
+    decode_cell, decode_error, decode_info, decode_layout, decode_limits, decode_options,
+    encode_cell, encode_error, encode_info, encode_layout, encode_limits, encode_options,
 };
+pub use outgoing_batch::OutgoingBatch;
+pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
 /// Names that a layout, and columns that a schema, shape, item or signature may have.
 const MAX_COLUMNS: usize = 16_384;

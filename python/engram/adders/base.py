@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from engram import _checks
-from engram._closing import Closing
-from engram.adders.looks import Looks, taken
-from engram.adders.step import Step, final, leaves_of
+from engram._closing_context import ClosingContext
+from engram.adders.observation_layout import ObservationLayout, copy_with_layout
+from engram.adders.step import Step, final_row, flatten
 from engram.errors import ClosedError, EngramError, InvalidArgumentError, ItemError, SignatureError
 
-__all__ = ["Adder", "Items", "TimeStep"]
+__all__ = ["Adder", "ItemWriter", "TimeStep"]
 
 
 class TimeStep(Protocol):
@@ -41,10 +41,10 @@ class TimeStep(Protocol):
         """True where it ends one."""
 
 
-class Items(Protocol):
+class ItemWriter(Protocol):
     """What becomes of an adder's rows."""
 
-    def complain(self) -> None:
+    def raise_item_error(self) -> None:
         """Raises what went wrong with an item of rows that are in since the last call: the first error."""
 
     def end_episode(self, timeout: float | None) -> None:
@@ -57,7 +57,7 @@ class Items(Protocol):
         """Flushes, and takes no more."""
 
 
-class Adder(Closing):
+class Adder(ClosingContext):
     """Takes an episode's time steps one by one, and keeps copies. Belongs to one thread.
 
     This is what all adders have in common; which items they make, their classes say. An item becomes visible when its
@@ -75,7 +75,7 @@ class Adder(Closing):
     _takes_none: ClassVar[bool] = False
     """Leaves may be None: no value at this step."""
 
-    def __init__(self, items: Items, timeout: float | None) -> None:
+    def __init__(self, items: ItemWriter, timeout: float | None) -> None:
         """Takes what a kind of adder has made for itself: users make one of those.
 
         Args:
@@ -88,9 +88,9 @@ class Adder(Closing):
         self._closed = False
         self._observation: Any = None
         self._is_start = False
-        self._looks: Looks | None = None
+        self._looks: ObservationLayout | None = None
         """Of the observation."""
-        self._known: Looks | None = None
+        self._known: ObservationLayout | None = None
         """Of those that are rows."""
         self._structures: list[Any] | None = None
         """Of what rows have beside the observation."""
@@ -119,7 +119,7 @@ class Adder(Closing):
             raise InvalidArgumentError(
                 "`add_first` begins an episode, and one is under way; `add` its last time step first, or `reset`"
             )
-        copy, looks = taken(observation)
+        copy, looks = copy_with_layout(observation)
         if self._known is not None:
             self._check_looks(looks, self._known, shapes=False)
             looks = looks.completed(self._known)
@@ -151,7 +151,7 @@ class Adder(Closing):
                 queued. Or a client's server did not tell of a table in time: nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not made: a function of priorities
                 or of what to insert failed, or its table refused it. Other items were made: go on.
-            NeverServedError: The episode has ended, and its last items are too large for their table.
+            UnsatisfiableError: The episode has ended, and its last items are too large for their table.
             ClosedError: The adder was closed; or its table was dropped or its store closed, which is noticed when items
                 are sent.
         """
@@ -181,7 +181,7 @@ class Adder(Closing):
         with self._complaining():
             if is_last:
                 self._in_episode = False
-                self._end(final(following, row))
+                self._end(final_row(following, row))
 
     def reset(self) -> None:
         """Gives up the episode under way; items that it has made, or can, stay, and their tables are waited for.
@@ -190,7 +190,7 @@ class Adder(Closing):
 
         Raises:
             DeadlineExceededError: They were not taken within the adder's timeout; they stay queued.
-            ItemError, BackpressureError, NeverServedError, ClosedError: As of `add`; the episode is given up.
+            ItemError, BackpressureError, UnsatisfiableError, ClosedError: As of `add`; the episode is given up.
         """
         if self._in_episode:
             self._in_episode = False
@@ -207,11 +207,11 @@ class Adder(Closing):
             yield
         except BaseException as error:
             try:
-                self._items.complain()
+                self._items.raise_item_error()
             except ItemError as other:
                 error.add_note(str(other))
             raise
-        self._items.complain()
+        self._items.raise_item_error()
 
     def flush(self, timeout: float | None = None) -> None:
         """Makes all items visible, and waits until their tables have them.
@@ -222,7 +222,7 @@ class Adder(Closing):
         Raises:
             InvalidArgumentError: `timeout` is below 0, or no number.
             DeadlineExceededError: Some were not taken in time; they stay queued.
-            NeverServedError: One is too large for its table.
+            UnsatisfiableError: One is too large for its table.
             ClosedError: Their table was dropped, or the store closed, while they waited.
         """
         self._items.flush(_checks.seconds("`timeout`", timeout))
@@ -234,7 +234,7 @@ class Adder(Closing):
             timeout: Seconds to wait for the tables' rate limiters; None: for ever, 0: not at all.
 
         Raises:
-            InvalidArgumentError, DeadlineExceededError, NeverServedError, ClosedError: As of `flush`; the adder is not
+            InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: As of `flush`; the adder is not
                 closed then.
             ItemError, BackpressureError: As of `reset`; likewise.
         """
@@ -268,17 +268,17 @@ class Adder(Closing):
             raise
         self._items.end_episode(timeout)
 
-    def _taken(self, observation: Any) -> tuple[Any, Looks]:  # noqa: ANN401, nests
+    def _taken(self, observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
         """The next observation of the episode."""
         asked = self._looks
         assert asked is not None  # noqa: S101, an episode is under way
         if isinstance(observation, np.ndarray) and asked.is_of(observation):
             return observation.copy(), asked
-        copy, found = taken(observation)
+        copy, found = copy_with_layout(observation)
         self._check_looks(found, asked, shapes=True)
         return copy, found.completed(asked)
 
-    def _check_looks(self, found: Looks, asked: Looks, *, shapes: bool) -> None:
+    def _check_looks(self, found: ObservationLayout, asked: ObservationLayout, *, shapes: bool) -> None:
         if not (self._takes_none or found.has_all()) or not found.fits(asked, shapes=shapes):
             raise SignatureError(f"an observation looks unlike those before; asked: {asked}; found: {found}")
 
@@ -298,7 +298,7 @@ class Adder(Closing):
             return False
         if type(nest) is tuple and not nest:
             return True
-        leaves, structure = leaves_of(nest)
+        leaves, structure = flatten(nest)
         if not self._takes_none and any(leaf is None for leaf in leaves):
             raise SignatureError(f"{name} must have a value everywhere; got {nest!r}")
         return False if structure.is_leaf() else structure

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.plans import LookingItems, Plan, Priority, tables_of
-from engram.adders.step import Step, each_leaf, is_text, zeros_like
+from engram.adders.item_writers import ItemSchedule, Priority, TrajectoryItemWriter, table_priorities
+from engram.adders.step import Step, is_text, map_leaves, zeros_like
 from engram.errors import InvalidArgumentError
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["EpisodeAdder", "PaddingFn"]
@@ -36,7 +36,7 @@ class EpisodeAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         max_sequence_length: int,
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
@@ -65,17 +65,17 @@ class EpisodeAdder(Adder):
         Raises:
             InvalidArgumentError: An argument is not what is said here.
         """
-        _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
+        _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
         if padding_fn is not None and not callable(padding_fn):
             raise InvalidArgumentError(f"`padding_fn` must be a function of a shape and a dtype; got {padding_fn!r}")
         self._most = _checks.integer("`max_sequence_length`", max_sequence_length, low=2)
         self._padding_fn = padding_fn
         self._plans = [
-            Plan(table=table, length=self._most, period=self._most, priority=priority)
-            for table, priority in tables_of(priority_fns).items()
+            ItemSchedule(table=table, length=self._most, period=self._most, priority=priority)
+            for table, priority in table_priorities(priority_fns).items()
         ]
-        self._rows = LookingItems(
+        self._rows = TrajectoryItemWriter(
             client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
         super().__init__(self._rows, timeout)
@@ -93,7 +93,7 @@ class EpisodeAdder(Adder):
             self._rows.append(row)
             missing = self._most - self._rows.count
             if self._padding_fn is not None and missing:
-                filler = each_leaf(self._filler, row)
+                filler = map_leaves(self._filler, row)
                 for _ in range(missing):
                     self._rows.append(filler)
             if self._rows.count < self._most:

@@ -5,10 +5,10 @@ from typing import Any
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.plans import Plan, Priority, items_for, pad, tables_of
+from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, pad, table_priorities
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["MultiSequenceAdder"]
@@ -26,7 +26,7 @@ class MultiSequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_lengths: Mapping[str, int],
         periods: Mapping[str, int],
         *,
@@ -77,9 +77,9 @@ class MultiSequenceAdder(Adder):
         for table, wanted in (should_insert_fns or {}).items():
             if not callable(wanted):
                 raise InvalidArgumentError(f"what to insert into `{table}` must be said by a function; got {wanted!r}")
-        priorities = tables_of(priority_fns if priority_fns is not None else dict.fromkeys(sequence_lengths))
+        priorities = table_priorities(priority_fns if priority_fns is not None else dict.fromkeys(sequence_lengths))
         self._plans = [
-            Plan(
+            ItemSchedule(
                 table=table,
                 length=_checks.integer(f"the sequence length for `{table}`", sequence_lengths[table]),
                 period=_checks.integer(f"the period for `{table}`", periods[table]),
@@ -92,7 +92,9 @@ class MultiSequenceAdder(Adder):
         _checks.boolean("`final_row`", final_row)
         self._pads = pad_end_of_episode
         self._has_final_row = final_row
-        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
+        self._rows = open_item_writer(
+            client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:

@@ -7,9 +7,9 @@ import numpy as np
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.plans import Plan, Priority, all_columns, items_for, pad, tables_of
-from engram.adders.step import MaskedStep, Step, each_leaf, zeros_like
-from engram.store import AnyStore
+from engram.adders.item_writers import ItemSchedule, Priority, all_columns, open_item_writer, pad, table_priorities
+from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
@@ -35,7 +35,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_length: int,
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
@@ -68,18 +68,20 @@ class NonOverlappingRNNSequenceAdder(Adder):
         _checks.boolean("`overlap`", overlap)
         self._period = _checks.integer("`sequence_length`", sequence_length)
         self._plans = [
-            Plan(
+            ItemSchedule(
                 table=table,
                 length=self._period + overlap,
                 period=self._period,
                 priority=priority,
                 take=_with_first_state,
             )
-            for table, priority in tables_of(priority_fns).items()
+            for table, priority in table_priorities(priority_fns).items()
         ]
         self._pads = pad_end_of_episode
         self._overlap = overlap
-        self._rows = items_for(client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
+        self._rows = open_item_writer(
+            client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         super().__init__(self._rows, timeout)
 
     def _add(self, row: Step) -> None:
@@ -88,7 +90,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
     def _append(self, row: Step, padding: int = 0, *, is_transition: bool) -> None:
         extras = row.extras
         if self._rows.count % self._period and isinstance(extras, Mapping) and _CORE_STATE in extras:
-            row = row._replace(extras={**extras, _CORE_STATE: each_leaf(lambda _: None, extras[_CORE_STATE])})
+            row = row._replace(extras={**extras, _CORE_STATE: map_leaves(lambda _: None, extras[_CORE_STATE])})
         mask = np.float32(is_transition)
         self._rows.append(MaskedStep(*row, mask=mask) if self._overlap else row, padding)
 
@@ -105,5 +107,5 @@ def _with_first_state(row: Any, length: int) -> Any:  # noqa: ANN401, nests
     if not isinstance(row.extras, Mapping) or _CORE_STATE not in row.extras:
         return item
     first = slice(-length, 1 - length if length > 1 else None)
-    state = each_leaf(lambda leaf: leaf[first], row.extras[_CORE_STATE])
+    state = map_leaves(lambda leaf: leaf[first], row.extras[_CORE_STATE])
     return item._replace(extras={**item.extras, _CORE_STATE: state})

@@ -6,10 +6,17 @@ from contextlib import suppress
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.plans import LookingItems, Plan, Priority, items_for, pad, tables_of
+from engram.adders.item_writers import (
+    ItemSchedule,
+    Priority,
+    TrajectoryItemWriter,
+    open_item_writer,
+    pad,
+    table_priorities,
+)
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["EndBehavior", "SequenceAdder"]
@@ -49,7 +56,7 @@ class SequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_length: int,
         period: int,
         *,
@@ -87,12 +94,12 @@ class SequenceAdder(Adder):
         length = _checks.integer("`sequence_length`", sequence_length)
         period = _checks.integer("`period`", period)
         self._plans = [
-            Plan(table=table, length=length, period=period, priority=priority)
-            for table, priority in tables_of(priority_fns).items()
+            ItemSchedule(table=table, length=length, period=period, priority=priority)
+            for table, priority in table_priorities(priority_fns).items()
         ]
         # An item of another length is made one by one.
         looking = self._behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
-        self._rows = items_for(
+        self._rows = open_item_writer(
             client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
         super().__init__(self._rows, timeout)
@@ -101,7 +108,7 @@ class SequenceAdder(Adder):
         """Gives up the episode under way, and with `CONTINUE` the sequence, too; see `Adder.reset`.
 
         Raises:
-            DeadlineExceededError, ItemError, BackpressureError, NeverServedError, ClosedError: As of `Adder.reset`.
+            DeadlineExceededError, ItemError, BackpressureError, UnsatisfiableError, ClosedError: As of `Adder.reset`.
         """
         if self._behavior is EndBehavior.CONTINUE and not self._in_episode:
             self._rows.end_episode(self._timeout)
@@ -119,7 +126,7 @@ class SequenceAdder(Adder):
             if self._behavior is EndBehavior.ZERO_PAD:
                 zeros = zeros_like(row)
                 pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))
-            elif isinstance(self._rows, LookingItems):
+            elif isinstance(self._rows, TrajectoryItemWriter):
                 self._last_items(self._rows)
 
     def _go_on(self, row: Step) -> None:
@@ -132,7 +139,7 @@ class SequenceAdder(Adder):
             raise
         self._rows.flush(self._timeout)
 
-    def _last_items(self, rows: LookingItems) -> None:
+    def _last_items(self, rows: TrajectoryItemWriter) -> None:
         for plan in self._plans:
             if self._behavior is EndBehavior.WRITE and plan.missing(rows.count):
                 rows.create(plan, min(plan.length, rows.count))

@@ -11,11 +11,11 @@ __all__ = [
     "MaskedStep",
     "Step",
     "Transition",
-    "copied",
-    "each_leaf",
-    "final",
+    "copy_leaf",
+    "final_row",
+    "flatten",
     "is_text",
-    "leaves_of",
+    "map_leaves",
     "zeros_like",
 ]
 
@@ -87,25 +87,25 @@ class Transition(NamedTuple):
     extras: Any = ()
 
 
-def each_leaf(function: Callable[[Any], Any], nest: Any) -> Any:  # noqa: ANN401, nests
+def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:  # noqa: ANN401, nests
     """A nest like `nest` with `function` of each leaf; None is a leaf."""
     return optree.tree_map(function, nest, none_is_leaf=True, namespace="engram")
 
 
-def leaves_of(nest: Any) -> tuple[list[Any], Any]:  # noqa: ANN401, a nest
+def flatten(nest: Any) -> tuple[list[Any], Any]:  # noqa: ANN401, a nest
     """Leaves, and how they nest."""
     return optree.tree_flatten(nest, none_is_leaf=True, namespace="engram")
 
 
 def zeros_like(nest: Any) -> Any:  # noqa: ANN401, nests
     """Zeros of the same dtypes and shapes; empty strings for text; None stays."""
-    return each_leaf(_zero, nest)
+    return map_leaves(_zero, nest)
 
 
 _UNCHANGING = (str, bytes, np.generic, bool, int, float, type(None))
 
 
-def copied(leaf: Any) -> Any:  # noqa: ANN401, a leaf
+def copy_leaf(leaf: Any) -> Any:  # noqa: ANN401, a leaf
     """A copy of what may be written into; NumPy would cut zeros off the end of text."""
     return leaf if isinstance(leaf, _UNCHANGING) else np.array(leaf)
 
@@ -123,7 +123,7 @@ def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
     return np.full(array.shape, b"", object) if array.dtype == object else np.zeros_like(array)
 
 
-def final(observation: Any, like: Step) -> Step:  # noqa: ANN401, a nest
+def final_row(observation: Any, like: Step) -> Step:  # noqa: ANN401, a nest
     """The row after the last transition: its observation, and zeros."""
     return like._replace(
         observation=observation,

@@ -5,10 +5,10 @@ from typing import Any
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.plans import Plan, Priority, items_for, tables_of
-from engram.adders.returns import Form, Returns
-from engram.adders.step import Step, Transition, each_leaf, final
-from engram.store import AnyStore
+from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, table_priorities
+from engram.adders.n_step_returns import NStepReturns, RewardLayout
+from engram.adders.step import Step, Transition, final_row, map_leaves
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["NStepTransitionAdder"]
@@ -33,7 +33,7 @@ class NStepTransitionAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         n_step: int,
         discount: float,
         *,
@@ -59,12 +59,14 @@ class NStepTransitionAdder(Adder):
         Raises:
             InvalidArgumentError: An argument is not what is said here.
         """
-        self._returns = Returns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
+        self._returns = NStepReturns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
         plans = [
-            Plan(table=table, length=n_step + 1, period=1, priority=priority, take=_transition)
-            for table, priority in tables_of(priority_fns).items()
+            ItemSchedule(table=table, length=n_step + 1, period=1, priority=priority, take=_transition)
+            for table, priority in table_priorities(priority_fns).items()
         ]
-        self._rows = items_for(client, plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
+        self._rows = open_item_writer(
+            client, plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        )
         self._last: Step | None = None
         super().__init__(self._rows, timeout)
 
@@ -74,7 +76,7 @@ class NStepTransitionAdder(Adder):
         self._returns.push(step)
         self._last = row
 
-    def _append(self, row: Step, form: Form) -> None:
+    def _append(self, row: Step, form: RewardLayout) -> None:
         """A row has what led to it: the return of the n steps before its observation."""
         reward, discount = self._returns.total(form)
         self._rows.append(Step(row.observation, row.action, reward, discount, (), row.extras))
@@ -96,17 +98,17 @@ class NStepTransitionAdder(Adder):
         try:
             with self._ending(timeout):
                 if len(steps) == self._returns.n and form is not None and self._last is not None:
-                    self._append(final(self._observation, self._last), form)
+                    self._append(final_row(self._observation, self._last), form)
         finally:
             steps.clear()
 
 
 def _transition(row: Any, length: int) -> Transition:  # noqa: ANN401, a nest
     return Transition(
-        observation=each_leaf(lambda leaf: leaf[-length], row.observation),
-        action=each_leaf(lambda leaf: leaf[-length], row.action),
-        reward=each_leaf(lambda leaf: leaf[-1], row.reward),
-        discount=each_leaf(lambda leaf: leaf[-1], row.discount),
-        next_observation=each_leaf(lambda leaf: leaf[-1], row.observation),
-        extras=each_leaf(lambda leaf: leaf[-length], row.extras),
+        observation=map_leaves(lambda leaf: leaf[-length], row.observation),
+        action=map_leaves(lambda leaf: leaf[-length], row.action),
+        reward=map_leaves(lambda leaf: leaf[-1], row.reward),
+        discount=map_leaves(lambda leaf: leaf[-1], row.discount),
+        next_observation=map_leaves(lambda leaf: leaf[-1], row.observation),
+        extras=map_leaves(lambda leaf: leaf[-length], row.extras),
     )

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import engram
 from engram.cli.interrupt import EXIT_INTERRUPTED
-from engram.cli.remote import Ca, Certificate, JsonFlag, Key, Token, failures
+from engram.cli.server_options import Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 from engram.errors import EngramError, UnknownTableError
 
 if TYPE_CHECKING:
@@ -54,19 +54,19 @@ def bench(
 ) -> None:
     """Measure a server with small steps, in two tables that are made for it and dropped again."""
     own = not address
-    talk = Console(stderr=True)
+    stderr = Console(stderr=True)
     try:
-        with failures(), ExitStack() as stack:
+        with exit_on_error(), ExitStack() as stack:
             where = address or stack.enter_context(engram.Server([])).address
             client = engram.Client(where, token=token, ca=ca, certificate=certificate, key=key)
-            tables = stack.enter_context(_two_tables(client, talk))
-            status = stack.enter_context(talk.status("measuring"))
+            tables = stack.enter_context(_two_tables(client, stderr))
+            status = stack.enter_context(stderr.status("measuring"))
             figures = []
             for figure in measure(client, *tables, seconds):
                 status.update(f"measured: {figure.name}")
                 figures.append(figure)
     except KeyboardInterrupt:
-        talk.print("interrupted")
+        stderr.print("interrupted")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
         found = {"version": engram.__version__, "address": where, "own_server": own}
@@ -82,7 +82,7 @@ def bench(
 
 
 @contextmanager
-def _two_tables(client: engram.Client, talk: Console) -> Iterator[tuple[str, str]]:
+def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, str]]:
     """The names of a uniform and a prioritized table that nobody else has; dropped whatever happens."""
     prefix = f"engram-bench-{secrets.token_hex(4)}"
     uniform = engram.Table(f"{prefix}-uniform", max_size=MAX_ITEMS)
@@ -106,7 +106,7 @@ def _two_tables(client: engram.Client, talk: Console) -> Iterator[tuple[str, str
             except UnknownTableError:
                 pass
             except EngramError as error:
-                talk.print(f"table `{name}` could not be dropped: {error}", markup=False, highlight=False)
+                stderr.print(f"table `{name}` could not be dropped: {error}", markup=False, highlight=False)
 
 
 def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Figure]:

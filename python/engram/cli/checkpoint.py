@@ -3,7 +3,7 @@
 import typer
 
 import engram
-from engram.cli.remote import Address, Ca, Certificate, Key, Token, failures
+from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit_on_error
 
 
 def checkpoint(
@@ -15,7 +15,7 @@ def checkpoint(
     key: Key = None,
 ) -> None:
     """Write all tables to the server's directory, while it goes on serving."""
-    with failures():
+    with exit_on_error():
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
         made = client.checkpoint()
     typer.echo(f"checkpoint {made.number}: {made.items:,} items, {made.bytes:,} bytes beside the logs")

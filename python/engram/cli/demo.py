@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
-from engram.cli.program import program
-from engram.cli.progress import Reporter, make_reporter
+from engram.cli.program_name import program_name
+from engram.cli.training_progress import Reporter, make_reporter
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def demo(
     The clock of each seed starts with the command: imports and compilation count.
     """
     started = time.perf_counter()
-    talk = Console(stderr=True)
+    stderr = Console(stderr=True)
     try:
         import_extras()
         configs = make_configs(
@@ -82,13 +82,13 @@ def demo(
         )
         folder = out or Path("runs/demo") / configs[0].env_id.lower().replace("/", "-").replace(":", "-")
         if folder.exists() and not folder.is_dir():
-            fail(talk, f"`--out {folder}` is a file; it must be a folder, made if missing")
+            fail(stderr, f"`--out {folder}` is a file; it must be a folder, made if missing")
         startup = time.perf_counter() - started
-        results = run(configs, talk, headless=headless)
+        results = run(configs, stderr, headless=headless)
     except ModuleNotFoundError as err:
-        fail(talk, missing_extra(err))
+        fail(stderr, missing_extra(err))
     except EngramError as err:
-        fail(talk, str(err))
+        fail(stderr, str(err))
     summary = summarise(results, startup, folder)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
@@ -124,17 +124,17 @@ def make_configs(
     return [DQNConfig.for_env(env_id, seed=seed, **given) for seed in seeds]
 
 
-def run(configs: Sequence[DQNConfig], talk: Console, *, headless: bool) -> list[Result]:
+def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> list[Result]:
     """Train with each configuration in turn; Ctrl-C ends the series after the run it hit."""
     from engram.agents.dqn import train  # noqa: PLC0415 - an extra
 
     results: list[Result] = []
     for config in configs:
-        talk.print(
+        stderr.print(
             f"{config.env_id}, seed {config.seed}: up to {config.max_steps:,} steps; Ctrl-C ends it cleanly",
             highlight=False,
         )
-        with DeferredInterrupt() as interrupt, make_reporter(talk, config, headless=headless) as show_progress:
+        with DeferredInterrupt() as interrupt, make_reporter(stderr, config, headless=headless) as show_progress:
 
             def report(
                 progress: Progress, show: Reporter = show_progress, check: Callable[[], None] = interrupt.check
@@ -143,7 +143,7 @@ def run(configs: Sequence[DQNConfig], talk: Console, *, headless: bool) -> list[
                 check()
 
             results.append(train(config, report, report_period=show_progress.period))
-        talk.print(f"  {results[-1].stopped} after {results[-1].steps:,} steps", highlight=False)
+        stderr.print(f"  {results[-1].stopped} after {results[-1].steps:,} steps", highlight=False)
         if interrupt.pressed or results[-1].stopped == "interrupted":
             break
     return results
@@ -197,7 +197,7 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     console.print(f"plot:  {summary['plot']}", highlight=False, soft_wrap=True)
     console.print("next:")
     for command in NEXT_COMMANDS:
-        console.print(f"  {program()} {command}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  {program_name()} {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def headline(run: dict[str, Any]) -> str:

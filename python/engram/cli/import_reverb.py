@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import engram
-from engram.cli.remote import failures
+from engram.cli.server_options import exit_on_error
 
 Source = Annotated[
     Path, typer.Argument(help="A checkpoint of dm-reverb, or a directory of them: the newest.", show_default=False)
@@ -22,7 +22,7 @@ def import_reverb(checkpoint: Source, *, into: Into) -> None:
     """Add the tables of a checkpoint of dm-reverb to a store's directory, which `engram serve --path` then serves."""
     was_there = into.exists()
     try:
-        with failures(), engram.Store.open(into) as store:
+        with exit_on_error(), engram.Store.open(into) as store:
             imported = engram.import_reverb(checkpoint, store)
     except BaseException:
         if not was_there:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import engram
-from engram.cli.remote import Address, Ca, Certificate, JsonFlag, Key, Token, failures
+from engram.cli.server_options import Address, Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ def info(
     as_json: JsonFlag = False,
 ) -> None:
     """Print sizes, rates, and why calls wait."""
-    with failures():
+    with exit_on_error():
         infos = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key).info()
     if as_json:
         typer.echo(json.dumps({name: plain(each) for name, each in infos.items()}, indent=2, allow_nan=False))

@@ -15,13 +15,12 @@ from rich.text import Text
 
 import engram
 from engram.cli.info import quantity
-from engram.cli.remote import JsonFlag, failures
+from engram.cli.server_options import JsonFlag, exit_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from engram import Inspection
-    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable
+    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection
 
 Directory = Annotated[Path, typer.Argument(help="The directory that the store lives in.", show_default=False)]
 
@@ -30,7 +29,7 @@ STYLES = {"torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "dama
 
 def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
     """Print what lies in a store's directory; status 1 if any of it is damaged or lost. Nothing is changed."""
-    with failures():
+    with exit_on_error():
         found = engram.inspect_directory(path)
     if as_json:
         typer.echo(json.dumps(plain(found), indent=2, allow_nan=False))

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 import engram
-from engram.cli.program import program
-from engram.cli.reading import reading
-from engram.cli.remote import Token, failures
+from engram.cli.load_progress import load_progress
+from engram.cli.program_name import program_name
+from engram.cli.server_options import Token, exit_on_error
 from engram.cli.tables import read_tables
 
 
@@ -61,12 +61,12 @@ def serve(
     ] = 600.0,
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
-    with failures(), _signalled() as stop:
+    with exit_on_error(), _signalled() as stop:
         described = None if tables is None else read_tables(tables)
         if path is None:
             opened = engram.Store(_DEFAULT if described is None else described, seed=seed)
         else:
-            with reading(path) as progress:
+            with load_progress(path) as progress:
                 opened = engram.Store.open(
                     path,
                     described or (),
@@ -96,7 +96,7 @@ def serve(
             for note in store.notes:
                 typer.echo(f"note: {note}", err=True)
             names = ", ".join(server.store.tables)
-            typer.echo(f"serving {names} at {server.address}; look with `{program()} top {server.address}`")
+            typer.echo(f"serving {names} at {server.address}; look with `{program_name()} top {server.address}`")
             if server.metrics_address is not None:
                 scheme = "http" if certificate is None else "https"
                 typer.echo(f"metrics at {scheme}://{server.metrics_address}/metrics")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 import engram
 from engram.cli.info import overview
-from engram.cli.remote import Address, Ca, Certificate, Key, Token, failures
+from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def top(
     """Watch sizes, rates, and why calls wait; Ctrl-C ends it. Without a terminal, looks follow each other."""
     console = Console()
     looks = 0
-    with failures(), suppress(KeyboardInterrupt), _display(console) as show:
+    with exit_on_error(), suppress(KeyboardInterrupt), _display(console) as show:
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
         while count is None or looks < count:
             head = Text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")

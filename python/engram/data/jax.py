@@ -8,13 +8,13 @@ from typing import Any, Unpack
 import jax
 
 from engram import _checks
-from engram.data import blocks
-from engram.data.ahead import GLANCE, ahead
-from engram.data.blocks import Array
+from engram.data import column_block
+from engram.data.column_block import Array
 from engram.data.elements import Element, Options
-from engram.data.reading import Reading
+from engram.data.prefetch_thread import POLL_INTERVAL, prefetch_in_thread
+from engram.data.table_reader import TableReader
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["dataset"]
 
@@ -23,7 +23,7 @@ Placement = Any
 
 
 def dataset(
-    store: AnyStore,
+    store: TableStore,
     table: str,
     *,
     device: Placement = None,
@@ -57,14 +57,14 @@ def dataset(
         TypeError: There is no such option.
         SignatureError: On iteration: items of a batch differ in length, and `pad` was not asked for; or as of
             `engram.data.numpy.dataset`.
-        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
-    reading = Reading.of(store, table, options)
+    reading = TableReader.of(store, table, options)
     _check(device, reading)
     return Elements(reading, device, _checks.integer("`device_prefetch`", device_prefetch, low=0))
 
 
-def _check(device: Placement, reading: Reading) -> None:
+def _check(device: Placement, reading: TableReader) -> None:
     if device is not None and not isinstance(device, jax.Device | jax.sharding.Sharding):
         raise InvalidArgumentError(
             f"`device` must be a jax.Device, such as jax.devices()[0], or a jax.sharding.Sharding; got {device!r} "
@@ -85,14 +85,16 @@ def _check(device: Placement, reading: Reading) -> None:
 class Elements:
     """What `dataset` returns; may be iterated any number of times."""
 
-    reading: Reading
+    reading: TableReader
     device: Placement
     device_prefetch: int
 
     def __iter__(self) -> Generator[Element]:
         if self.device_prefetch == 0:
             return self.reading.elements(self._convert)
-        return ahead(self.reading.read(partial(blocks.element, self._convert), GLANCE), self.device_prefetch)
+        return prefetch_in_thread(
+            self.reading.read(partial(column_block.element, self._convert), POLL_INTERVAL), self.device_prefetch
+        )
 
     def _convert(self, columns: list[Array], splits: list[Array | None]) -> list[Any]:
         if any(split is not None for split in splits):

@@ -11,16 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from engram import _engram
-from engram._uses import Uses
-from engram.data._exit import Calls
-from engram.data._taken import Taken, counted
-from engram.data._tf_arrays import arrays
-from engram.data.ahead import GLANCE
-from engram.data.blocks import Array, Block
+from engram._consumption import ConsumptionTracker
+from engram.data._exit_guard import ExitGuard
+from engram.data._tf_element_counter import TfElementCounter, count_elements
+from engram.data._tf_function_dataset import function_dataset
+from engram.data.column_block import Array, ColumnBlock
 from engram.data.elements import Element, Info, Options
-from engram.data.reading import Reading
+from engram.data.prefetch_thread import POLL_INTERVAL
+from engram.data.table_reader import TableReader
 from engram.errors import DeadlineExceededError, InvalidArgumentError, SignatureError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["dataset"]
 
@@ -37,12 +37,12 @@ def _close_all() -> None:
             reader.close()
 
 
-_calls = Calls(_close_all)
+_exit_guard = ExitGuard(_close_all)
 _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
 def dataset(
-    store: AnyStore,
+    store: TableStore,
     table: str,
     *,
     element_spec: Any = None,  # noqa: ANN401, a nest
@@ -90,7 +90,7 @@ def dataset(
             has one of the float8 dtypes.
         TypeError: There is no such option.
         DeadlineExceededError: `timeout` was over before there was a first element to look at.
-        SignatureError, NeverServedError: The first element was looked at, and is as `engram.data.numpy.dataset` says.
+        SignatureError, UnsatisfiableError: The first element was looked at, and is as `engram.data.numpy.dataset` says.
         UnknownTableError, ClosedError, UnavailableError: There is no such table, its store is closed, or the server is
             gone.
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they go back. Other errors
@@ -98,15 +98,15 @@ def dataset(
         tf.errors.UnknownError: On iteration: Ctrl-C was pressed while the main thread waited for an element; the text
             says `KeyboardInterrupt`.
     """
-    _calls.await_exit()
-    reading = Reading.of(store, table, options)
+    _exit_guard.register()
+    reading = TableReader.of(store, table, options)
     store._native.can_sample(table, 1)  # noqa: SLF001, says whether there is such a table
     columns, structure = _columns(reading, element_spec)
     flat = _Flat(reading, columns, _engram.names(structure))
 
     def of_reader(number: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        found = arrays(_next, number, flat.specs).unbatch()
-        return found if flat.together == 1 else counted(found, number)
+        found = function_dataset(_next, number, flat.specs).unbatch()
+        return found if flat.together == 1 else count_elements(found, number)
 
     readers = tf.data.Dataset.from_generator(flat.readers, output_signature=tf.TensorSpec([], tf.int64))
     as_it_is = tf.autograph.experimental.do_not_convert
@@ -197,7 +197,7 @@ def _as_ragged(array: Array) -> list[Array]:
     return [array.reshape(-1, *array.shape[2:]), np.arange(number + 1, dtype=np.int64) * length]
 
 
-def _columns(reading: Reading, given: Any) -> tuple[list[_Column], str]:  # noqa: ANN401, a nest
+def _columns(reading: TableReader, given: Any) -> tuple[list[_Column], str]:  # noqa: ANN401, a nest
     if given is not None:
         nest = given.data if isinstance(given, Element) else given
         specs, names, structure = _engram.flatten(nest)
@@ -215,7 +215,7 @@ def _columns(reading: Reading, given: Any) -> tuple[list[_Column], str]:  # noqa
     return columns, structure
 
 
-def _check(reading: Reading, name: str, spec: Spec) -> None:
+def _check(reading: TableReader, name: str, spec: Spec) -> None:
     about = f"`element_spec`: `{name}`"
     if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec):
         raise InvalidArgumentError(f"{about} must be a tf.TensorSpec or a tf.RaggedTensorSpec; got {spec!r}")
@@ -232,21 +232,21 @@ def _check(reading: Reading, name: str, spec: Spec) -> None:
         raise InvalidArgumentError(f"{about} must have a ragged_rank of 1, the time axis; got {spec.ragged_rank}")
 
 
-def _batch(reading: Reading) -> list[int | None]:
+def _batch(reading: TableReader) -> list[int | None]:
     """The axis of the batch."""
     if reading.batch_size is None:
         return []
     return [None if reading.steps and not reading.drop_remainder else reading.batch_size]
 
 
-def _of_signature(reading: Reading, shape: list[int | None], dtype: Any) -> Spec:  # noqa: ANN401, TensorFlow's
+def _of_signature(reading: TableReader, shape: list[int | None], dtype: Any) -> Spec:  # noqa: ANN401, TensorFlow's
     if reading.steps:
         return tf.TensorSpec([*_batch(reading), *shape[1:]], dtype)
     ragged = reading.batch_size is not None and not reading.pad and shape[:1] == [None]
     return _spec([*_batch(reading), *shape], dtype, ragged=ragged)
 
 
-def _of_column(reading: Reading, column: Array, split: Array | None, squeezed: bool) -> Spec:  # noqa: FBT001, as is
+def _of_column(reading: TableReader, column: Array, split: Array | None, squeezed: bool) -> Spec:  # noqa: FBT001, as is
     dtype = tf.string if column.dtype == object else tf.as_dtype(column.dtype)
     if reading.steps:
         return tf.TensorSpec([*_batch(reading), *column.shape], dtype)
@@ -265,13 +265,13 @@ class _Looked(Exception):  # noqa: N818, no error
     """Refuses a block, so that it goes back."""
 
 
-def _first(reading: Reading) -> Block:
+def _first(reading: TableReader) -> ColumnBlock:
     """The items of the first batch, the first item or the first step; they go back."""
     if reading.steps:  # of a batch of steps, items may have been used before it is full
         reading = replace(reading, batch_size=None)
-    seen: list[Block] = []
+    seen: list[ColumnBlock] = []
 
-    def look(block: Block) -> None:
+    def look(block: ColumnBlock) -> None:
         seen.append(block)
         raise _Looked
 
@@ -292,7 +292,7 @@ class _Flat:
     None at all are handed over, too.
     """
 
-    def __init__(self, reading: Reading, columns: list[_Column], names: list[str]) -> None:
+    def __init__(self, reading: TableReader, columns: list[_Column], names: list[str]) -> None:
         self._reading = reading
         self._columns = columns
         self._names = names
@@ -310,46 +310,46 @@ class _Flat:
 
     def readers(self) -> Generator[int]:
         """One number, of a reader that is there for as long as this is."""
-        with _calls as may:
-            if not may:
+        with _exit_guard as may_run:
+            if not may_run:
                 return
-            taken, uses = Taken(), Uses(lambda: False)  # what fills no batch is not used
-            reader = _readers[taken.number] = self._read(taken, uses)
+            taken, tracker = TfElementCounter(), ConsumptionTracker(lambda: False)  # what fills no batch is not used
+            reader = _readers[taken.number] = self._read(taken, tracker)
         try:
             yield taken.number
         finally:
-            with _calls:
+            with _exit_guard:
                 del _readers[taken.number]
                 reader.close()
                 taken.close()
 
-    def _read(self, taken: Taken, uses: Uses) -> Generator[tuple[Any, ...]]:
+    def _read(self, taken: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...]]:
         if self.together == 1:
-            found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), GLANCE)
+            found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), POLL_INTERVAL)
         else:
-            found = self._read_together(taken, uses)
+            found = self._read_together(taken, tracker)
         with closing(found) as flats:
             for flat in flats:
                 # Now and then there is nothing: TensorFlow sees only between calls that an iterator is not wanted.
                 yield self._nothing if flat is None else flat
 
-    def _read_together(self, taken: Taken, uses: Uses) -> Generator[tuple[Any, ...] | None]:
+    def _read_together(self, taken: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...] | None]:
         handed = 0
-        with closing(self._reading.read_together(self._stack, self.together, uses, GLANCE)) as found:
+        with closing(self._reading.read_together(self._stack, self.together, tracker, POLL_INTERVAL)) as found:
             for flat in found:
                 try:
                     yield flat
                 except GeneratorExit:
-                    uses.items = uses.reached(taken.elements * self._size)
+                    tracker.consumed = tracker.consumed_at(taken.elements * self._size)
                     raise
                 # TensorFlow asks for more only when it has taken all.
                 handed += 0 if flat is None else len(flat[0]) * self._size
-                uses.items = uses.reached(handed)
+                tracker.consumed = tracker.consumed_at(handed)
 
-    def _stack(self, parts: list[Block]) -> tuple[Any, ...]:
+    def _stack(self, parts: list[ColumnBlock]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, parts), strict=True)))
 
-    def _flatten(self, block: Block) -> list[Array]:
+    def _flatten(self, block: ColumnBlock) -> list[Array]:
         if block.structure != self._seen:
             names = _engram.names(block.structure)
             if names != self._names:
@@ -365,8 +365,8 @@ class _Flat:
 
 
 def _next(number: Array) -> Sequence[Any]:
-    with _calls as may:
-        reader = _readers.get(int(number)) if may else None
+    with _exit_guard as may_run:
+        reader = _readers.get(int(number)) if may_run else None
         if reader is None:
             raise StopIteration  # which TensorFlow knows
         return next(reader)
@@ -377,7 +377,7 @@ def _empty(spec: Spec) -> Array:
     return np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
 
 
-def _assembled(reading: Reading, columns: list[_Column], structure: str, *flat: Any) -> Element:  # noqa: ANN401, tensors
+def _assembled(reading: TableReader, columns: list[_Column], structure: str, *flat: Any) -> Element:  # noqa: ANN401, tensors
     """An element of what `_Flat` hands over; traced, not run."""
     parts, batch = iter(flat), _batch(reading)
     info = Info(*islice(parts, len(_INFO)))

@@ -8,13 +8,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-from engram.data.blocks import Array, Convert
+from engram.data.column_block import Array, Convert
 from engram.data.elements import Element, Info, Options, Ragged
-from engram.data.reading import Reading
+from engram.data.table_reader import TableReader
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import AnyStore, Store
+from engram.store import Store, TableStore
 
-__all__ = ["as_it_is", "dataset"]
+__all__ = ["dataset", "identity_collate"]
 
 # NumPy has these from `ml_dtypes`, and PyTorch takes their bits only.
 _BITS = {
@@ -25,7 +25,7 @@ _BITS = {
 
 
 def dataset(
-    store: AnyStore, table: str, *, device: torch.device | str | int | None = None, **options: Unpack[Options]
+    store: TableStore, table: str, *, device: torch.device | str | int | None = None, **options: Unpack[Options]
 ) -> "IterableDataset[Element]":
     """A table's items or steps, as tensors.
 
@@ -33,7 +33,7 @@ def dataset(
             learn(element.data)
 
     It may be given to a `torch.utils.data.DataLoader` with `batch_size=None`, as batches are made here, and
-    `collate_fn=as_it_is`, as PyTorch's own turns tuples into lists. Of several workers each is a reader of its own, and
+    `collate_fn=identity_collate`, as PyTorch's own turns tuples into lists. Of several workers each is a reader of its own, and
     opens a `Client`'s connection of its own; a `Store` stays in its process. A DataLoader's workers run ahead of the
     loop, `num_workers * prefetch_factor` elements, which count as used. Which worker's elements come when is settled
     by `in_order`.
@@ -58,15 +58,15 @@ def dataset(
         TypeError: There is no such option.
         SignatureError: On iteration: as of `engram.data.numpy.dataset`; or a DataLoader with a `batch_size` of its own
             gets items that differ in length.
-        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
-    return _Dataset(Reading.of(store, table, options), _usable(device))
+    return _Dataset(TableReader.of(store, table, options), _usable(device))
 
 
-def as_it_is(element: Element) -> Element:
+def identity_collate(element: Element) -> Element:
     """A `collate_fn` for a DataLoader with `batch_size=None`: leaves elements as the dataset yields them.
 
-        for element in DataLoader(dataset(client, "replay", batch_size=256), batch_size=None, collate_fn=as_it_is):
+        for element in DataLoader(dataset(client, "replay", batch_size=256), batch_size=None, collate_fn=identity_collate):
             learn(element.data)
 
     Args:
@@ -79,7 +79,7 @@ def as_it_is(element: Element) -> Element:
 
 
 class _Dataset(IterableDataset[Element]):
-    def __init__(self, reading: Reading, device: torch.device | None) -> None:
+    def __init__(self, reading: TableReader, device: torch.device | None) -> None:
         self._reading = reading
         self._device = device
 

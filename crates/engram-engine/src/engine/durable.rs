@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engram_core::{Error, Result, TableOptions, TableState, Trash, Volatile};
+use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
 use super::{Backend, Engine, closed_error, name_exists};
 use crate::clock::SystemClock;
@@ -126,8 +126,8 @@ impl Engine {
                     // Not logged: if a later table does not fit its options, nothing must be changed.
                     let mut state = state;
                     state.set_sink(Arc::new(Volatile));
-                    let drops = &mut Trash::default();
-                    state.with_options(new, &|at| at, opened.clock, drops)?
+                    let deferred = &mut DeferredDrops::default();
+                    state.with_options(new, &|at| at, opened.clock, deferred)?
                 },
             ));
         }
@@ -188,18 +188,18 @@ impl Engine {
             if self.tables.read().contains_key(&name) {
                 return Err(name_exists(&name));
             }
-            let drops = &mut Trash::default();
-            state.end_leases(drops);
+            let deferred = &mut DeferredDrops::default();
+            state.end_leases(deferred);
             for item in state.snapshot().items() {
                 for chunk in item.trajectory.chunks() {
-                    drop(chunk.file(None));
+                    drop(chunk.set_location(None));
                 }
             }
             let renamed = TableOptions {
                 name,
                 ..TableOptions::clone(state.options())
             };
-            tables.push(state.with_options(renamed, &clock, now, drops)?);
+            tables.push(state.with_options(renamed, &clock, now, deferred)?);
         }
         Ok((self.add_tables(tables)?, found.notes))
     }

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use engram_core::table::Admission;
-use engram_core::{Draw, Error, NewItem, Result, SessionNumber, TableState, Trash};
+use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
 use crate::session::Session;
 use crate::table::FINISH_PER_LOCK;
@@ -91,7 +91,7 @@ impl WaitingSample {
 /// Work to do after the lock is released: freeing memory and waking threads.
 #[derive(Default)]
 pub(super) struct AfterUnlock {
-    pub(super) drops: Trash,
+    pub(super) deferred: DeferredDrops,
     pub(super) draws: Vec<Vec<Draw>>,
     pub(super) items: Vec<NewItem>,
     pub(super) wakers: Vec<Waker>,
@@ -124,7 +124,7 @@ impl LockedTable {
         if !leased {
             let first = draws.iter().take(FINISH_PER_LOCK);
             self.state
-                .acknowledge(first.map(|draw| draw.handle), &mut after.drops);
+                .acknowledge(first.map(|draw| draw.handle), &mut after.deferred);
         }
         draws
     }
@@ -166,7 +166,7 @@ impl LockedTable {
         while budget > 0 {
             let mut moved = false;
             if self.state.must_shrink() {
-                self.state.shrink(&mut after.drops);
+                self.state.shrink(&mut after.deferred);
                 budget = budget.saturating_sub(256);
                 moved = true;
             } else if !self.inserts.is_empty() {
@@ -176,9 +176,12 @@ impl LockedTable {
                 && let Some(wait) = self.samples.get_mut(&id)
             {
                 let missing = wait.n - wait.draws.len();
-                let drawn =
-                    self.state
-                        .draw(missing.min(step), true, &mut wait.draws, &mut after.drops);
+                let drawn = self.state.draw(
+                    missing.min(step),
+                    true,
+                    &mut wait.draws,
+                    &mut after.deferred,
+                );
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
@@ -220,10 +223,10 @@ impl LockedTable {
                 after.wakers.extend(wait.waker.take());
             }
             if passes {
-                after.drops.add(item);
+                after.deferred.add(item);
             } else {
-                let drops = &mut after.drops;
-                let new = self.state.insert_numbered(item, number, now, drops);
+                let deferred = &mut after.deferred;
+                let new = self.state.insert_numbered(item, number, now, deferred);
                 self.meter.inserts += u64::from(new);
             }
             moved = true;

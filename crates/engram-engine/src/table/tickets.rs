@@ -98,11 +98,11 @@ impl Table {
             let wait = locked.samples.remove(&id);
             let draws = wait.map(|wait| wait.draws).unwrap_or_default();
             let first = draws.iter().take(RETURN_PER_LOCK);
-            locked.state.give_back(first.map(|draw| draw.handle));
+            locked.state.return_leases(first.map(|draw| draw.handle));
             draws
         });
         let rest = draws.iter().skip(RETURN_PER_LOCK);
-        self.return_items(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
+        self.return_leases(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
         draws.len()
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::Uneven;
+use engram_core::gather::LengthPolicy;
 use engram_core::table::ITEM_OVERHEAD;
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::{Stream, StreamOptions, Table, WaitOptions, WaitOutcome};
@@ -61,7 +61,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 prefetch: 2,
                 max_batches: Some(4),
                 max_items: None,
-                uneven: Uneven::Ragged,
+                length_policy: LengthPolicy::Ragged,
             };
             let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
             let mut patience = WaitOptions {

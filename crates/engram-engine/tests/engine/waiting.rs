@@ -323,7 +323,7 @@ fn what_can_never_be_served_is_refused_at_once() {
     );
     assert_eq!(
         table.sample(9, false).unwrap_err(),
-        Error::NeverServed(
+        Error::Unsatisfiable(
             "9 samples from table `t` can never be had at once: it holds at most 8 items, each \
              sampled at most 1 times"
                 .into()

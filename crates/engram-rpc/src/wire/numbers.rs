@@ -38,10 +38,10 @@ macro_rules! number {
     )+};
 }
 
-number!(u64, put_u64_le, u64s; u32, put_u32_le, u32s; i64, put_i64_le, i64s; f64, put_f64_le, f64s);
+number!(u64, put_u64_le, decode_u64s; u32, put_u32_le, decode_u32s; i64, put_i64_le, decode_i64s; f64, put_f64_le, decode_f64s);
 
 /// Numbers end to end.
-pub fn join<N: Number>(numbers: impl ExactSizeIterator<Item = N>) -> Bytes {
+pub fn encode_numbers<N: Number>(numbers: impl ExactSizeIterator<Item = N>) -> Bytes {
     let mut out = BytesMut::with_capacity(numbers.len() * N::SIZE);
     numbers.for_each(|number| number.put(&mut out));
     out.freeze()
@@ -53,10 +53,10 @@ mod tests {
 
     #[test]
     fn numbers_round_trip() {
-        let bytes = join([1.5, -2.0].into_iter());
-        assert_eq!(f64s("x", &bytes), Ok(vec![1.5, -2.0]));
+        let bytes = encode_numbers([1.5, -2.0].into_iter());
+        assert_eq!(decode_f64s("x", &bytes), Ok(vec![1.5, -2.0]));
         assert_eq!(
-            u64s("keys_le", &bytes[1..]).unwrap_err().to_string(),
+            decode_u64s("keys_le", &bytes[1..]).unwrap_err().to_string(),
             "field `keys_le` has 15 bytes; they must come in groups of 8"
         );
     }

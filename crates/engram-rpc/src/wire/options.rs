@@ -17,14 +17,14 @@ use crate::pb::selector::Kind;
 
 /// An error as a message.
 #[must_use]
-pub fn error_out(error: &Error) -> pb::Error {
+pub fn encode_error(error: &Error) -> pb::Error {
     let code = match error {
         Error::UnknownTable { .. } => Code::UnknownTable,
         Error::Signature(_) => Code::Signature,
         Error::Priority(_) => Code::Priority,
         Error::InvalidArgument(_) => Code::InvalidArgument,
         Error::DeadlineExceeded(_) => Code::DeadlineExceeded,
-        Error::NeverServed(_) => Code::NeverServed,
+        Error::Unsatisfiable(_) => Code::Unsatisfiable,
         Error::Closed(_) => Code::Closed,
         Error::ExpiredStep(_) => Code::ExpiredStep,
         Error::Backpressure(_) => Code::Backpressure,
@@ -43,16 +43,19 @@ pub fn error_out(error: &Error) -> pb::Error {
         code: code.into(),
         text: error.to_string(),
         table,
-        known,
+        known_tables: known,
     }
 }
 
 /// The error that a message stands for.
 #[must_use]
-pub fn error_in(error: pb::Error) -> Error {
+pub fn decode_error(error: pb::Error) -> Error {
     let code = error.code();
     let pb::Error {
-        text, table, known, ..
+        text,
+        table,
+        known_tables: known,
+        ..
     } = error;
     match code {
         Code::UnknownTable => Error::UnknownTable { name: table, known },
@@ -60,7 +63,7 @@ pub fn error_in(error: pb::Error) -> Error {
         Code::Priority => Error::Priority(text),
         Code::InvalidArgument => Error::InvalidArgument(text),
         Code::DeadlineExceeded => Error::DeadlineExceeded(text),
-        Code::NeverServed => Error::NeverServed(text),
+        Code::Unsatisfiable => Error::Unsatisfiable(text),
         Code::Closed => Error::Closed(text),
         Code::ExpiredStep => Error::ExpiredStep(text),
         Code::Backpressure => Error::Backpressure(text),
@@ -74,7 +77,7 @@ pub fn error_in(error: pb::Error) -> Error {
 
 /// Names and nesting as a message.
 #[must_use]
-pub fn layout_out(layout: &Layout) -> pb::Layout {
+pub fn encode_layout(layout: &Layout) -> pb::Layout {
     pb::Layout {
         names: layout.names.iter().map(ToString::to_string).collect(),
         structure: layout.structure.to_string(),
@@ -85,7 +88,7 @@ pub fn layout_out(layout: &Layout) -> pb::Layout {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] when it is missing or has too many names.
-pub fn layout_in(layout: Option<pb::Layout>) -> Result<Layout> {
+pub fn decode_layout(layout: Option<pb::Layout>) -> Result<Layout> {
     let layout = layout.ok_or_else(|| missing("layout"))?;
     check_columns("a layout", layout.names.len())?;
     Ok(Layout {
@@ -109,7 +112,7 @@ pub(crate) fn check_columns(what: &str, columns: usize) -> Result<()> {
 
 /// A cell as a message.
 #[must_use]
-pub fn cell_out(cell: &CellSpec) -> pb::Cell {
+pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
     pb::Cell {
         dtype: cell.dtype.name().into(),
         shape: cell.shape.iter().map(|size| *size as u64).collect(),
@@ -120,8 +123,8 @@ pub fn cell_out(cell: &CellSpec) -> pb::Cell {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an unknown dtype or a shape that no memory holds.
-pub fn cell_in(cell: &pb::Cell) -> Result<CellSpec> {
-    let dtype = dtype_in(&cell.dtype)?;
+pub fn decode_cell(cell: &pb::Cell) -> Result<CellSpec> {
+    let dtype = decode_dtype(&cell.dtype)?;
     let too_large = || {
         Error::InvalidArgument(format!(
             "cell shape {:?} is too large; at most {MAX_AXES} axes and 2^47 elements are allowed",
@@ -141,7 +144,7 @@ pub fn cell_in(cell: &pb::Cell) -> Result<CellSpec> {
     Ok(CellSpec { dtype, shape })
 }
 
-fn dtype_in(name: &str) -> Result<DType> {
+fn decode_dtype(name: &str) -> Result<DType> {
     DType::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
         Error::InvalidArgument(format!(
@@ -153,8 +156,8 @@ fn dtype_in(name: &str) -> Result<DType> {
 
 /// Limits as a message.
 #[must_use]
-pub fn limits_out(limits: &RateLimits) -> pb::Limits {
-    pb::Limits {
+pub fn encode_limits(limits: &RateLimits) -> pb::RateLimits {
+    pb::RateLimits {
         kind: limits.kind.clone(),
         samples_per_insert: limits.samples_per_insert,
         min_size: limits.min_size,
@@ -167,7 +170,7 @@ pub fn limits_out(limits: &RateLimits) -> pb::Limits {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] when it is missing.
-pub fn limits_in(limits: Option<pb::Limits>) -> Result<RateLimits> {
+pub fn decode_limits(limits: Option<pb::RateLimits>) -> Result<RateLimits> {
     let limits = limits.ok_or_else(|| missing("limits"))?;
     Ok(RateLimits {
         kind: limits.kind,
@@ -178,7 +181,7 @@ pub fn limits_in(limits: Option<pb::Limits>) -> Result<RateLimits> {
     })
 }
 
-fn selector_out(selector: SelectorKind) -> pb::Selector {
+fn encode_selector(selector: SelectorKind) -> pb::Selector {
     let (kind, exponent) = match selector {
         SelectorKind::Fifo => (Kind::Fifo, 0.0),
         SelectorKind::Lifo => (Kind::Lifo, 0.0),
@@ -193,7 +196,7 @@ fn selector_out(selector: SelectorKind) -> pb::Selector {
     }
 }
 
-fn selector_in(selector: Option<pb::Selector>) -> Result<SelectorKind> {
+fn decode_selector(selector: Option<pb::Selector>) -> Result<SelectorKind> {
     let selector = selector.ok_or_else(|| missing("selector"))?;
     let kind = Kind::try_from(selector.kind).map_err(|_| {
         Error::InvalidArgument(format!(
@@ -215,23 +218,23 @@ fn selector_in(selector: Option<pb::Selector>) -> Result<SelectorKind> {
 
 /// Options as a message, without the seed: that is the table's own.
 #[must_use]
-pub fn options_out(options: &TableOptions) -> pb::TableOptions {
+pub fn encode_options(options: &TableOptions) -> pb::TableOptions {
     pb::TableOptions {
         name: options.name.clone(),
         max_size: options.max_size,
         max_bytes: options.max_bytes,
         max_times_sampled: options.max_times_sampled,
         ttl: options.ttl,
-        sampler: Some(selector_out(options.sampler)),
-        remover: Some(selector_out(options.remover)),
-        limits: Some(limits_out(&options.limits)),
-        signature: options.signature.as_deref().map(signature_out),
+        sampler: Some(encode_selector(options.sampler)),
+        remover: Some(encode_selector(options.remover)),
+        limits: Some(encode_limits(&options.limits)),
+        signature: options.signature.as_deref().map(encode_signature),
         seed: None,
         note: options.note.as_deref().map(str::to_owned),
     }
 }
 
-fn signature_out(signature: &Signature) -> pb::Signature {
+fn encode_signature(signature: &Signature) -> pb::Signature {
     let columns = signature.columns.iter().map(|column| pb::ColumnSpec {
         name: column.name.to_string(),
         dtype: column.dtype.name().into(),
@@ -249,24 +252,24 @@ fn signature_out(signature: &Signature) -> pb::Signature {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for what is missing or unknown. Whether a table can be made of them, the engine says.
-pub fn options_in(options: pb::TableOptions, seed: u64) -> Result<TableOptions> {
-    let signature = options.signature.map(signature_in).transpose()?;
+pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptions> {
+    let signature = options.signature.map(decode_signature).transpose()?;
     Ok(TableOptions {
         name: options.name,
         max_size: options.max_size,
         max_bytes: options.max_bytes,
         max_times_sampled: options.max_times_sampled,
         ttl: options.ttl,
-        sampler: selector_in(options.sampler)?,
-        remover: selector_in(options.remover)?,
-        limits: limits_in(options.limits)?,
+        sampler: decode_selector(options.sampler)?,
+        remover: decode_selector(options.remover)?,
+        limits: decode_limits(options.limits)?,
         signature: signature.map(Arc::new),
         seed: options.seed.unwrap_or(seed),
         note: options.note.map(Into::into),
     })
 }
 
-fn signature_in(signature: pb::Signature) -> Result<Signature> {
+fn decode_signature(signature: pb::Signature) -> Result<Signature> {
     check_columns("a signature", signature.columns.len())?;
     let columns = signature.columns.into_iter().map(|column| {
         if column.shape.len() > MAX_AXES {
@@ -277,7 +280,7 @@ fn signature_in(signature: pb::Signature) -> Result<Signature> {
             )));
         }
         Ok(ColumnSpec {
-            dtype: dtype_in(&column.dtype)?,
+            dtype: decode_dtype(&column.dtype)?,
             name: column.name.into(),
             shape: (column.shape.iter())
                 .map(|size| usize::try_from(*size).ok())
@@ -292,14 +295,14 @@ fn signature_in(signature: pb::Signature) -> Result<Signature> {
 
 /// Numbers of a table as a message.
 #[must_use]
-pub fn info_out(info: &TableInfo) -> pb::TableInfo {
+pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     let stats = &info.stats;
     let options = TableOptions {
         limits: stats.limiter.limits.clone(),
         ..(*info.options).clone()
     };
     pb::TableInfo {
-        options: Some(options_out(&options)),
+        options: Some(encode_options(&options)),
         size: stats.size,
         hidden: stats.hidden,
         bytes: stats.bytes,
@@ -321,9 +324,9 @@ pub fn info_out(info: &TableInfo) -> pb::TableInfo {
 /// The numbers that a message stands for.
 ///
 /// # Errors
-/// As [`options_in`].
-pub fn info_in(info: pb::TableInfo) -> Result<TableInfo> {
-    let options = options_in(info.options.ok_or_else(|| missing("options"))?, 0)?;
+/// As [`decode_options`].
+pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
+    let options = decode_options(info.options.ok_or_else(|| missing("options"))?, 0)?;
     let mut limiter = RateLimiter::new(options.limits.clone());
     limiter.inserts = info.inserts;
     limiter.samples = info.samples;

@@ -4,15 +4,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use engram_core::Trajectory;
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
-use engram_rpc::pb::manage_reply::Reply as Managed;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::pb::sample_reply::Reply as Sampled;
-use engram_rpc::pb::{self, change_reply, change_request};
+use engram_rpc::pb::manage_response::Outcome as Managed;
+use engram_rpc::pb::sample_response::Outcome as Sampled;
+use engram_rpc::pb::{self, change_request, change_response};
 use engram_rpc::wire::{
-    Arriving, Broken, Intake, Weighed, check_weight, error_in, f64s, info_in, limits_in,
-    options_in, u64s,
+    BatchAssembler, DecodedSize, InsertStreamError, ReceivedDictionary, check_decoded_size,
+    decode_error, decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
 };
 use prost::Message;
 
@@ -26,33 +26,36 @@ pub(crate) enum Kind {
     InsertRequest,
     SampleRequest,
     ChangeRequest,
-    HelloReply,
-    ManageReply,
-    InsertReply,
-    SampleReply,
-    ChangeReply,
+    HelloResponse,
+    ManageResponse,
+    InsertResponse,
+    SampleResponse,
+    ChangeResponse,
 }
 
 /// Bytes of the largest batch that is gathered or announced here.
 pub(crate) const MOST_BATCH: usize = 1 << 20;
 
 thread_local! {
-    static POOL: Arc<Pool> = Arc::new(Pool::with_most(MOST_BATCH));
+    static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MOST_BATCH));
     /// A stream that has begun well; remade after a message that was taken, as it may change it.
-    static INTAKE: RefCell<Intake> = RefCell::new(opened());
-    static ARRIVING: RefCell<Option<Arriving>> = const { RefCell::new(None) };
+    static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(opened());
+    static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
 }
 
-fn opened() -> Intake {
-    let mut intake = Intake::default();
-    assert!(insert(&mut intake, opening()).is_ok(), "the corpus is bad");
-    intake
+fn opened() -> ReceivedDictionary {
+    let mut dictionary = ReceivedDictionary::default();
+    assert!(
+        insert(&mut dictionary, opening()).is_ok(),
+        "the corpus is bad"
+    );
+    dictionary
 }
 
 /// Makes ready for the next message, outside of what is measured.
 pub(crate) fn prepare(kind: Kind, fresh: bool) {
     if fresh && kind == Kind::InsertRequest {
-        INTAKE.set(opened());
+        DICTIONARY.set(opened());
     }
 }
 
@@ -60,37 +63,37 @@ pub(crate) fn prepare(kind: Kind, fresh: bool) {
 pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
     match kind {
         Kind::HelloRequest => decode::<pb::HelloRequest>(message).is_some(),
-        Kind::HelloReply => decode::<pb::HelloReply>(message).is_some(),
+        Kind::HelloResponse => decode::<pb::HelloResponse>(message).is_some(),
         Kind::ManageRequest => decode(message).is_some_and(manage),
         Kind::InsertRequest => decode(message).is_some_and(|request| {
-            INTAKE.with_borrow_mut(|intake| insert(intake, request).is_ok())
+            DICTIONARY.with_borrow_mut(|dictionary| insert(dictionary, request).is_ok())
         }),
         Kind::SampleRequest => decode::<pb::SampleRequest>(message).is_some(),
         Kind::ChangeRequest => decode(message).is_some_and(change),
-        Kind::ManageReply => decode(message).is_some_and(managed),
-        Kind::InsertReply => decode(message).is_some_and(|reply: pb::InsertReply| {
-            let errors = reply.settled.into_iter().filter_map(|news| news.error);
-            errors.map(error_in).count() < usize::MAX
+        Kind::ManageResponse => decode(message).is_some_and(managed),
+        Kind::InsertResponse => decode(message).is_some_and(|reply: pb::InsertResponse| {
+            let errors = reply.completed.into_iter().filter_map(|news| news.error);
+            errors.map(decode_error).count() < usize::MAX
         }),
-        Kind::SampleReply => decode(message).is_some_and(sampled),
-        Kind::ChangeReply => decode(message).is_some_and(|reply: pb::ChangeReply| {
-            if let Some(change_reply::Reply::Error(error)) = reply.reply {
-                drop(error_in(error));
+        Kind::SampleResponse => decode(message).is_some_and(sampled),
+        Kind::ChangeResponse => decode(message).is_some_and(|reply: pb::ChangeResponse| {
+            if let Some(change_response::Outcome::Error(error)) = reply.outcome {
+                drop(decode_error(error));
             }
             true
         }),
     }
 }
 
-fn decode<T: Message + Default + Weighed>(message: &[u8]) -> Option<T> {
-    check_weight::<T>(message).ok()?;
+fn decode<T: Message + Default + DecodedSize>(message: &[u8]) -> Option<T> {
+    check_decoded_size::<T>(message).ok()?;
     T::decode(message).ok()
 }
 
 fn manage(request: pb::ManageRequest) -> bool {
     match request.call {
-        Some(Call::Create(options)) => options_in(options, 1).is_ok(),
-        Some(Call::SetLimits(set)) => limits_in(set.limits).is_ok(),
+        Some(Call::Create(options)) => decode_options(options, 1).is_ok(),
+        Some(Call::SetLimits(set)) => decode_limits(set.limits).is_ok(),
         call => call.is_some(),
     }
 }
@@ -100,15 +103,16 @@ fn change(request: pb::ChangeRequest) -> bool {
         Some(change_request::Change::PrioritiesLe(priorities)) => priorities,
         _ => bytes::Bytes::new(),
     };
-    u64s("keys_le", &request.keys_le).is_ok() & f64s("priorities_le", &priorities).is_ok()
+    decode_u64s("keys_le", &request.keys_le).is_ok()
+        & decode_f64s("priorities_le", &priorities).is_ok()
 }
 
-fn managed(reply: pb::ManageReply) -> bool {
-    match reply.reply {
-        Some(Managed::Error(error)) => !error_in(error).to_string().is_empty(),
-        Some(Managed::Options(options)) => options_in(options, 0).is_ok(),
+fn managed(reply: pb::ManageResponse) -> bool {
+    match reply.outcome {
+        Some(Managed::Error(error)) => !decode_error(error).to_string().is_empty(),
+        Some(Managed::Options(options)) => decode_options(options, 0).is_ok(),
         Some(Managed::Info(infos)) => {
-            let infos = infos.tables.into_iter().map(info_in);
+            let infos = infos.tables.into_iter().map(decode_info);
             infos.collect::<Result<Vec<_>, _>>().is_ok()
         }
         reply => reply.is_some(),
@@ -116,52 +120,55 @@ fn managed(reply: pb::ManageReply) -> bool {
 }
 
 /// Takes a request in, as the server does; reads what could be sampled out again.
-fn insert(intake: &mut Intake, request: pb::InsertRequest) -> Result<(), Broken> {
+fn insert(
+    dictionary: &mut ReceivedDictionary,
+    request: pb::InsertRequest,
+) -> Result<(), InsertStreamError> {
     for schema in request.schemas {
-        intake.schema(schema)?;
+        dictionary.add_schema(schema)?;
     }
-    for shape in request.shapes {
-        intake.shape(shape)?;
+    for shape in request.window_shapes {
+        dictionary.add_window_shape(shape)?;
     }
     for chunk in &request.chunks {
-        intake.chunk(chunk)?;
+        dictionary.add_chunk(chunk)?;
     }
-    if !request.part.is_empty() {
-        intake.part(&request.part)?;
+    if !request.chunk_part.is_empty() {
+        dictionary.add_chunk_part(&request.chunk_part)?;
     }
     for message in request.items {
-        let items = intake.items(&message)?;
+        let items = dictionary.decode_items(&message)?;
         let good: Vec<&Trajectory> = (items.iter().map(|item| &item.trajectory))
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
         let some: Vec<Trajectory> = good.into_iter().take(8).cloned().collect();
-        for uneven in [Uneven::Ragged, Uneven::Pad] {
-            let _ = POOL.with(|pool| gather(&some, uneven, pool));
+        for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
+            let _ = POOL.with(|pool| gather(&some, length_policy, pool));
         }
     }
-    for chunk in request.released {
-        intake.release(chunk);
+    for chunk in request.released_chunks {
+        dictionary.release_chunk(chunk);
     }
     Ok(())
 }
 
-fn sampled(reply: pb::SampleReply) -> bool {
-    ARRIVING.with_borrow_mut(|arriving| {
-        let outcome = match reply.reply {
+fn sampled(reply: pb::SampleResponse) -> bool {
+    ASSEMBLER.with_borrow_mut(|assembler| {
+        let outcome = match reply.outcome {
             Some(Sampled::Batch(batch)) => {
-                *arriving = None;
-                POOL.with(|pool| Arriving::new(batch, pool)).map(Some)
+                *assembler = None;
+                POOL.with(|pool| BatchAssembler::new(batch, pool)).map(Some)
             }
-            Some(Sampled::Part(part)) => match arriving.take() {
-                Some(mut arriving) => arriving.take(&part).map(|()| Some(arriving)),
+            Some(Sampled::BatchPart(part)) => match assembler.take() {
+                Some(mut assembler) => assembler.push(&part).map(|()| Some(assembler)),
                 None => return false,
             },
-            Some(Sampled::Error(error)) => return !error_in(error).to_string().is_empty(),
+            Some(Sampled::Error(error)) => return !decode_error(error).to_string().is_empty(),
             reply => return reply.is_some(),
         };
         let taken = outcome.is_ok();
-        *arriving = outcome.ok().flatten();
-        if let Some(whole) = arriving.take_if(|batch| batch.is_complete()) {
+        *assembler = outcome.ok().flatten();
+        if let Some(whole) = assembler.take_if(|batch| batch.is_complete()) {
             drop(whole.finish());
         }
         taken

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_rpc::pb::engram_client::EngramClient;
-use engram_rpc::{PROTOCOL, Server, ServerOptions, ServerTls, pb};
+use engram_rpc::{PROTOCOL_VERSION, Server, ServerOptions, ServerTls, pb};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::silence::FIRST_CALL;
+use crate::idle_connections::FIRST_CALL;
 use crate::support::{SOON, engine};
 
 const AUTHORITY: &str = include_str!("certificates/authority.pem");
@@ -55,7 +55,7 @@ async fn is_served(server: &Server, tls: Option<ClientTlsConfig>) -> bool {
         return false;
     };
     let request = pb::HelloRequest {
-        protocol: PROTOCOL,
+        protocol: PROTOCOL_VERSION,
         version: "test".into(),
     };
     EngramClient::new(channel).hello(request).await.is_ok()

@@ -3,26 +3,26 @@
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
-use engram_rpc::pb::manage_reply::Reply;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::wire::{info_in, limits_out, options_in, options_out};
+use engram_rpc::pb::manage_response::Outcome;
+use engram_rpc::wire::{decode_info, decode_options, encode_limits, encode_options};
 
 use crate::support::{Client, connect, engine, error_of, fill, options, start};
 
-async fn ask(client: &mut Client, call: Call) -> pb::ManageReply {
+async fn ask(client: &mut Client, call: Call) -> pb::ManageResponse {
     let request = pb::ManageRequest { call: Some(call) };
     client.manage(request).await.unwrap().into_inner()
 }
 
-async fn reply(client: &mut Client, call: Call) -> Reply {
-    ask(client, call).await.reply.unwrap()
+async fn reply(client: &mut Client, call: Call) -> Outcome {
+    ask(client, call).await.outcome.unwrap()
 }
 
-const DONE: Reply = Reply::Done(pb::Nothing {});
-const NOTHING: pb::Nothing = pb::Nothing {};
+const DONE: Outcome = Outcome::Done(pb::Empty {});
+const NOTHING: pb::Empty = pb::Empty {};
 
-fn names(names: &[&str]) -> Reply {
-    Reply::Tables(pb::Names {
+fn names(names: &[&str]) -> Outcome {
+    Outcome::Tables(pb::TableNames {
         names: names.iter().map(ToString::to_string).collect(),
     })
 }
@@ -39,7 +39,7 @@ async fn tables_come_and_go() {
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
         ..options("a")
     };
-    let create = Call::Create(options_out(&wanted));
+    let create = Call::Create(encode_options(&wanted));
     assert_eq!(reply(&mut client, create.clone()).await, DONE);
     assert_eq!(
         error_of(ask(&mut client, create).await).text,
@@ -47,11 +47,11 @@ async fn tables_come_and_go() {
     );
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
     assert_eq!(tables, names(&["a", "b"]));
-    let Reply::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
+    let Outcome::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
         panic!("no options");
     };
-    assert_eq!(found, options_out(&wanted));
-    assert_eq!(options_in(found, 5).unwrap().seed, 5);
+    assert_eq!(found, encode_options(&wanted));
+    assert_eq!(decode_options(found, 5).unwrap().seed, 5);
     assert_eq!(reply(&mut client, Call::Drop("b".into())).await, DONE);
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
     assert_eq!(tables, names(&["a"]));
@@ -63,12 +63,12 @@ async fn tables_that_clients_make_draw_differently() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     for name in ["a", "b"] {
-        let create = Call::Create(options_out(&options(name)));
+        let create = Call::Create(encode_options(&options(name)));
         assert_eq!(reply(&mut client, create).await, DONE);
     }
     let given = pb::TableOptions {
         seed: Some(11),
-        ..options_out(&options("c"))
+        ..encode_options(&options("c"))
     };
     assert_eq!(reply(&mut client, Call::Create(given)).await, DONE);
     let seed = |name| engine.table(name).unwrap().options().seed;
@@ -82,13 +82,13 @@ async fn numbers_and_limits_travel() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 10, 4);
-    let may = |n| pb::May {
+    let may = |n| pb::LimiterQuery {
         table: "t".into(),
         n,
     };
-    let yes = Reply::May(true);
-    assert_eq!(reply(&mut client, Call::MaySample(may(1))).await, yes);
-    assert_eq!(reply(&mut client, Call::MayInsert(may(1))).await, yes);
+    let yes = Outcome::CanProceed(true);
+    assert_eq!(reply(&mut client, Call::CanSample(may(1))).await, yes);
+    assert_eq!(reply(&mut client, Call::CanInsert(may(1))).await, yes);
     let limits = RateLimits {
         kind: "MinSize(20)".into(),
         min_size: 20,
@@ -96,15 +96,15 @@ async fn numbers_and_limits_travel() {
     };
     let set = pb::SetLimits {
         table: "t".into(),
-        limits: Some(limits_out(&limits)),
+        limits: Some(encode_limits(&limits)),
     };
     assert_eq!(reply(&mut client, Call::SetLimits(set)).await, DONE);
-    let no = Reply::May(false);
-    assert_eq!(reply(&mut client, Call::MaySample(may(1))).await, no);
-    let Reply::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
+    let no = Outcome::CanProceed(false);
+    assert_eq!(reply(&mut client, Call::CanSample(may(1))).await, no);
+    let Outcome::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
         panic!("no numbers");
     };
-    let info = info_in(infos.tables[0].clone()).unwrap();
+    let info = decode_info(infos.tables[0].clone()).unwrap();
     assert_eq!(
         (
             &*info.options.name,
@@ -117,7 +117,7 @@ async fn numbers_and_limits_travel() {
     let here = engine.table("t").unwrap().info();
     assert_eq!(info.sampling_blocked, here.sampling_blocked);
     assert!(info.sampling_blocked.is_some());
-    let Reply::Options(found) = reply(&mut client, Call::Describe("t".into())).await else {
+    let Outcome::Options(found) = reply(&mut client, Call::Describe("t".into())).await else {
         panic!("no options");
     };
     assert_eq!(found.limits.unwrap().min_size, 20);
@@ -130,27 +130,27 @@ async fn what_is_not_there_is_named() {
     let engine = engine(vec![options("a"), options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let may = pb::May {
+    let may = pb::LimiterQuery {
         table: "c".into(),
         n: 1,
     };
     let set = pb::SetLimits {
         table: "c".into(),
-        limits: Some(limits_out(&options("c").limits)),
+        limits: Some(encode_limits(&options("c").limits)),
     };
     for call in [
         Call::Describe("c".into()),
         Call::Drop("c".into()),
         Call::SetLimits(set),
         Call::Reset("c".into()),
-        Call::MaySample(may.clone()),
-        Call::MayInsert(may),
+        Call::CanSample(may.clone()),
+        Call::CanInsert(may),
     ] {
         let error = error_of(ask(&mut client, call).await);
         assert_eq!(error.text, "no table `c`; known tables: `a`, `b`");
         assert_eq!(error.code(), Code::UnknownTable);
         assert_eq!(
-            (&*error.table, &*error.known),
+            (&*error.table, &*error.known_tables),
             ("c", &["a".into(), "b".into()][..])
         );
     }
@@ -182,7 +182,7 @@ async fn what_is_not_there_is_named() {
                 columns,
                 structure: "{}".into(),
             }),
-            ..options_out(&options("signed"))
+            ..encode_options(&options("signed"))
         };
         let error = error_of(ask(&mut client, Call::Create(signed)).await);
         assert_eq!(error.text, text);

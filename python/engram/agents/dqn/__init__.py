@@ -39,7 +39,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "actor": ("Actor",),
     "config": ("DQNConfig",),
     "environment": ("Environment", "Spaces"),
@@ -51,7 +51,7 @@ _HOMES = {
     "tables": ("Step",),
     "training": ("train",),
 }
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401, whatever it is

@@ -12,16 +12,16 @@ from engram.agents.dqn.actor import epsilon_at
 from engram.agents.dqn.actor_process import play
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Environment
-from engram.agents.dqn.journal import Journal
 from engram.agents.dqn.learner import Learner
 from engram.agents.dqn.result import Result, Stopped
+from engram.agents.dqn.run_history import RunHistory
 from engram.agents.dqn.tables import EPISODES, REPLAY, WEIGHTS, make_shared_tables
 from engram.errors import DeadlineExceededError, EngramError
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-PATIENCE = 0.1
+SAMPLE_POLL_TIMEOUT = 0.1
 """Seconds that the learner waits for a batch before it looks after everything else."""
 
 
@@ -79,7 +79,7 @@ class Actors:
             process.join()
 
 
-def train_in_processes(config: DQNConfig, journal: Journal) -> Result:
+def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
     """Learn here from what `config.processes - 1` actors play."""
     learner_seed, store_seed = np.random.SeedSequence(config.seed).generate_state(4).tolist()[2:]
     with Environment(config.env_id) as env:
@@ -94,10 +94,10 @@ def train_in_processes(config: DQNConfig, journal: Journal) -> Result:
         store.insert(learner.params, {WEIGHTS: 1.0})
         step = 0
         try:
-            while step < config.max_steps and not journal.solved:
+            while step < config.max_steps and not history.solved:
                 actors.check()
                 try:
-                    learner.learn(store, step, timeout=PATIENCE)
+                    learner.learn(store, step, timeout=SAMPLE_POLL_TIMEOUT)
                 except DeadlineExceededError:
                     pass  # the actors are not that far yet
                 else:
@@ -106,11 +106,11 @@ def train_in_processes(config: DQNConfig, journal: Journal) -> Result:
                 tables = store.info()
                 step = tables[REPLAY].inserts  # each step of a whole window of n starts an item
                 for _ in range(tables[EPISODES].size):
-                    journal.add_episode(float(store.sample(EPISODES, 1).data["return"][0]), step)
-                    if journal.solved:
+                    history.add_episode(float(store.sample(EPISODES, 1).data["return"][0]), step)
+                    if history.solved:
                         stopped = "solved"
                         break
-                journal.tell(step, epsilon_at(config, step), store)
+                history.report(step, epsilon_at(config, step), store)
         except KeyboardInterrupt:
             stopped = "interrupted"
-        return journal.close(stopped, step, learner.steps, learner.params, store.info()[REPLAY])
+        return history.result(stopped, step, learner.steps, learner.params, store.info()[REPLAY])

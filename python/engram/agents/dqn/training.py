@@ -13,10 +13,10 @@ import engram
 from engram.agents.dqn.actor import Actor, epsilon_at
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Environment
-from engram.agents.dqn.journal import Journal
 from engram.agents.dqn.learner import Learner
 from engram.agents.dqn.processes import train_in_processes
 from engram.agents.dqn.result import Progress, Result, Stopped
+from engram.agents.dqn.run_history import RunHistory
 from engram.agents.dqn.tables import REPLAY, make_replay
 
 SAMPLE_TIMEOUT = 30.0
@@ -38,11 +38,11 @@ def train(
         InvalidArgumentError: If the environment does not exist or does not fit.
         ActorDiedError: If an actor's process ended too early.
     """
-    journal = Journal(config, report, report_period)
-    return train_in_turns(config, journal) if config.processes == 1 else train_in_processes(config, journal)
+    history = RunHistory(config, report, report_period)
+    return train_in_turns(config, history) if config.processes == 1 else train_in_processes(config, history)
 
 
-def train_in_turns(config: DQNConfig, journal: Journal) -> Result:
+def train_in_turns(config: DQNConfig, history: RunHistory) -> Result:
     """Act and learn by turns, in this process."""
     # NumPy seeds: one stream for each source of chance, all from one seed.
     seeds = np.random.SeedSequence(config.seed).generate_state(4).tolist()
@@ -62,8 +62,8 @@ def train_in_turns(config: DQNConfig, journal: Journal) -> Result:
                 finished = actor.step(params, epsilon)
                 step += 1
                 if finished is not None:
-                    journal.add_episode(finished, step)
-                    if journal.solved:
+                    history.add_episode(finished, step)
+                    if history.solved:
                         stopped = "solved"
                         break
 
@@ -74,7 +74,7 @@ def train_in_turns(config: DQNConfig, journal: Journal) -> Result:
                 if step >= warm_up and step % config.learn_period == 0:
                     learner.learn(store, step, timeout=SAMPLE_TIMEOUT)
                     params = learner.params
-                journal.tell(step, epsilon, store)
+                history.report(step, epsilon, store)
         except KeyboardInterrupt:
             stopped = "interrupted"
-        return journal.close(stopped, step, learner.steps, learner.params, store.info()[REPLAY])
+        return history.result(stopped, step, learner.steps, learner.params, store.info()[REPLAY])

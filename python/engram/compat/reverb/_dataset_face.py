@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import engram
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.compat.reverb import _arguments, _nest, _note
 from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_in
 from engram.compat.reverb._lazy import tensorflow
@@ -17,9 +17,9 @@ from engram.compat.reverb._tf_dataset import unpacked
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
-from engram.data.blocks import Block
+from engram.data.column_block import ColumnBlock
 from engram.errors import ClosedError, UnavailableError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of", "tuples"]
 
@@ -131,7 +131,7 @@ def begin(
     tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
     spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
 
-    def open_store(address: str, _table: str) -> AnyStore:
+    def open_store(address: str, _table: str) -> TableStore:
         return engram.Client(_arguments.bare(address), reconnect_timeout=_RECONNECT_SECONDS)
 
     args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
@@ -141,7 +141,7 @@ def begin(
 def from_table(
     dataset: Any,  # noqa: ANN401, TensorFlow's
     source: Source,
-    open_store: Callable[..., AnyStore],
+    open_store: Callable[..., TableStore],
     args: list[Any],
     spec: Any,  # noqa: ANN401, a nest
     *,
@@ -166,17 +166,17 @@ def from_table(
     def found(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, and a `Taken`
         texts, taken = [value.decode() for value in values[:-1]], values[-1]
         store = open_store(*texts)
-        uses = Uses()
+        tracker = ConsumptionTracker()
         try:
-            with closing(read_table(store, texts[-1], source, wanted, uses)) as blocks:
+            with closing(read_table(store, texts[-1], source, wanted, tracker)) as blocks:
                 for block in blocks:
                     try:
                         yield block
                     except GeneratorExit:
-                        uses.items = uses.reached(taken.elements)
+                        tracker.consumed = tracker.consumed_at(taken.elements)
                         raise
                     # TensorFlow asks for more only when it has taken all.
-                    uses.items = uses.reached(uses.pieces)
+                    tracker.consumed = tracker.consumed_at(tracker.num_pieces)
         finally:
             if owned:
                 store.close()
@@ -188,11 +188,11 @@ def from_table(
 
 
 def read_table(
-    store: AnyStore, table: str, source: Source, wanted: list[TensorSpec], uses: Uses
+    store: TableStore, table: str, source: Source, wanted: list[TensorSpec], tracker: ConsumptionTracker
 ) -> Generator[Elements | None]:
     """Yields elements of a table, several at once, and None now and then while there are none.
 
-    What `uses` does not count as used goes back when it is closed; its pieces are the elements.
+    What `tracker` does not count as used goes back when it is closed; its pieces are the elements.
     """
     fetching = source.fetching
     for infos in _infos(store, returns=fetching.returns, table=table):
@@ -203,15 +203,15 @@ def read_table(
             if signature is not None:
                 check_signature(table, wanted, signature, source.unsigned_axes)
 
-    def made(block: Block) -> Elements:
+    def made(block: ColumnBlock) -> Elements:
         elements = source.convert(table, wanted, block)
-        uses.cut(_pieces(block, elements))
+        tracker.add_items(_pieces(block, elements))
         return elements
 
-    yield from read(store, table, fetching, made, uses)
+    yield from read(store, table, fetching, made, tracker)
 
 
-def _pieces(block: Block, elements: Elements) -> list[int]:
+def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
     """How many elements each item of a block has become: all have the same number of steps."""
     values, splits = elements[0]
     number = len(values) if splits is None else len(splits) - 1
@@ -222,7 +222,7 @@ def _pieces(block: Block, elements: Elements) -> list[int]:
     return pieces
 
 
-def _infos(store: AnyStore, *, returns: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:
+def _infos(store: TableStore, *, returns: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:
     """Yields what the store says of its tables; before, None while the server is silent."""
     began = time.monotonic()
     warned = False

@@ -8,7 +8,7 @@ import numpy as np
 from engram.compat.reverb import _nest
 from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
-from engram.data.blocks import Array, Block
+from engram.data.column_block import Array, ColumnBlock
 
 __all__ = [
     "Convert",
@@ -40,10 +40,10 @@ class Rows(NamedTuple):
 Elements = list[Rows]
 """Several elements: the five tensors of `SampleInfo`, then the data's."""
 
-Convert = Callable[[str, Sequence[TensorSpec], Block], Elements]
+Convert = Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
 
 
-def trajectories(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
     """Each item is an element, of whole columns."""
     found = [
         (column.dtype, column.shape[1:] if splits is None else _ragged_shape(spec.shape, column, splits))
@@ -53,7 +53,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: Block) -> Eleme
     return [*map(Rows, block.info), *map(Rows, block.columns, block.splits)]
 
 
-def timesteps(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
     """Each step of each item is an element, with the item's info."""
     lengths = steps_in(block)
     columns: list[Array] = [
@@ -67,7 +67,7 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements
 def sequences(sequence_length: int | None) -> Convert:
     """Each item is an element, of whole columns, and so is its info, repeated for each step."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         lengths = steps_in(block)
         _check_lengths(table, sequence_length, lengths)
         splits = next((splits for splits in block.splits if splits is not None), None)
@@ -88,7 +88,7 @@ def sequences(sequence_length: int | None) -> Convert:
 def timesteps_of(sequence_length: int) -> Convert:
     """As `timesteps`, of items of a given length."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         _check_lengths(table, sequence_length, steps_in(block))
         return timesteps(table, specs, block)
 
@@ -104,7 +104,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
         )
 
 
-def steps_in(block: Block) -> Array:
+def steps_in(block: ColumnBlock) -> Array:
     """i64 `[B]`: the steps of each item.
 
     Raises:
@@ -130,7 +130,7 @@ def _ragged_shape(wanted: Shape, column: Array, splits: Array) -> Shape:
     return (int(wrong[0]) if len(wrong) else wanted[0], *cell)
 
 
-def _padded(specs: Sequence[TensorSpec], block: Block) -> list[TensorSpec]:
+def _padded(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
     """As many specs as columns, so that these can be described also where they are too many or too few."""
     missing = len(block.columns) - len(specs)
     filling = [TensorSpec(None, np.float32)] * missing if missing > 0 else []

@@ -9,7 +9,7 @@ import numpy as np
 
 from engram.compat.reverb._lazy import tensorflow
 from engram.compat.reverb._tf_errors import guarded, passed
-from engram.data._exit import Calls
+from engram.data._exit_guard import ExitGuard
 
 __all__ = ["feed"]
 
@@ -27,7 +27,7 @@ def _close_all() -> None:
         _close(number)
 
 
-_calls = Calls(_close_all)
+_exit_guard = ExitGuard(_close_all)
 
 
 def feed(
@@ -47,13 +47,15 @@ def feed(
         The dataset as a variant tensor, and what must live as long as it.
     """
     tf = tensorflow("a dataset")
-    from engram.data._tf_arrays import arrays  # noqa: PLC0415, imports TensorFlow
+    from engram.data._tf_function_dataset import function_dataset  # noqa: PLC0415, imports TensorFlow
 
-    _calls.await_exit()
+    _exit_guard.register()
     number = [tf.TensorSpec([], tf.int64)]
     variant, functions = _iterated(lambda *values: _numbered(begin(*values)), args, number)
     numbers = tf.data.experimental.from_variant(variant, tuple(number))
-    found = numbers.flat_map(tf.autograph.experimental.do_not_convert(lambda number: arrays(_next, number, specs)))
+    found = numbers.flat_map(
+        tf.autograph.experimental.do_not_convert(lambda number: function_dataset(_next, number, specs))
+    )
     return tf.data.experimental.to_variant(found), (functions, numbers, found)
 
 
@@ -72,8 +74,8 @@ def _numbered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 
 def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
     """What an iterator yields next. An error is kept: TensorFlow would tell of most of them in words of its own."""
-    with _calls as may:
-        if not may:
+    with _exit_guard as may_run:
+        if not may_run:
             raise StopIteration  # which TensorFlow knows
         try:
             return list(next(_open[int(number)]))
@@ -135,8 +137,8 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
     nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
     def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        with _calls as may:
-            if not may:
+        with _exit_guard as may_run:
+            if not may_run:
                 raise StopIteration  # which TensorFlow knows
             return guarded(lambda: next(_open[int(number)]), nothing)
 
@@ -152,7 +154,7 @@ def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
 
 def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
     def stop(number: Any) -> Any:  # noqa: ANN401, arrays
-        with _calls:
+        with _exit_guard:
             _close(int(number))
         return np.int64(0)
 

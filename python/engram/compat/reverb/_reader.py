@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from engram import Dataset, _engram
-from engram._uses import Uses
-from engram.data.blocks import Block, items_of
+from engram._consumption import ConsumptionTracker
+from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, SignatureError, UnavailableError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["Fetching", "MismatchError", "read"]
 
@@ -57,19 +57,23 @@ _ANSWER = 0.02
 
 
 def read(
-    store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], R], uses: Uses | None = None
+    store: TableStore,
+    table: str,
+    fetching: Fetching,
+    make: Callable[[ColumnBlock], R],
+    tracker: ConsumptionTracker | None = None,
 ) -> Iterator[R | None]:
     """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
 
     Once it is closed, what was fetched and not used goes back: counters are undone, and items of a queue regain their
-    place. So do items that `make` refuses. Blocks are used as a whole once they are yielded, or item by item as `uses`
+    place. So do items that `make` refuses. Blocks are used as a whole once they are yielded, or item by item as `tracker`
     counts them.
 
     Raises:
         MismatchError: `make` refuses an item; all before it were yielded.
         UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As of `engram.Dataset`.
     """
-    reader = _Reader(store, table, fetching, make, uses)
+    reader = _Reader(store, table, fetching, make, tracker)
     while not reader.is_done:
         try:
             yield from reader.stream()
@@ -88,13 +92,18 @@ class _Reader:
     """Opens one stream after the other."""
 
     def __init__(
-        self, store: AnyStore, table: str, fetching: Fetching, make: Callable[[Block], Any], uses: Uses | None
+        self,
+        store: TableStore,
+        table: str,
+        fetching: Fetching,
+        make: Callable[[ColumnBlock], Any],
+        tracker: ConsumptionTracker | None,
     ) -> None:
         self._store = store
         self._table = table
         self._fetching = fetching
         self._make = make
-        self._uses = uses
+        self._tracker = tracker
         self._left = fetching.max_items
         self._count = 0
         self._times_lost = 0
@@ -117,7 +126,7 @@ class _Reader:
             timeout=self._fetching.timeout,
         )
         total = 0
-        with closing(dataset._read(self._made, self._fetching.glance, self._uses)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._made, self._fetching.glance, self._tracker)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 self._times_lost = 0
                 if each is not None:
@@ -144,7 +153,7 @@ class _Reader:
     def _last(self) -> Iterator[Any]:
         """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
         dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
-        with closing(dataset._read(self._made, _ANSWER, self._uses)) as stream:  # noqa: SLF001, every dataset's half
+        with closing(dataset._read(self._made, _ANSWER, self._tracker)) as stream:  # noqa: SLF001, every dataset's half
             for each in stream:
                 if each is None and self._is_waited_for():
                     self.is_done = True
@@ -159,7 +168,7 @@ class _Reader:
         return info is None or info.waiting_samples > 0
 
     def _made(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
-        block = items_of(native)
+        block = item_block(native)
         self._count = len(native)
         try:
             return self._make(block)
@@ -170,8 +179,8 @@ class _Reader:
 
     def _settle(self) -> None:
         """What was yielded is used: another stream goes on."""
-        if self._uses is not None:
-            self._uses.settle()
+        if self._tracker is not None:
+            self._tracker.consume_all()
 
     def rest(self, error: Exception) -> Iterator[None]:
         """Waits a while: the server is away."""

@@ -7,7 +7,7 @@ from engram.compat.reverb import _dataset_face as face
 from engram.compat.reverb._elements import Elements
 from engram.compat.reverb._lazy import DatasetBody, as_it_is
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.blocks import Block
+from engram.data.column_block import ColumnBlock
 
 __all__ = ["ServerDataset"]
 
@@ -15,7 +15,7 @@ __all__ = ["ServerDataset"]
 class ServerDataset(DatasetBody):
     """The body of a dataset of one table of a server."""
 
-    _convert: Callable[[str, Sequence[TensorSpec], Block], Elements]
+    _convert: Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
     """Makes elements of items: of a table, as its specs say."""
 
     def __init__(  # noqa: PLR0917, as Reverb has it

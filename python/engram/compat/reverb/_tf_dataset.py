@@ -8,7 +8,7 @@ import numpy as np
 from engram.compat.reverb._elements import Elements, Rows
 from engram.compat.reverb._feed import feed
 from engram.compat.reverb._lazy import tensorflow
-from engram.data._taken import Taken, watched
+from engram.data._tf_element_counter import TfElementCounter, with_element_counter
 
 __all__ = ["unpacked"]
 
@@ -26,7 +26,7 @@ def unpacked(
         begin: Yields several elements at once, or None while there are none; it is closed when an iteration ends.
         args: Tensors that it is given, as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
-        counted: `begin` is also given a `Taken`, which says how many elements have left the dataset.
+        counted: `begin` is also given a `TfElementCounter`, which says how many elements have left the dataset.
 
     Returns:
         The dataset as a variant tensor, and what must live as long as it.
@@ -37,7 +37,7 @@ def unpacked(
     kept = []
 
     def began(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
-        taken = Taken(values[-1])
+        taken = TfElementCounter(values[-1])
         try:
             yield from begin(*values[:-1], taken)
         finally:
@@ -48,7 +48,7 @@ def unpacked(
         kept.append(needed)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
-    result = watched(make, args)
+    result = with_element_counter(make, args)
     return tf.data.experimental.to_variant(result), (kept, result)
 
 

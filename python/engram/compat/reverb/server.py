@@ -106,7 +106,7 @@ class Server:
                 return
             try:
                 with translated():
-                    self._server.stop()
+                    self._server.close()
                     self._storage.close()
             finally:
                 for table in self._tables:

@@ -207,7 +207,7 @@ class StructuredWriter:
         if self._early and native.unsent_items:
             self._early -= 1
             _sending.send(native)
-        elif native.waits_in_vain:
+        elif native.has_full_unsent_chunk:
             _sending.send(native)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:

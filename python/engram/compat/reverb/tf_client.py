@@ -15,7 +15,7 @@ from engram.compat.reverb._tf_errors import called
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.blocks import Block
+from engram.data.column_block import ColumnBlock
 
 __all__ = ["TFClient"]
 
@@ -94,7 +94,7 @@ class TFClient:
         info = store.info().get(table)
         signature = None if info is None else _note.decode(info.note).signature
 
-        def made(block: Block) -> list[npt.NDArray[Any]]:
+        def made(block: ColumnBlock) -> list[npt.NDArray[Any]]:
             rows = [row.values[0] for row in timesteps(table, wanted, block)]
             if signature is not None:
                 step = map(np.asarray, rows[len(SampleInfo._fields) :])

@@ -215,7 +215,7 @@ class TrajectoryWriter:
         if self._early:
             self._early -= 1
             _sending.send(self._native)
-        elif self._prompt and self._native.waits_in_vain:
+        elif self._prompt and self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
     def _flat(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
@@ -338,7 +338,7 @@ class TrajectoryWriter:
         path = tuple(path)
         self._configured[path] = (keep, max_chunk_length)
         if self._native is not None:
-            self._native.keep(keep)
+            self._native.extend_history(keep)
         number = self._steps.number(path)
         if number is not None and number < len(self._columns):
             self._columns[number].keep(keep)

@@ -229,7 +229,7 @@ class Writer:
         except (EngramError, RuntimeError):
             with translated():
                 raise
-        if self._native.waits_in_vain:
+        if self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
     def _check(self, table: str, length: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.compat.ftw.datasets._plan import Plan
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_face import Source, read_table
@@ -20,9 +20,9 @@ from engram.compat.reverb._elements import Elements
 from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.blocks import Array, Block
-from engram.errors import NeverServedError
-from engram.store import AnyStore
+from engram.data.column_block import Array, ColumnBlock
+from engram.errors import UnsatisfiableError
+from engram.store import TableStore
 
 __all__ = ["ArrayDataset", "converter"]
 
@@ -44,7 +44,7 @@ class ArrayDataset:
     whose batch is not full yet, these count as used before, from then on.
     """
 
-    def __init__(self, plan: Plan, stores: Sequence[AnyStore], convert: Convert) -> None:
+    def __init__(self, plan: Plan, stores: Sequence[TableStore], convert: Convert) -> None:
         """Describes the batches; nothing is fetched before iteration begins."""
         self._plan = plan
         self._is_whole = plan.is_items and len(stores) == 1 and plan.batch_size is not None and not plan.may_differ
@@ -56,7 +56,7 @@ class ArrayDataset:
         if self._is_whole:
             try:
                 yield from self._read(is_whole=True)
-            except NeverServedError:  # the table never holds as many items as make a batch
+            except UnsatisfiableError:  # the table never holds as many items as make a batch
                 pass
             else:
                 return
@@ -80,7 +80,9 @@ class ArrayDataset:
                 info, data = leaves[:_INFO], self._convert(leaves[_INFO:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(plan.nest, data))
                 for reader in readers:
-                    reader.uses.items = reader.uses.reached(reader.uses.pieces if is_whole else reader.given)
+                    reader.tracker.consumed = reader.tracker.consumed_at(
+                        reader.tracker.num_pieces if is_whole else reader.given
+                    )
                 yield sample
 
     def _source(self, *, is_whole: bool) -> Source:
@@ -95,18 +97,20 @@ class ArrayDataset:
         convert = plan.source.convert
         return replace(plan.source, fetching=fetching, convert=_even(convert) if is_whole else convert)
 
-    def _blocks(self, store: AnyStore, source: Source, uses: Uses) -> Any:  # noqa: ANN401, a generator
-        return closing(read_table(store, self._plan.table, source, _nest.flatten(self._plan.nest), uses))
+    def _blocks(self, store: TableStore, source: Source, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
+        return closing(read_table(store, self._plan.table, source, _nest.flatten(self._plan.nest), tracker))
 
-    def _batches(self, store: AnyStore, source: Source, uses: Uses) -> Generator[list[Array] | None]:
+    def _batches(self, store: TableStore, source: Source, tracker: ConsumptionTracker) -> Generator[list[Array] | None]:
         """Yields the leaves of one batch after the other; None now and then while there are none."""
-        with self._blocks(store, source, uses) as blocks:
+        with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
                 yield None if block is None else [rows.values for rows in block]
 
-    def _elements(self, store: AnyStore, source: Source, uses: Uses) -> Generator[list[Array] | None]:
+    def _elements(
+        self, store: TableStore, source: Source, tracker: ConsumptionTracker
+    ) -> Generator[list[Array] | None]:
         """Yields the leaves of one element after the other; None now and then while there are none."""
-        with self._blocks(store, source, uses) as blocks:
+        with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
                 if block is None:
                     yield None
@@ -124,11 +128,13 @@ def _each(block: Elements) -> Iterator[list[Array]]:
 class _Reader:
     """One store's elements, and which of its items were used."""
 
-    def __init__(self, store: AnyStore, table: str, read: Callable[[Uses], Generator[list[Array] | None]]) -> None:
+    def __init__(
+        self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
+    ) -> None:
         self._store = store
         self._table = table
-        self.uses = Uses()
-        self.found = read(self.uses)
+        self.tracker = ConsumptionTracker()
+        self.found = read(self.tracker)
         self.given = 0
 
     def next(self) -> list[Array] | None:
@@ -139,10 +145,10 @@ class _Reader:
 
     def make_room(self) -> None:
         """Holds no items any more where somebody waits to insert, maybe for their room."""
-        if self.uses.is_holding:
+        if self.tracker.is_holding:
             info = self._store.info().get(self._table)
             if info is not None and info.waiting_inserts > 0:
-                self.uses.let_go()
+                self.tracker.stop_holding()
 
 
 def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]]:
@@ -173,7 +179,7 @@ def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]
 def _even(make: Make) -> Make:
     """As `make`, of items that all have as many steps."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for splits in block.splits:
             lengths: list[int] = [] if splits is None else np.diff(splits).tolist()
             if len(set(lengths)) > 1:

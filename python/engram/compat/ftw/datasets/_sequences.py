@@ -7,7 +7,7 @@ import numpy as np
 from engram.compat.reverb._elements import Convert, Elements, Rows, timesteps, trajectories
 from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.blocks import Block
+from engram.data.column_block import ColumnBlock
 
 __all__ = ["check_lengths", "cut", "whole"]
 
@@ -15,7 +15,7 @@ __all__ = ["check_lengths", "cut", "whole"]
 def whole(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
     """Each item is an element; all but the recurrent state has `sequence_length` steps, if that is given."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         if sequence_length is not None and len(is_state) == len(block.columns):
             parts = zip(block.columns, block.splits, block.squeezed, is_state, strict=True)
             for column, splits, squeezed, state in parts:
@@ -32,7 +32,7 @@ def whole(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
 def cut(sequence_length: int) -> Convert:
     """Each item is cut into elements of `sequence_length` steps, with the item's info for each step."""
 
-    def convert(table: str, specs: Sequence[TensorSpec], block: Block) -> Elements:
+    def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
             even = 1 if squeezed else column.shape[1] if splits is None else 0
             for length in {even} if splits is None else set(np.diff(splits).tolist()):

@@ -7,7 +7,7 @@ from engram.compat.ftw.datasets._plan import Plan
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_face import from_table
 from engram.compat.reverb._lazy import DatasetBody, LazyDataset, tensorflow
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["tensorflow_dataset"]
 
@@ -15,7 +15,7 @@ __all__ = ["tensorflow_dataset"]
 class _Elements(DatasetBody, metaclass=LazyDataset):
     """Single elements of one of several stores."""
 
-    def __init__(self, plan: Plan, stores: Sequence[AnyStore], index: Any) -> None:  # noqa: ANN401, a tensor
+    def __init__(self, plan: Plan, stores: Sequence[TableStore], index: Any) -> None:  # noqa: ANN401, a tensor
         tf = tensorflow("a dataset")
         spec = _nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape, tf.string if leaf.dtype == object else leaf.dtype), plan.nest
@@ -24,7 +24,7 @@ class _Elements(DatasetBody, metaclass=LazyDataset):
         from_table(self, plan.source, lambda at, _: stores[int(at)], args, spec, owned=False)
 
 
-def tensorflow_dataset(plan: Plan, stores: Sequence[AnyStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset
+def tensorflow_dataset(plan: Plan, stores: Sequence[TableStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset
     """A `tf.data.Dataset` of batches."""
     tf = tensorflow("a dataset of the framework `tensorflow`")
     if len(stores) == 1:
@@ -47,7 +47,7 @@ def tensorflow_dataset(plan: Plan, stores: Sequence[AnyStore]) -> Any:  # noqa: 
     return made.with_options(only_asked)
 
 
-def _interleaved(plan: Plan, stores: Sequence[AnyStore], threads: int) -> Any:  # noqa: ANN401, a tf.data.Dataset
+def _interleaved(plan: Plan, stores: Sequence[TableStore], threads: int) -> Any:  # noqa: ANN401, a tf.data.Dataset
     """Elements of one store after the other."""
     tf = tensorflow("a dataset")
     numbers = tf.data.Dataset.range(len(stores))

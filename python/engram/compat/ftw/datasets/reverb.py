@@ -14,7 +14,7 @@ from engram.compat.reverb._dataset_face import Source
 from engram.compat.reverb._elements import timesteps
 from engram.compat.reverb._nest import flatten
 from engram.compat.reverb._reader import Fetching
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sampler_dataset"]
 
@@ -270,14 +270,14 @@ def _check(
             raise ValueError(f"`{name}` must be {low} or more; got {value}")
 
 
-def _stores(client: Any) -> tuple[list[AnyStore], bool]:  # noqa: ANN401, of several kinds
+def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, of several kinds
     """Where the tables are, and whether to wait for servers that go away."""
     clients = list(client) if isinstance(client, Sequence) and not isinstance(client, str) else [client]
     if not clients:
         raise ValueError("`client` must be a client, or a list of at least one")
-    stores: list[AnyStore] = []
+    stores: list[TableStore] = []
     for each in clients:
-        if isinstance(each, AnyStore):
+        if isinstance(each, TableStore):
             stores.append(each)
         elif isinstance(getattr(each, "server_address", None), str):  # a Client or a TFClient of Reverb's
             stores.append(Client(_arguments.bare(each.server_address), reconnect_timeout=_RECONNECT_SECONDS))
@@ -286,10 +286,10 @@ def _stores(client: Any) -> tuple[list[AnyStore], bool]:  # noqa: ANN401, of sev
                 "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "
                 f"or a list of those; got {_arguments.describe(each)}"
             )
-    return stores, not any(isinstance(each, AnyStore) for each in clients)
+    return stores, not any(isinstance(each, TableStore) for each in clients)
 
 
-def _info(store: AnyStore, table: str) -> TableInfo:
+def _info(store: TableStore, table: str) -> TableInfo:
     info = store.info()
     if table not in info:
         raise ValueError(

@@ -1,0 +1,323 @@
+//! Who gets in, and how: versions, tokens, addresses, sockets, health.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engram_core::Error;
+use engram_engine::{WaitOptions, WaitOutcome, wait};
+use engram_rpc::client::{Client, ClientOptions};
+use engram_rpc::pb::engram_client::EngramClient;
+use engram_rpc::{PROTOCOL_VERSION, Server, ServerOptions, ServerTls, pb};
+use tonic::metadata::MetadataValue;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Status};
+
+use crate::support::{SOON, connect, engine, options, start};
+
+fn hello(protocol: u32) -> pb::HelloRequest {
+    pb::HelloRequest {
+        protocol,
+        version: "test".into(),
+    }
+}
+
+fn refused(options: ServerOptions) -> String {
+    match Server::start(engine(vec![]), options) {
+        Err(Error::InvalidArgument(text)) => text,
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hello_tells_the_version_and_which_server_it_is() {
+    let engine = engine(vec![]);
+    let (server, other) = (start(&engine), start(&engine));
+    let mut client = connect(&server).await;
+    let reply = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (reply.protocol, &*reply.version),
+        (PROTOCOL_VERSION, env!("CARGO_PKG_VERSION"))
+    );
+    let again = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(again.instance, reply.instance);
+    let mut client = connect(&other).await;
+    let reply = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_ne!(again.instance, reply.instance);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn hello_tells_a_shorter_way_for_this_machine() {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    let server = start(&engine(vec![]));
+    let mut client = connect(&server).await;
+    let reply = client
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(reply.port, u32::from(server.address().port()));
+    let name = SocketAddr::from_abstract_name(&reply.local_socket).unwrap();
+    assert!(UnixStream::connect_addr(&name).is_ok());
+    server.stop();
+    assert!(UnixStream::connect_addr(&name).is_err());
+}
+
+/// Hands one connection on.
+#[cfg(target_os = "linux")]
+fn pass_on(proxy: &std::net::TcpListener, to: std::net::SocketAddr) {
+    let (mut near, _) = proxy.accept().unwrap();
+    let mut far = std::net::TcpStream::connect(to).unwrap();
+    let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut from, &mut far));
+    let _ = std::io::copy(&mut back, &mut near);
+}
+
+/// Connections that a server holds by its abstract socket.
+#[cfg(target_os = "linux")]
+fn local_connections(server: &Server) -> usize {
+    let name = format!(" @engram-{}-", server.address().port());
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    // Listening sockets have the state 01, connected ones 03.
+    let is_connected = |line: &&str| line.contains(&name) && line.contains(" 03 ");
+    sockets.lines().filter(is_connected).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn clients_take_the_shorter_way_unless_something_stands_between() {
+    let server = start(&engine(vec![]));
+    let client = |port: u16| {
+        let options = ClientOptions {
+            address: format!("localhost:{port}"),
+            token: None,
+            tls: None,
+            reconnect_timeout: SOON,
+        };
+        let client = Client::new(options).unwrap();
+        let patience = &mut WaitOptions {
+            deadline: Some(Instant::now() + SOON),
+            interrupted: &mut || false,
+        };
+        let asked = wait(&mut client.tables(), patience);
+        assert!(matches!(asked, WaitOutcome::Ready(Ok(_))), "{asked:?}");
+        client
+    };
+    let direct = client(server.address().port());
+    assert_eq!(local_connections(&server), 1);
+    // Whoever puts a proxy there means it.
+    let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = proxy.local_addr().unwrap().port();
+    let there = server.address();
+    std::thread::spawn(move || pass_on(&proxy, there));
+    let through_proxy = client(port);
+    assert_eq!(local_connections(&server), 1);
+    drop((direct, through_proxy));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_version_is_refused_with_both_numbers() {
+    let server = start(&engine(vec![]));
+    let status = connect(&server).await.hello(hello(99)).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        status.message(),
+        format!(
+            "the client speaks version 99 of the protocol, this server (Engram {version}) \
+             version 1; both must be the same"
+        )
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_call_needs_the_token() {
+    let options = ServerOptions {
+        token: Some("s3cret".into()),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(engine(vec![]), options).unwrap();
+    let url = format!("http://{}", server.address());
+    let endpoint = Endpoint::from_shared(url).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let with = |token: Option<&'static str>| {
+        EngramClient::with_interceptor(channel.clone(), move |mut request: Request<()>| {
+            if let Some(token) = token {
+                let value = MetadataValue::from_static(token);
+                request.metadata_mut().insert("authorization", value);
+            }
+            Ok::<_, Status>(request)
+        })
+    };
+    let missing = with(None).hello(hello(PROTOCOL_VERSION)).await.unwrap_err();
+    assert_eq!(missing.code(), Code::Unauthenticated);
+    assert_eq!(
+        missing.message(),
+        "this server asks for a token and none came; give the server's token to the client as \
+         `token`; it travels as metadata `authorization: Bearer TOKEN` (a dm-reverb client cannot send one)"
+    );
+    for wrong in ["Bearer s3cres", "Bearer s3cret2", "s3cret", "Bearer "] {
+        let status = with(Some(wrong))
+            .hello(hello(PROTOCOL_VERSION))
+            .await
+            .unwrap_err();
+        assert_eq!(status.code(), Code::Unauthenticated);
+        assert!(
+            status
+                .message()
+                .starts_with("the token is not this server's; give")
+        );
+        assert!(!status.message().contains("s3cret"), "{}", status.message());
+    }
+    let none = tokio_stream::empty::<pb::ChangeRequest>();
+    let status = with(None).change(none).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let mut right = with(Some("Bearer s3cret"));
+    assert!(right.hello(hello(PROTOCOL_VERSION)).await.is_ok());
+}
+
+#[test]
+fn options_do_not_show_the_token() {
+    let options = ServerOptions {
+        token: Some("s3cret".into()),
+        ..ServerOptions::default()
+    };
+    assert!(!format!("{options:?}").contains("s3cret"));
+}
+
+#[test]
+fn a_taken_port_is_refused_and_free_again_after_stop() {
+    let engine = engine(vec![]);
+    let first = start(&engine);
+    let options = ServerOptions {
+        address: first.address(),
+        ..ServerOptions::default()
+    };
+    let address = first.address();
+    assert_eq!(
+        refused(options.clone()),
+        format!("cannot listen at {address}: Address already in use (os error 98)")
+    );
+    first.stop();
+    first.stop();
+    let second = Server::start(engine, options).unwrap();
+    assert_eq!(second.address(), address);
+}
+
+#[test]
+fn an_open_address_needs_a_token_or_insecure() {
+    let mut options = ServerOptions {
+        address: "0.0.0.0:0".parse().unwrap(),
+        ..ServerOptions::default()
+    };
+    assert_eq!(
+        refused(options.clone()),
+        "asked to listen at 0.0.0.0:0 without a token; other machines may reach that address: \
+         give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`"
+    );
+    options.insecure = true;
+    assert!(Server::start(engine(vec![]), options.clone()).is_ok());
+    options.insecure = false;
+    options.token = Some("s3cret".into());
+    assert!(Server::start(engine(vec![]), options).is_ok());
+}
+
+#[test]
+fn certificates_that_are_none_are_refused() {
+    let options = ServerOptions {
+        tls: Some(ServerTls {
+            certificate_pem: "none".into(),
+            key_pem: "none".into(),
+            client_ca_pem: None,
+        }),
+        ..ServerOptions::default()
+    };
+    let text = refused(options);
+    assert!(
+        text.starts_with("the server's certificate, key or client authority cannot be used"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unix_socket_is_served_private_and_removed() {
+    let folder = std::env::temp_dir().join(format!("engram-rpc-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("socket");
+    // What a server that was killed leaves behind.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let options = ServerOptions {
+        unix_socket: Some(path.clone()),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(engine(vec![options_named_t()]), options.clone()).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let url = format!("unix://{}", path.display());
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut client = EngramClient::new(channel);
+    assert!(client.hello(hello(PROTOCOL_VERSION)).await.is_ok());
+    assert_eq!(
+        refused(options.clone()),
+        format!(
+            "cannot listen at socket `{}`: another server listens there",
+            path.display()
+        )
+    );
+    server.stop();
+    assert!(!path.exists());
+    std::fs::write(&path, "precious").unwrap();
+    assert_eq!(
+        refused(options),
+        format!(
+            "cannot listen at socket `{}`: there is a file of that name that is no socket",
+            path.display()
+        )
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+fn options_named_t() -> engram_core::TableOptions {
+    options("t")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_and_its_watchers_do_not_hold_up_a_stop() {
+    let server = start(&engine(vec![]));
+    let url = format!("http://{}", server.address());
+    let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
+    let request = || tonic_health::pb::HealthCheckRequest {
+        service: "engram.v1.Engram".into(),
+    };
+    let reply = health.check(request()).await.unwrap().into_inner();
+    assert_eq!(reply.status(), tonic_health::ServingStatus::Serving.into());
+    let mut watch = health.watch(request()).await.unwrap().into_inner();
+    assert!(watch.message().await.unwrap().is_some());
+    let began = Instant::now();
+    let server = Arc::new(server);
+    tokio::task::spawn_blocking(move || server.stop())
+        .await
+        .unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+}

@@ -1,0 +1,65 @@
+"""The history of a run: its episodes, whether they are good enough, and who is told."""
+
+import time
+from collections.abc import Callable
+
+import engram
+from engram.agents.dqn.config import DQNConfig
+from engram.agents.dqn.network import Params
+from engram.agents.dqn.result import Progress, Result, Stopped, mean_of_last
+from engram.agents.dqn.tables import REPLAY
+
+
+class RunHistory:
+    """What a run has achieved so far."""
+
+    def __init__(self, config: DQNConfig, report: Callable[[Progress], None] | None, report_period: float) -> None:
+        """Start the clock. `report` is called every `report_period` seconds at most."""
+        self._config, self._report, self._report_period = config, report, report_period
+        self._started = self._reported = time.perf_counter()
+        self._returns: list[float] = []
+        self._episode_ends: list[int] = []
+
+    def add_episode(self, undiscounted_return: float, step: int) -> None:
+        """Note a finished episode and how many environment steps had been done by then."""
+        self._returns.append(undiscounted_return)
+        self._episode_ends.append(step)
+
+    @property
+    def solved(self) -> bool:
+        """Whether the mean of the last episodes reached the target, if there is one (NaN never does)."""
+        target = self._config.solved_return
+        return target is not None and mean_of_last(self._returns, self._config.solved_episodes) >= target
+
+    def report(self, step: int, epsilon: float, store: engram.Store) -> None:
+        """Report where the run stands, if it is time to."""
+        now = time.perf_counter()
+        if self._report is None or now - self._reported < self._report_period:
+            return
+        self._reported = now
+        self._report(
+            Progress(
+                step=step,
+                returns=self._returns,
+                mean_return=mean_of_last(self._returns, self._config.solved_episodes),
+                epsilon=epsilon,
+                seconds=now - self._started,
+                table=store.info()[REPLAY],
+            )
+        )
+
+    def result(
+        self, stopped: Stopped, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
+    ) -> Result:
+        """Stop the clock and draw the balance."""
+        return Result(
+            config=self._config,
+            stopped=stopped,
+            steps=steps,
+            learner_steps=learner_steps,
+            returns=self._returns,
+            episode_ends=self._episode_ends,
+            seconds=time.perf_counter() - self._started,
+            table=table,
+            params=params,
+        )

@@ -1,0 +1,581 @@
+"""What goes wrong between an environment and a table, and what is kept then."""
+
+from contextlib import suppress
+from itertools import pairwise
+
+import numpy as np
+import optree
+import pytest
+from episodes import MAKERS, blocked, episode_rows, items, play, queue, rows, timesteps, unblock
+from support import raises
+
+from engram import Pattern, Store, Table, selectors
+from engram.adders import (
+    EpisodeAdder,
+    MultiSequenceAdder,
+    NStepTransitionAdder,
+    SequenceAdder,
+    StructuredAdder,
+)
+from engram.errors import (
+    BackpressureError,
+    ClosedError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ItemError,
+    PriorityError,
+    SignatureError,
+    UnknownTableError,
+    UnsatisfiableError,
+)
+from engram.patterns import end_of_episode
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def make(request):
+    return MAKERS[request.param]
+
+
+@pytest.fixture(params=sorted(set(MAKERS) - {"structured"}))
+def make_full(request):
+    """Of adders whose rows have a value everywhere."""
+    return MAKERS[request.param]
+
+
+class Failing:
+    """A function that fails at its `n`th call."""
+
+    def __init__(self, n, result):
+        self.left, self.result = n, result
+
+    def __call__(self, _):
+        self.left -= 1
+        if self.left == 0:
+            raise ZeroDivisionError
+        return self.result
+
+
+def play_through(adder, steps):
+    """Plays an episode, going on after each error of a `Failing`."""
+    failed = {}
+    adder.add_first(steps[0])
+    for now, then in pairwise(steps):
+        try:
+            adder.add(np.float32(now.observation / 10), then)
+        except ItemError as error:
+            failed[int(now.observation)] = error
+    text = "the transition was added, but an item that ends with it was not made: ZeroDivisionError"
+    assert {str(error) for error in failed.values()} == {text}
+    assert {type(error.__cause__) for error in failed.values()} == {ZeroDivisionError}
+    return list(failed)
+
+
+# --- Functions that fail ---
+
+
+def test_a_priority_that_fails_costs_its_item_alone():
+    with Store([queue("a"), queue("b")]) as store:
+        with SequenceAdder(store, 2, 1, priority_fns={"a": Failing(2, 1.0), "b": lambda _: 1.0}) as adder:
+            assert play_through(adder, timesteps([1, 2, 3])) == [3]
+        whole = episode_rows([1, 2, 3], 1)
+        wanted = [whole[0:2], whole[1:3], whole[2:4]]
+        assert [rows(item) for item in items(store, "a")] == [wanted[0], wanted[2]]
+        assert [rows(item) for item in items(store, "b")] == wanted
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_priority_of_a_transition_that_fails(nth):
+    priorities = {"priority_table": Failing(nth, 1.0)}
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 2, 1.0, priority_fns=priorities) as adder:
+            assert len(play_through(adder, timesteps([1, 2, 4, 8]))) == 1
+            play(adder, timesteps([5], first=50))
+        found = [(item.observation, item.reward) for item in items(store)]
+    wanted = [(1, 3.0), (2, 6.0), (3, 12.0), (4, 8.0), (50, 5.0)]
+    assert found == wanted[: nth - 1] + wanted[nth:]
+
+
+def test_an_insertion_that_nobody_can_decide():
+    wanted = {"a": Failing(1, result=True), "b": lambda _: True}
+    lengths = dict.fromkeys(wanted, 1)
+    with Store([queue("a"), queue("b")]) as store:
+        with MultiSequenceAdder(store, lengths, lengths, should_insert_fns=wanted) as adder:
+            assert play_through(adder, timesteps([1, 2])) == [1]
+        assert [item.observation for item in items(store, "a")] == [[2], [3]]
+        assert [item.observation for item in items(store, "b")] == [[1], [2], [3]]
+
+
+def test_an_item_that_is_refused_is_told():
+    with Store([Table("priority_table", max_bytes=2_000)]) as store:
+        with EpisodeAdder(store, 1_000) as adder, pytest.raises(UnsatisfiableError, match="max_bytes"):
+            play(adder, timesteps(range(500)))
+        assert store.info()["priority_table"].size == 0
+
+
+@pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
+def test_a_table_that_refuses_costs_no_other_its_items(priority):
+    """Of one table all items are too large; what the other gets is right."""
+    tables = [Table("small", max_bytes=200), queue("b")]
+    with Store(tables) as store:
+        with NStepTransitionAdder(store, 2, 1.0, priority_fns=dict.fromkeys(["small", "b"], priority)) as adder:
+            steps = timesteps([1, 2, 4, 8])
+            adder.add_first(steps[0])
+            refused = []
+            for now, then in pairwise(steps):
+                try:
+                    adder.add(np.float32(now.observation / 10), then)
+                except (ItemError, UnsatisfiableError) as error:
+                    refused.append(str(error))
+            with suppress(UnsatisfiableError):
+                play(adder, timesteps([2], first=20))
+        assert refused
+        assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in refused)
+        assert [(item.observation, item.reward) for item in items(store, "b")] == [
+            (1, 3),
+            (2, 6),
+            (3, 12),
+            (4, 8),
+            (20, 2),
+        ]
+
+
+def test_a_table_that_is_dropped():
+    with Store([queue("a"), queue("b")]) as store:
+        adder = NStepTransitionAdder(store, 2, 1.0, priority_fns={"a": 1, "b": 1}, chunk_length=1)
+        steps = timesteps([1, 2, 4, 8, 16])
+        adder.add_first(steps[0])
+        for at, (now, then) in enumerate(pairwise(steps)):
+            if at == 3:
+                store.drop_table("a")
+            with suppress(ItemError, ClosedError):
+                adder.add(np.float32(now.observation / 10), then)
+        with suppress(ClosedError):
+            adder.close()
+        found = [(item.observation, item.reward) for item in items(store, "b")]
+        assert found == [(1, 3), (2, 6), (3, 12), (4, 24), (5, 16)][: len(found)]
+        assert len(found) >= 2
+
+
+# --- Environments that write into what they gave ---
+
+
+def test_arrays_that_are_used_again(make):
+    store = Store([queue()])
+
+    def found(reuse):
+        steps = [
+            step._replace(observation=np.array([step.observation]), reward=np.array([step.reward or 0.0]))
+            for step in timesteps([1, 20, 300])
+        ]
+        observation, reward = np.zeros(1, np.int64), np.zeros(1)
+        with make(store) as adder:
+            for at, step in enumerate(steps):
+                observation[:], reward[:] = step.observation, step.reward
+                given = step._replace(observation=observation, reward=reward) if reuse else step
+                if at == 0:
+                    adder.add_first(given)
+                else:
+                    adder.add(np.float32(at), given)
+        return items(store)
+
+    assert found(reuse=True) == found(reuse=False) != []
+
+
+def test_rows_that_a_function_looks_at_are_copies():
+    seen = []
+    looked = {"priority_table": lambda steps: seen.append([float(step.action) for step in steps]) or True}
+    action = np.zeros((), np.float32)
+    with Store([queue()]) as store:
+        lengths = {"priority_table": 2}
+        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, should_insert_fns=looked) as adder:
+            steps = timesteps([1, 2, 3])
+            adder.add_first(steps[0])
+            for at, step in enumerate(steps[1:], 1):
+                action[...] = at
+                adder.add(action, step)
+    assert seen == [[1, 2], [2, 3], [3, 0]]
+
+
+# --- Data that does not fit ---
+
+
+def test_bytes_keep_their_last_zeros():
+    steps = [step._replace(observation=b"ab\0\0") for step in timesteps([1])]
+    with Store([queue()]) as store:
+        with SequenceAdder(store, 2, 2) as adder:
+            adder.add_first(steps[0])
+            adder.add(b"c\0", steps[1], {"e": b"\0"})
+        data = store.sample("priority_table", 1).data
+    assert data.observation[0].tolist() == [b"ab\0\0"] * 2
+    assert (data.action[0].tolist(), data.extras["e"][0].tolist()) == ([b"c\0", b""], [b"\0", b""])
+
+
+@pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
+@pytest.mark.parametrize("wrong", [{"x": 1, "y": 1}, {}, 1, None])
+def test_extras_that_nest_otherwise(priority, wrong):
+    with Store([queue()]) as store, SequenceAdder(store, 2, 1, priority_fns={"priority_table": priority}) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1], {"x": 1})
+        got = () if wrong is None else wrong
+        with raises(SignatureError, f"extras must nest as before, {{'x': *}}; got {got!r}"):
+            adder.add(np.float32(0.2), steps[2], wrong)
+        adder.add(np.float32(0.2), steps[2], {"x": 2})
+        assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
+
+
+def test_shapes_stay_within_an_episode():
+    steps = timesteps([1, 2])
+    with Store([queue()]) as store, EpisodeAdder(store, 9) as adder:
+        for size in (2, 3):
+            given = [step._replace(observation=np.zeros(size)) for step in steps]
+            adder.add_first(given[0])
+            text = f"an observation looks unlike those before; asked: float64[{size}]; found: float64[7]"
+            with raises(SignatureError, text):
+                adder.add(np.float32(0), given[1]._replace(observation=np.zeros(7)))
+            adder.add(np.float32(0), given[1])
+            adder.add(np.float32(0), given[2])
+        assert [len(item.observation[0]) for item in items(store)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("extras", "text"),
+    [
+        ({"core_state": None}, "extras must have a value everywhere; got {'core_state': None}"),
+        ((1, [None]), "extras must have a value everywhere; got (1, [None])"),
+    ],
+)
+def test_no_value(make_full, extras, text):
+    with Store([queue()]) as store, make_full(store) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0), steps[1], extras)
+        adder.add(np.float32(0), steps[1], None)
+        adder.add(np.float32(0), steps[2])
+        assert store.info()["priority_table"].size
+
+
+@pytest.mark.parametrize("observation", [None, {"a": 1, "b": None}])
+def test_a_first_observation_without_a_value(make_full, observation):
+    """Items would lack their first row."""
+    with Store([queue()]) as store, make_full(store) as adder:
+        steps = timesteps([1, 2])
+        with raises(SignatureError, f"an observation must have a value everywhere; got {observation!r}"):
+            adder.add_first(steps[0]._replace(observation=observation))
+        play(adder, steps)
+        assert store.info()["priority_table"].size
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind", "text"),
+    [
+        ("nowhere", UnknownTableError, "no table `nowhere`; known tables: `picky`"),
+        ("picky", PriorityError, "priority for table `picky` is -1; a Prioritized selector takes finite values from 0"),
+    ],
+)
+def test_tables_that_are_not_there_and_priorities_that_they_refuse(refused, kind, text):
+    steps = timesteps([1, 2])
+    with Store([Table("picky", sampler=selectors.Prioritized(1.0))]) as store:
+        adder = SequenceAdder(store, 1, 1, priority_fns={refused: -1.0})
+        adder.add_first(steps[0])
+        for _ in range(2):
+            with raises(kind, text):
+                adder.add(np.float32(0), steps[1])
+        looking = SequenceAdder(store, 1, 1, priority_fns={refused: lambda _: -1.0})
+        looking.add_first(steps[0])
+        with pytest.raises(ItemError) as caught:
+            looking.add(np.float32(0), steps[1])
+        assert (type(caught.value.__cause__), str(caught.value.__cause__)) == (kind, text)
+
+
+def test_padding_that_fails_costs_the_episode_its_item():
+    with Store([queue()]) as store, EpisodeAdder(store, 5, padding_fn=lambda *_: 1 / 0) as adder:
+        with pytest.raises(ZeroDivisionError):
+            play(adder, timesteps([1]))
+        assert not store.info()["priority_table"].size
+        play(adder, timesteps([1, 2, 3, 4]))
+        assert [len(item.reward) for item in items(store)] == [5], "it needs no padding"
+
+
+def test_an_observation_unlike_those_before_is_refused_at_once(make_full):
+    text = "an observation looks unlike those before; asked: int64; found: float32"
+    with Store([queue()]) as store:
+
+        def played(bad):
+            with make_full(store) as adder:
+                steps = timesteps([1, 2, 3])
+                adder.add_first(steps[0])
+                for now, then in pairwise(steps):
+                    if bad:
+                        with raises(SignatureError, text):
+                            adder.add(np.float32(0), then._replace(observation=np.float32(7)))
+                    adder.add(np.float32(now.observation), then)
+                if bad:
+                    with raises(SignatureError, text):
+                        adder.add_first(steps[0]._replace(observation=np.float32(7)))
+                play(adder, steps)
+            return items(store)
+
+        assert played(bad=True) == played(bad=False)
+
+
+def test_observations_are_described():
+    text = "an observation looks unlike those before; asked: {a: uint8, b: [text]}; found: {a: uint8, b: [int64]}"
+    with Store([queue()]) as store, SequenceAdder(store, 1, 1) as adder:
+        steps = [step._replace(observation={"a": np.uint8(1), "b": ["x"]}) for step in timesteps([1, 2])]
+        adder.add_first(steps[0])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0), steps[1]._replace(observation={"a": np.uint8(1), "b": [1]}))
+
+
+def test_patterns_and_observations_without_a_value():
+    pattern = Pattern("priority_table", lambda step: step.observation["a"][-2:])
+    steps = [step._replace(observation={"a": step.observation, "b": None}) for step in timesteps([1, 2, 3])]
+    with Store([queue()]) as store, StructuredAdder(store, [pattern]) as adder:
+        adder.add_first(steps[0])
+        adder.add(np.float32(0), steps[1]._replace(observation={"a": None, "b": np.int8(1)}))
+        text = "an observation looks unlike those before; asked: {a: int64, b: int8}; found: {a: float32, b: int8}"
+        with raises(SignatureError, text):
+            adder.add(np.float32(0), steps[2]._replace(observation={"a": np.float32(1), "b": np.int8(1)}))
+        adder.add(np.float32(0), steps[2])
+        adder.add(np.float32(0), steps[3])
+        assert items(store) == [[3, 4]]
+
+
+# --- Tables that do not take items ---
+
+
+def test_a_block_that_fails_does_not_wait(make):
+    with Store([blocked()]) as store, pytest.raises(KeyError):  # noqa: SIM117
+        with make(store) as adder:
+            steps = timesteps([1, 2, 3])
+            adder.add_first(steps[0])
+            for _ in range(2):
+                adder.add(np.float32(0), steps[1])
+            raise KeyError
+
+
+def test_a_flush_has_a_timeout(make):
+    with Store([blocked()]) as store:
+        adder = make(store)
+        steps = timesteps([1, 2, 3])
+        for _ in range(3):
+            adder.add_first(steps[0])
+            adder._timeout = 0
+            try:
+                for step in steps[1:]:
+                    adder.add(np.float32(0), step)
+            except DeadlineExceededError:
+                pass
+        with pytest.raises(DeadlineExceededError):
+            adder.flush(timeout=0.01)
+        with pytest.raises(DeadlineExceededError):
+            adder.close(timeout=0.01)
+        unblock(store)
+        adder.close()
+        with raises(ClosedError, "the adder was closed; it takes no more"):
+            adder.add_first(steps[0])
+
+
+def test_a_reset_that_must_wait_does_not_join_episodes():
+    ends = Pattern("priority_table", lambda step: step.observation[-2:], when=[end_of_episode()])
+    pairs = Pattern("priority_table", lambda step: step.observation[-2:])
+    with Store([blocked()]) as store, StructuredAdder(store, [pairs, ends], timeout=0.01) as adder:
+        steps = timesteps([1, 2, 3, 4])
+        adder.add_first(steps[0])
+        for step in steps[1:4]:
+            adder.add(np.float32(0), step)
+        with pytest.raises(DeadlineExceededError):
+            adder.reset()
+        with pytest.raises(DeadlineExceededError):
+            adder.flush(timeout=0.01)
+        unblock(store)
+        play(adder, timesteps([5, 6], first=50))
+        adder.flush()
+        found = items(store)
+    assert found == [[1, 2], [2, 3], [50, 51], [51, 52], [51, 52]]
+
+
+def test_a_blocked_table_keeps_no_other_waiting():
+    pairs = [Pattern(table, lambda step: step.observation[-2:]) for table in ("priority_table", "free")]
+    with Store([blocked(), queue("free")]) as store:
+        adder = StructuredAdder(store, (pattern for pattern in pairs), timeout=0.01)
+        steps = timesteps([1, 2, 3])
+        for _ in range(3):
+            adder.add_first(steps[0])
+            for step in steps[1:3]:
+                adder.add(np.float32(0), step)
+            with suppress(DeadlineExceededError):
+                adder.reset()
+        assert items(store, "free") == [[1, 2]] * 3
+        unblock(store)
+        adder.close()
+        assert items(store) == [[1, 2]] * 3
+
+
+def test_closing_ends_with_what_is_complete():
+    with Store([queue()]) as store:
+        with NStepTransitionAdder(store, 1, 1.0) as adder:
+            steps = timesteps([1, 2, 3])
+            adder.add_first(steps[0])
+            adder.add(np.float32(0.1), steps[1])
+        assert [item[:5] for item in items(store)] == [(1, 0.1, 1, 1, 2)]
+
+
+def test_backpressure_keeps_nothing_of_a_step():
+    with Store([blocked()]) as store:
+        adder = NStepTransitionAdder(store, 1, 1.0, timeout=0, chunk_length=1)
+        steps = timesteps(range(2_000))
+        adder.add_first(steps[0])
+        taken = 0
+        with pytest.raises(BackpressureError):
+            for now, then in pairwise(steps):
+                adder.add(np.float32(now.observation / 10), then)
+                taken += 1
+        unblock(store)
+        adder.flush()
+        for now, then in pairwise(steps[taken:]):
+            adder.add(np.float32(now.observation / 10), then)
+        adder.close()
+        data = store.sample("priority_table", 2_000).data
+    assert data.observation.tolist() == list(range(1, 2_001))
+    assert data.reward.tolist() == list(range(2_000))
+
+
+@pytest.mark.parametrize("steps_of_first", [1, 2, 3, 4])
+def test_an_end_that_is_refused_has_ended(make, steps_of_first):
+    """A writer has room for some items only: somewhere in an episode there is none left."""
+    with Store([blocked()]) as store:
+        adder = make(store, timeout=0, chunk_length=1)
+        play_on(adder, 1, steps_of_first)
+        assert any(play_on(adder, number, 2) for number in range(2, 1_200))
+        unblock(store)
+        adder.flush()
+        play(adder, timesteps([7_000], first=70_000))
+        found = items(store)
+        adder.close()
+    for item in found:
+        leaves = [leaf for leaf in optree.tree_leaves(item) if 10 <= leaf < 1e6]
+        seen = item.observation if hasattr(item, "observation") else leaves
+        numbers = {int(value) // 10 for value in np.ravel(seen) if value}
+        assert len(numbers) == 1, "two episodes in one item"
+        if hasattr(item, "next_observation"):
+            assert round(item.reward / (item.observation // 10), 6) in {1.0, 1.9}
+
+
+def test_a_return_has_no_rewards_of_an_end_that_was_refused():
+    with Store([blocked()]) as store:
+        adder = NStepTransitionAdder(store, 3, 1.0, timeout=0, chunk_length=1)
+        with pytest.raises(BackpressureError):
+            for rewards in [[100.0] * 2] + [[100.0] * 3] * 1_200:
+                with suppress(DeadlineExceededError):
+                    play(adder, timesteps(rewards))
+        with pytest.raises(InvalidArgumentError, match="none is under way"):
+            adder.add(np.float32(0), timesteps([1.0])[1])
+        unblock(store)
+        adder.flush()
+        items(store)
+        play(adder, timesteps([1.0, 2.0], first=50))
+        adder.close()
+        assert [(item.observation, item.reward) for item in items(store)] == [(50, 3.0), (51, 2.0)]
+
+
+def play_on(adder, number, steps):
+    """Plays an episode of which some may be refused; says whether it was."""
+    try:
+        play(adder, timesteps([number] * steps, first=10 * number))
+    except DeadlineExceededError:
+        return False
+    except (BackpressureError, ItemError):
+        with suppress(DeadlineExceededError):
+            adder.reset()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("steps_of_first", [1, 2])
+def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
+    with Store([blocked()]) as store:
+        adder = SequenceAdder(store, 2, 1, end_of_episode_behavior="continue", timeout=0, chunk_length=1)
+        first = 1
+        for steps in [steps_of_first] + [2] * 1_200:
+            try:
+                play(adder, timesteps([1] * steps, first=first))
+            except DeadlineExceededError:
+                pass
+            except BackpressureError:
+                break
+            first += steps + 1
+        else:
+            pytest.fail("nothing was refused")
+        with suppress(DeadlineExceededError):
+            adder.reset()
+        unblock(store)
+        adder.flush()
+        play(adder, timesteps([1, 1], first=first + 10))
+        adder.close()
+        found = [item.observation for item in items(store)]
+    assert all(second == before + 1 for before, second in found)
+    assert found[-2:] == [[first + 10, first + 11], [first + 11, first + 12]]
+
+
+def test_a_refused_final_row_makes_no_false_end():
+    """A pattern that waits for an end takes no other row for it."""
+    ends = Pattern("free", lambda step: step.observation[-1:], when=[end_of_episode()])
+    rows_of_all = Pattern("priority_table", num_steps=1)
+    with Store([blocked(), queue("free")]) as store:
+        adder = StructuredAdder(store, [rows_of_all, ends], timeout=0, chunk_length=1)
+
+        for number in range(1, 1_200):
+            with suppress(DeadlineExceededError, BackpressureError):
+                play(adder, timesteps([1] * (1 + number % 3), first=10_000 * number))
+            with suppress(DeadlineExceededError):
+                adder.reset()
+
+        unblock(store)
+        adder.close()
+        for item in items(store, "free"):
+            number, row = divmod(int(item[0]), 10_000)
+            assert row == 1 + number % 3, "not the last row of its episode"
+
+
+def test_an_interrupt_goes_before_a_failure():
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    priorities = {"a": Failing(1, 1.0), "b": interrupt}
+    with Store([queue("a"), queue("b")]) as store:
+        adder = SequenceAdder(store, 1, 1, priority_fns=priorities)
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        with pytest.raises(KeyboardInterrupt):
+            adder.add(np.float32(0), steps[1])
+
+
+def test_an_end_that_must_wait_tells_of_items_too():
+    priorities = {"priority_table": lambda _: 1.0, "b": Failing(2, 1.0)}
+    with Store([blocked(), queue("b")]) as store:
+        adder = SequenceAdder(store, 1, 1, priority_fns=priorities, timeout=0)
+        with pytest.raises(DeadlineExceededError) as caught:
+            play(adder, timesteps([1]))
+        assert caught.value.__notes__ == [
+            "the transition was added, but an item that ends with it was not made: ZeroDivisionError"
+        ]
+        unblock(store)
+        adder.close()
+
+
+# --- Sequences that go on over the ends of episodes ---
+
+
+def test_a_reset_begins_anew():
+    with Store([queue()]) as store, SequenceAdder(store, 3, 3, end_of_episode_behavior="continue") as adder:
+        play(adder, timesteps([1]))
+        adder.add_first(timesteps([1])[0])
+        adder.reset()
+        play(adder, timesteps([1, 2], first=50))
+        play(adder, timesteps([1], first=60))
+        adder.reset()
+        play(adder, timesteps([1, 2], first=70))
+        assert [item.observation for item in items(store)] == [[50, 51, 52], [70, 71, 72]]

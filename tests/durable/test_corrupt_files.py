@@ -1,0 +1,288 @@
+"""Bits that flip and files that are cut off, at every kind of record: nothing wrong is taken, nothing good deleted."""
+
+import pytest
+import records
+from records import FILE_HEAD, RECORD_HEAD, cut, files, flip
+from sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
+from support import raises
+
+from engram.errors import StorageError
+
+FIRST, SECOND = "log-0000000001", "log-0000000002"
+OLD, NEW = "checkpoint-0000000001", "checkpoint-0000000002"
+IN_LOGS = ("begin", "layout", "schema", "shape", "chunk", "changes", "table created", "dropped")
+IN_CHECKPOINTS = ("logs", "serials", "layout", "shape", "table", "items", "order", "sessions", "end")
+
+
+@pytest.fixture(scope="module")
+def made(request, tmp_path_factory):
+    """A store made in one of the ways of `sample_stores`, and its state. Tests work on copies."""
+    path = tmp_path_factory.mktemp("made") / "store"
+    request.param(path)
+    return path, state(path)
+
+
+def store_is(how):
+    return pytest.mark.parametrize("made", [how], indirect=True, ids=[how.__name__])
+
+
+def each_damage(record):
+    """Ways to damage a record of a file: what to do to a copy of the file, and why the record does not pass then."""
+    size = len(record.body)
+    for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
+        why = "the checksum of a record's head does not fit"
+        yield lambda path, at=record.place + field: flip(path, at), why
+    for at in sorted({0, size // 3, size - 1}):
+        why = f"the checksum of its {size} bytes does not fit"
+        yield lambda path, at=record.body_place + at: flip(path, at), why
+    for left in (1, RECORD_HEAD - 1):
+        why = f"{left} bytes are left; a record's head alone takes 24"
+        yield lambda path, at=record.place + left: cut(path, at), why
+    # Of the last two, one may leave the body whole, and cut the zeros behind it.
+    for left in sorted({0, size // 2, size - 1, record.end - record.body_place - 1}):
+        why = f"it says it has {size} bytes; the file has {left} more"
+        yield lambda path, at=record.body_place + left: cut(path, at), why
+
+
+def some(path, kind):
+    """The first and the last record of a kind."""
+    found = [record for record in records.records(path) if record.kind == kind]
+    assert found, f"{path.name} has no record of kind {kind}"
+    return found if len(found) == 1 else [found[0], found[-1]]
+
+
+def torn(path, record, why, whole):
+    """What is said of a log whose records end there; `whole` is the file as it was."""
+    size = path.stat().st_size
+    after = [each for each in records.records(whole) if each.place > record.place]
+    after = sum(each.body_place + len(each.body) <= size for each in after)
+    rest = "which nobody was told of"
+    if after:
+        rest = (
+            f"{after} whole records among them: if the machine did not lose power, they were acknowledged, "
+            "and the file was damaged since"
+        )
+    return f"{path.name} ends at byte {record.place}: {why}; {size - record.place} bytes follow, {rest}"
+
+
+def test_these_files_have_records_of_all_kinds(tmp_path):
+    logged(tmp_path / "logged")
+    assert {record.kind for record in records.records(tmp_path / "logged" / FIRST)} == set(IN_LOGS)
+    checkpointed(tmp_path / "checkpointed")
+    assert {record.kind for record in records.records(tmp_path / "checkpointed" / NEW)} == set(IN_CHECKPOINTS)
+
+
+# --- logs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", IN_LOGS)
+@store_is(logged)
+def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
+    path, (_, values, _) = made
+    for record in some(path / FIRST, kind):
+        before = copied(path, tmp_path / "before")
+        cut(before / FIRST, record.place)
+        words, first_values, notes = state(before)
+        assert (first_values, notes) == (values[: len(first_values)], ())
+        for damage, why in each_damage(record):
+            damaged = copied(path, tmp_path / "damaged")
+            damage(damaged / FIRST)
+            note = torn(damaged / FIRST, record, why, path / FIRST)
+            assert state(damaged) == (words, first_values, (note,))
+            with open_sample(damaged) as store:
+                store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
+            assert (damaged / FIRST).read_bytes() == (before / FIRST).read_bytes()
+            with open_sample(damaged) as store:
+                assert store.notes == ()
+
+
+def changes(path):
+    """The number of each change of a log, and the place of the record that has it."""
+    for record in records.records(path):
+        if record.kind == "changes":
+            first, count = record.u64(8), record.u32(16)
+            yield from ((number, record.place) for number in range(first, first + count))
+        elif record.kind in ("table created", "dropped"):
+            yield record.u64(0), record.place
+
+
+@pytest.mark.parametrize("kind", IN_LOGS)
+@store_is(logged_twice)
+def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
+    path, expected = made
+    last = records.records(path / SECOND)[0].u64(0) - 1
+    assert [number for number, _ in changes(path / FIRST)] == list(range(1, last + 1))
+    damaged = copied(path, tmp_path / "damaged")
+    for record in some(path / FIRST, kind):
+        missing = next(number for number, place in changes(path / FIRST) if place >= record.place)
+        for damage, why in each_damage(record):
+            (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
+            damage(damaged / FIRST)
+            there = files(damaged)
+            what = f"changes {missing} to {last} are missing before {SECOND}"
+            note = torn(damaged / FIRST, record, why, path / FIRST)
+            with raises(StorageError, f"{damaged}: {what} ({note})"):
+                open_sample(damaged)
+            assert files(damaged) == there
+    (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
+    assert state(damaged) == expected
+
+
+def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
+    path, damaged = tmp_path / "store", tmp_path / "damaged"
+    checkpointed(path)
+    # They are in one log alone when the checkpoints before are gone.
+    with open_sample(path) as store:
+        for _ in range(2):
+            last = store.checkpoint().number
+    new, old = (f"checkpoint-{number:010}" for number in (last, last - 1))
+    expected = state(path)
+    needed = {name: serials(path / name) for name in (new, old)}
+    refused = 0
+    for log in sorted(path.glob("log-*")):
+        of_log = [record for each, record in chunks(path) if each == log]
+        left = {record.u64(0) for each, record in chunks(path) if each != log}
+        if not of_log or needed[new] <= left or needed[old] <= left:
+            continue
+        copied(path, damaged)
+        flip(damaged / log.name, of_log[0].body_place)
+        gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
+        why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (new, old))
+        there = files(damaged)
+        with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}"):
+            open_sample(damaged)
+        assert files(damaged) == there
+        (damaged / log.name).write_bytes(log.read_bytes())
+        assert state(damaged) == expected
+        refused += 1
+    assert refused
+
+
+@store_is(checkpointed)
+def test_chunks_that_items_refer_to_and_that_two_logs_have_are_found(made, tmp_path):
+    path, (words, values, _) = made
+    needed, found = serials(path / NEW), chunks(path)
+    twice = 0
+    for log in sorted(path.glob("log-*")):
+        of_log = [record for each, record in found if each == log]
+        left = {record.u64(0) for each, record in found if each != log}
+        if {record.u64(0) for record in of_log} & needed and needed <= left:
+            damaged = copied(path, tmp_path / "damaged")
+            flip(damaged / log.name, of_log[0].body_place)
+            assert state(damaged)[:2] == (words, values)
+            twice += 1
+    assert twice
+
+
+def chunks(path):
+    """Every chunk's record, and the log that has it."""
+    logs = sorted(path.glob("log-*"))
+    return [(log, record) for log in logs for record in records.records(log) if record.kind == "chunk"]
+
+
+def serials(checkpoint):
+    """The chunks that a checkpoint's items refer to."""
+    lists = [record for record in records.records(checkpoint) if record.kind == "serials"]
+    pairs = [(each.u64(4 + 16 * at), each.u64(12 + 16 * at)) for each in lists for at in range(each.u32(0))]
+    return {serial for first, count in pairs for serial in range(first, first + count)}
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", IN_CHECKPOINTS)
+@store_is(checkpointed)
+def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
+    path, (words, values, _) = made
+    damaged = copied(path, tmp_path / "damaged")
+    for record in some(path / NEW, kind):
+        for damage, why in each_damage(record):
+            (damaged / NEW).write_bytes((path / NEW).read_bytes())
+            damage(damaged / NEW)
+            note = f"{NEW} is not used: it is damaged at byte {record.place}: {why}"
+            assert state(damaged) == (words, values, (note,))
+        cut(damaged / NEW, record.place)
+        assert state(damaged) == (words, values, (f"{NEW} is not used: it was not finished",))
+
+
+@store_is(checkpointed)
+def test_what_is_good_beside_a_damaged_checkpoint_stays(made, tmp_path):
+    path, (words, values, _) = made
+    store = copied(path, tmp_path / "store")
+    flip(store / NEW, records.records(path / NEW)[-1].place)
+    there = files(store)
+    with open_sample(store) as opened:
+        assert opened.checkpoint().number == 3
+    assert there.items() <= files(store).items()
+    assert state(store)[:2] == (words, values)
+    with open_sample(store) as opened:
+        assert opened.checkpoint().number == 4
+    names = {name for name in files(store) if name.startswith("checkpoint")}
+    assert names == {"checkpoint-0000000003", "checkpoint-0000000004"}
+    assert state(store) == (words, values, ())
+
+
+@store_is(checkpointed)
+def test_where_no_checkpoint_is_good_nothing_is_opened(made, tmp_path):
+    path, expected = made
+    damaged = copied(path, tmp_path / "damaged")
+    place = FILE_HEAD
+    for name in (OLD, NEW):
+        flip(damaged / name, place)
+    there = files(damaged)
+    why = f"is not used: it is damaged at byte {place}: the checksum of a record's head does not fit"
+    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}"):
+        open_sample(damaged)
+    assert files(damaged) == there
+    for name in (OLD, NEW):
+        flip(damaged / name, place)
+    assert state(damaged) == expected
+
+
+# --- what all files have -------------------------------------------------------------------------
+
+
+@store_is(checkpointed)
+def test_zeros_behind_a_record_may_be_anything(made, tmp_path):
+    path, expected = made
+    damaged = copied(path, tmp_path / "damaged")
+    for file in damaged.glob("*-*"):
+        for record in records.records(file):
+            if record.padding_place < record.end:
+                flip(file, record.padding_place)
+    assert files(damaged) != files(path)
+    assert state(damaged) == expected
+
+
+def each_head_damage():
+    for at in range(FILE_HEAD):
+        what = "it is no file of ours, or its beginning is damaged" if at < 8 else "its first 48 bytes are damaged"
+        yield lambda path, at=at: flip(path, at), what
+    for length in (0, 1, FILE_HEAD - 1):
+        yield lambda path, at=length: cut(path, at), f"it has {length} bytes; its head alone takes 48"
+
+
+@store_is(checkpointed)
+def test_a_checkpoint_whose_head_is_damaged_is_not_used(made, tmp_path):
+    path, (words, values, _) = made
+    damaged = copied(path, tmp_path / "damaged")
+    for damage, why in each_head_damage():
+        (damaged / NEW).write_bytes((path / NEW).read_bytes())
+        damage(damaged / NEW)
+        assert state(damaged) == (words, values, (f"{NEW} is not used: {NEW}: {why}",))
+
+
+@pytest.mark.parametrize("name", [FIRST, SECOND])
+@store_is(logged_twice)
+def test_a_log_whose_head_is_damaged_is_refused(made, tmp_path, name):
+    path, expected = made
+    damaged = copied(path, tmp_path / "damaged")
+    for damage, why in each_head_damage():
+        (damaged / name).write_bytes((path / name).read_bytes())
+        damage(damaged / name)
+        there = files(damaged)
+        with raises(StorageError, f"{damaged}: {name}: {why}"):
+            open_sample(damaged)
+        assert files(damaged) == there
+    (damaged / name).write_bytes((path / name).read_bytes())
+    assert state(damaged) == expected
