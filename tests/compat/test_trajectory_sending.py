@@ -201,8 +201,8 @@ def test_closing(client, writer):
 
 
 def test_items_that_wait_have_a_bound(client, monkeypatch):
-    assert _sending.MOST_IN_FLIGHT == 1_000_000
-    monkeypatch.setattr(_sending, "MOST_IN_FLIGHT", 2)
+    assert _sending.MAX_IN_FLIGHT_ITEMS == 1_000_000
+    monkeypatch.setattr(_sending, "MAX_IN_FLIGHT_ITEMS", 2)
     writer = client.trajectory_writer(1)
 
     def write():
