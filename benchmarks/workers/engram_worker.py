@@ -11,7 +11,7 @@ from benchmarks.workers import common, disk, processes, saving
 from benchmarks.workers.common import CONCURRENT_UPDATES, ERROR_BUFFER, MIN_SIZE, Block, Result, Task
 from engram import rate_limiters
 from engram.patterns import TdError, step_index, td_error
-from engram.store import AnyStore
+from engram.store import TableStore
 
 TABLE = "replay"
 
@@ -49,7 +49,7 @@ class Endpoint:
             self.server = processes.Child(task, job="server")
             self.pid = self.server.pid
             self.address = self.server.receive()["address"]
-        self.store: AnyStore = engram.Client(self.address) if task.remote else open_store(task)
+        self.store: TableStore = engram.Client(self.address) if task.remote else open_store(task)
 
 
 def server(task: Task) -> float:
@@ -60,7 +60,7 @@ def server(task: Task) -> float:
     return 0.0
 
 
-def fill(task: Task, store: AnyStore) -> None:
+def fill(task: Task, store: TableStore) -> None:
     """Inserts `task.items` items with unequal priorities, step by step as the peers do."""
     stream = itertools.cycle(common.steps(task.step))
     with store.writer(history=task.length) as writer:
@@ -72,7 +72,7 @@ def fill(task: Task, store: AnyStore) -> None:
             writer.create_item(TABLE, priority, num_steps=task.length)
 
 
-def trajectory(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+def trajectory(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
     """The trajectory writer: append a step, slice the history of every column, create an item."""
     stream = itertools.cycle(common.steps(task.step))
     length, writer = task.length, store.writer(history=task.length)
@@ -88,7 +88,7 @@ def trajectory(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]
     return block, writer.flush
 
 
-def num_steps(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+def num_steps(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
     """The trajectory writer with `num_steps`: the last steps, all columns."""
     stream = itertools.cycle(common.steps(task.step))
     length, writer = task.length, store.writer(history=task.length)
@@ -103,7 +103,7 @@ def num_steps(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]
     return block, writer.flush
 
 
-def pattern(task: Task, store: AnyStore, priority: float | TdError = 1.0) -> tuple[Block, Callable[[], object]]:
+def pattern(task: Task, store: TableStore, priority: float | TdError = 1.0) -> tuple[Block, Callable[[], object]]:
     """The pattern writer: the same items, declared once."""
     stream = itertools.cycle(common.steps(task.step))
     every_step = engram.Pattern(
@@ -120,12 +120,12 @@ def pattern(task: Task, store: AnyStore, priority: float | TdError = 1.0) -> tup
     return block, writer.flush
 
 
-def td_errors(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+def td_errors(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
     """The pattern writer that also computes priorities from the items; rewards serve as TD errors."""
     return pattern(task, store, td_error(lambda step: step["reward"]))
 
 
-def batched(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+def batched(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
     """The batched writer: one step of all environments at once, one item for each."""
     stream = itertools.cycle(common.step_batches(task.step, task.envs))
     writer = store.batched_writer(task.envs, [engram.Pattern(TABLE, num_steps=task.length)])
@@ -139,7 +139,7 @@ def batched(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
     return block, writer.flush
 
 
-def sequences(task: Task, store: AnyStore) -> tuple[Block, Callable[[], object]]:
+def sequences(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
     """The pattern writer: an item of the last `length` steps, every `every` steps."""
     stream = itertools.cycle(common.steps(task.step))
     when = [step_index() % task.every == (task.length - 1) % task.every]
@@ -178,7 +178,7 @@ def insert(task: Task) -> float | Result:
     return Result(rate, {"{} MB/s to the log": rate * logged, "{} bytes per step": logged * disk.MB})
 
 
-def sampling(task: Task, store: AnyStore) -> Block:
+def sampling(task: Task, store: TableStore) -> Block:
     """Samples batches, through `sample` or a `Dataset`."""
     if task.variant == "dataset":
         batches = iter(engram.Dataset(store, TABLE, batch_size=task.batch))

@@ -6,7 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")
-        .codec_path("engram_codec::WeighingCodec")
+        .codec_path("engram_codec::SizeCheckedCodec")
         .compile_fds(files)?;
     Ok(())
 }

@@ -5,7 +5,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(["proto/engram.proto"], ["proto"])?;
     tonic_prost_build::configure()
         .bytes(".")
-        .codec_path("crate::wire::WeighingCodec")
+        .codec_path("crate::wire::SizeCheckedCodec")
         .compile_fds(files)?;
     Ok(())
 }

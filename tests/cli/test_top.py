@@ -35,7 +35,7 @@ def test_looks_replace_each_other_on_a_terminal(run, monkeypatch):
 def test_a_server_that_goes_ends_it(run):
     server = engram.Server([engram.Table("replay")])
     address = server.address
-    server.stop()
+    server.close()
     result = run("top", address)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"error: the server at {address} cannot be reached")

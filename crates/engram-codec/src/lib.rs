@@ -1,7 +1,10 @@
-//! Messages in and out of the transport: as prost writes them, weighed before they are read.
+//! A protobuf codec for tonic that bounds the memory a message takes before it decodes it.
 
-mod codec;
-mod weight;
+mod decoded_size;
+mod size_checked_codec;
 
-pub use codec::{WeighingCodec, WeighingDecoder};
-pub use weight::{Field, MOST, Weighed, check, many, numbers, one, text, texts};
+pub use decoded_size::{
+    DecodedSize, Field, MAX_DECODED_BYTES, check_decoded_size, message, repeated, repeated_number,
+    repeated_string, string,
+};
+pub use size_checked_codec::{SizeCheckedCodec, SizeCheckedDecoder};

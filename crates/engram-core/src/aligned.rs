@@ -83,16 +83,16 @@ impl fmt::Debug for AlignedBytes {
 
 /// A buffer that is filled from front to back: it is not cleared beforehand.
 #[derive(Debug)]
-pub struct Filling {
+pub struct AlignedBytesBuilder {
     /// Only the first `filled` bytes mean anything.
     bytes: AlignedBytes,
     filled: usize,
 }
 
-impl Filling {
+impl AlignedBytesBuilder {
     /// Room for `len` bytes; `None` when the system does not give so many.
     #[must_use]
-    pub fn with_room(len: usize) -> Option<Self> {
+    pub fn with_capacity(len: usize) -> Option<Self> {
         let layout = AlignedBytes::layout(len)?;
         // SAFETY: the layout's size is at least 1.
         let ptr = NonNull::new(unsafe { alloc(layout) })?;
@@ -104,7 +104,7 @@ impl Filling {
 
     /// Bytes that it has room for in all.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.bytes.len
     }
 
@@ -117,7 +117,7 @@ impl Filling {
 
     /// Adds what there is room for; returns how much that was.
     pub fn push(&mut self, more: &[u8]) -> usize {
-        let len = more.len().min(self.room() - self.filled);
+        let len = more.len().min(self.capacity() - self.filled);
         // SAFETY: `len` bytes from `filled` on are within the buffer, which `more` cannot be part of:
         // we have the only reference to it.
         unsafe {
@@ -172,12 +172,22 @@ mod tests {
 
     #[test]
     fn a_buffer_is_what_it_was_filled_with() {
-        let mut filling = Filling::with_room(5).unwrap();
+        let mut filling = AlignedBytesBuilder::with_capacity(5).unwrap();
         assert_eq!((filling.push(b"abc"), filling.filled()), (3, &b"abc"[..]));
         assert_eq!((filling.push(b"defg"), filling.push(b"h")), (2, 0));
         assert_eq!(&*filling.finish().unwrap(), b"abcde");
-        assert!(Filling::with_room(1).unwrap().finish().is_none());
-        assert!(Filling::with_room(0).unwrap().finish().is_some());
-        assert!(Filling::with_room(usize::MAX).is_none());
+        assert!(
+            AlignedBytesBuilder::with_capacity(1)
+                .unwrap()
+                .finish()
+                .is_none()
+        );
+        assert!(
+            AlignedBytesBuilder::with_capacity(0)
+                .unwrap()
+                .finish()
+                .is_some()
+        );
+        assert!(AlignedBytesBuilder::with_capacity(usize::MAX).is_none());
     }
 }

@@ -45,7 +45,7 @@ pub struct Origin {
 }
 
 /// A file that holds chunks.
-pub trait Shelf: fmt::Debug + Send + Sync {
+pub trait ChunkFile: fmt::Debug + Send + Sync {
     /// The store that the file belongs to.
     fn store(&self) -> u64;
 
@@ -58,18 +58,18 @@ pub trait Shelf: fmt::Debug + Send + Sync {
 
 /// Where a chunk was written. Its file is told when the chunk is gone, or written elsewhere.
 #[derive(Debug)]
-pub struct Filed {
+pub struct ChunkLocation {
     /// The chunk's number among those of its store.
     pub serial: u64,
     /// Bytes that it takes there.
     pub bytes: u64,
     /// The file.
-    pub shelf: Arc<dyn Shelf>,
+    pub file: Arc<dyn ChunkFile>,
 }
 
-impl Drop for Filed {
+impl Drop for ChunkLocation {
     fn drop(&mut self) {
-        self.shelf.released(self.bytes);
+        self.file.released(self.bytes);
     }
 }
 
@@ -81,7 +81,7 @@ pub struct Chunk {
     extents: SmallVec<[Extent; 4]>,
     payload: Payload,
     holders: Holders,
-    filed: Mutex<Option<Filed>>,
+    location: Mutex<Option<ChunkLocation>>,
 }
 
 impl Chunk {
@@ -112,16 +112,18 @@ impl Chunk {
     /// Its number among the chunks that a store has written to disk, and the file that it is in, if it
     /// is there.
     #[must_use]
-    pub fn filed(&self, store: u64) -> Option<(u64, u64)> {
-        let filed = self.filed.lock().unwrap_or_else(PoisonError::into_inner);
-        let filed = filed.as_ref().filter(|filed| filed.shelf.store() == store);
-        filed.map(|filed| (filed.serial, filed.shelf.number()))
+    pub fn location(&self, store: u64) -> Option<(u64, u64)> {
+        let location = self.location.lock().unwrap_or_else(PoisonError::into_inner);
+        let location = location
+            .as_ref()
+            .filter(|location| location.file.store() == store);
+        location.map(|location| (location.serial, location.file.number()))
     }
 
     /// Says where it was written, or that it was not; returns where it was before.
-    pub fn file(&self, filed: Option<Filed>) -> Option<Filed> {
-        let mut known = self.filed.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut known, filed)
+    pub fn set_location(&self, location: Option<ChunkLocation>) -> Option<ChunkLocation> {
+        let mut known = self.location.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut known, location)
     }
 
     /// Which tables refer to it.
@@ -470,7 +472,7 @@ impl ChunkBuilder {
             extents: packed.extents,
             payload: Payload::Heap(packed.payload.unwrap_or(self.buffer)),
             holders: Holders::default(),
-            filed: Mutex::default(),
+            location: Mutex::default(),
         }
     }
 

@@ -31,7 +31,7 @@ pub enum Error {
     DeadlineExceeded(String),
     /// The request could wait for ever: it can never be served.
     #[error("{0}")]
-    NeverServed(String),
+    Unsatisfiable(String),
     /// The store, table or writer was closed or dropped.
     #[error("{0}")]
     Closed(String),

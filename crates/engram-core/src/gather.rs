@@ -23,7 +23,7 @@ const AHEAD: usize = 16;
 
 /// What to do where items differ in length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Uneven {
+pub enum LengthPolicy {
     /// Put them end to end and say where each begins.
     #[default]
     Ragged,
@@ -46,14 +46,14 @@ pub struct Column {
     /// What its cells are.
     pub cell: CellSpec,
     /// How the items lie in it.
-    pub time: Time,
+    pub time: TimeAxis,
     /// Their cells, item after item.
-    pub data: Data,
+    pub data: ColumnData,
 }
 
 /// How the items of a column lie side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Time {
+pub enum TimeAxis {
     /// One cell each: `[B, ...]`.
     Squeezed,
     /// So many cells each: `[B, T, ...]`.
@@ -71,7 +71,7 @@ pub enum Time {
 
 /// The bytes of a column.
 #[derive(Debug)]
-pub enum Data {
+pub enum ColumnData {
     /// Cells of fixed size.
     Bytes(PooledBytes),
     /// Encoded strings, `u32 length, bytes` each, end to end; padding is empty strings.
@@ -101,7 +101,11 @@ impl AsTrajectory for Draw {
 /// # Errors
 /// [`Error::Signature`] when the items' columns do not go side by side, [`Error::Payload`] when
 /// stored bytes cannot be read, [`Error::OutOfMemory`].
-pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) -> Result<Columns> {
+pub fn gather<T: AsTrajectory>(
+    items: &[T],
+    length_policy: LengthPolicy,
+    pool: &Arc<Pool>,
+) -> Result<Columns> {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return Err(Error::InvalidArgument(
             "a batch of no items has no columns".into(),
@@ -112,7 +116,7 @@ pub fn gather<T: AsTrajectory>(items: &[T], uneven: Uneven, pool: &Arc<Pool>) ->
     let models = if alike { &items[..1] } else { items };
     check_layouts(models)?;
     let plans = (0..first.columns())
-        .map(|column| Plan::new(models, column, uneven))
+        .map(|column| Plan::new(models, column, length_policy))
         .collect::<Result<Vec<_>>>()?;
     let least = plans.iter().try_fold(0_usize, |all, plan| {
         all.checked_add(plan.least_bytes(items.len())?)
@@ -233,11 +237,11 @@ fn is_like(one: &Trajectory, other: &Trajectory) -> bool {
 struct Plan {
     cell: CellSpec,
     cell_bytes: usize,
-    time: Time,
+    time: TimeAxis,
 }
 
 impl Plan {
-    fn new<T: AsTrajectory>(items: &[T], at: usize, uneven: Uneven) -> Result<Self> {
+    fn new<T: AsTrajectory>(items: &[T], at: usize, length_policy: LengthPolicy) -> Result<Self> {
         let first = items[0].trajectory();
         let model = first.column(at);
         let mut even = true;
@@ -259,21 +263,21 @@ impl Plan {
             even &= column.len == model.len;
         }
         let lengths = || items.iter().map(|item| item.trajectory().column(at).len);
-        let time = match uneven {
-            _ if model.squeeze => Time::Squeezed,
-            _ if even => Time::Even(model.len),
-            Uneven::Ragged => {
+        let time = match length_policy {
+            _ if model.squeeze => TimeAxis::Squeezed,
+            _ if even => TimeAxis::Even(model.len),
+            LengthPolicy::Ragged => {
                 let mut end = 0_i64;
                 let ends = lengths().map(|len| {
                     end += i64::try_from(len).unwrap_or(i64::MAX);
                     end
                 });
-                Time::Ragged(std::iter::once(0).chain(ends).collect())
+                TimeAxis::Ragged(std::iter::once(0).chain(ends).collect())
             }
-            Uneven::Pad => {
+            LengthPolicy::Pad => {
                 let lengths: Vec<usize> = lengths().collect();
                 let longest = lengths.iter().copied().max().unwrap_or(0);
-                Time::Padded { longest, lengths }
+                TimeAxis::Padded { longest, lengths }
             }
         };
         Ok(Self {
@@ -286,27 +290,27 @@ impl Plan {
     /// First cell of item `i`.
     fn start(&self, i: usize) -> usize {
         match &self.time {
-            Time::Squeezed => i,
-            Time::Even(len) => i * len,
-            Time::Ragged(splits) => usize::try_from(splits[i]).unwrap_or(0),
-            Time::Padded { longest, .. } => i * longest,
+            TimeAxis::Squeezed => i,
+            TimeAxis::Even(len) => i * len,
+            TimeAxis::Ragged(splits) => usize::try_from(splits[i]).unwrap_or(0),
+            TimeAxis::Padded { longest, .. } => i * longest,
         }
     }
 
     /// Bytes of item `i`, padding included.
     fn bytes(&self, i: usize) -> usize {
         match &self.time {
-            Time::Squeezed => self.cell_bytes,
-            Time::Even(len) => len * self.cell_bytes,
-            Time::Padded { longest, .. } => longest * self.cell_bytes,
-            Time::Ragged(_) => (self.start(i + 1) - self.start(i)) * self.cell_bytes,
+            TimeAxis::Squeezed => self.cell_bytes,
+            TimeAxis::Even(len) => len * self.cell_bytes,
+            TimeAxis::Padded { longest, .. } => longest * self.cell_bytes,
+            TimeAxis::Ragged(_) => (self.start(i + 1) - self.start(i)) * self.cell_bytes,
         }
     }
 
     /// Bytes of item `i` without padding.
     fn own_bytes(&self, i: usize) -> usize {
         match &self.time {
-            Time::Padded { lengths, .. } => lengths[i] * self.cell_bytes,
+            TimeAxis::Padded { lengths, .. } => lengths[i] * self.cell_bytes,
             _ => self.bytes(i),
         }
     }
@@ -315,8 +319,10 @@ impl Plan {
     /// count.
     fn least_bytes(&self, items: usize) -> Option<usize> {
         let cells = match &self.time {
-            Time::Even(each) | Time::Padded { longest: each, .. } => items.checked_mul(*each)?,
-            Time::Squeezed | Time::Ragged(_) => self.start(items),
+            TimeAxis::Even(each) | TimeAxis::Padded { longest: each, .. } => {
+                items.checked_mul(*each)?
+            }
+            TimeAxis::Squeezed | TimeAxis::Ragged(_) => self.start(items),
         };
         let cell = if self.is_string() {
             self.cell.elements().checked_mul(size_of::<u32>())?
@@ -339,9 +345,9 @@ impl Plan {
         taken: &mut usize,
     ) -> Result<Column> {
         let data = if self.is_string() {
-            Data::Strings(self.gather_strings(items, at, pool, taken)?)
+            ColumnData::Strings(self.gather_strings(items, at, pool, taken)?)
         } else {
-            Data::Bytes(bytes)
+            ColumnData::Bytes(bytes)
         };
         Ok(Column {
             cell: self.cell,
@@ -383,7 +389,7 @@ impl Plan {
                     out.extend_from_slice(cells);
                     Ok(())
                 })?;
-            if let Time::Padded { longest, lengths } = &self.time {
+            if let TimeAxis::Padded { longest, lengths } = &self.time {
                 let missing = (longest - lengths[i]) * self.cell.elements() * size_of::<u32>();
                 reserve(&mut out, Some(missing))?;
                 out.resize(out.len() + missing, 0);
@@ -544,13 +550,13 @@ mod tests {
             cell_bytes: 1 << 30,
             time,
         };
-        let padded = plan(Time::Padded {
+        let padded = plan(TimeAxis::Padded {
             longest: 1 << 30,
             lengths: Vec::new(),
         });
         assert_eq!(padded.least_bytes(1), Some(1 << 60));
         assert_eq!(padded.least_bytes(16), None);
-        assert_eq!(plan(Time::Even(usize::MAX)).least_bytes(2), None);
+        assert_eq!(plan(TimeAxis::Even(usize::MAX)).least_bytes(2), None);
         assert_eq!(
             too_large("x", 16, None).to_string(),
             "column `x` of a batch of 16 items needs 2^64 or more bytes, more than the system gives"

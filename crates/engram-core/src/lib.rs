@@ -38,6 +38,7 @@ pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
 pub use selector::{Odds, SelectorKind};
 pub use shared_bytes::SharedBytes;
 pub use table::{
-    Admission, Draw, Fact, Handle, Snapshot, TableOptions, TableState, TableStats, Trash,
+    Admission, DeferredDrops, Draw, Handle, SampledItemInfo, Snapshot, TableOptions, TableState,
+    TableStats,
 };
 pub use trajectory::{MAX_ITEM_BYTES, Slice, SpanColumn, Spans, Trajectory, WindowShape};

@@ -48,7 +48,7 @@ pub enum TableOp<'a> {
         number: Option<SessionNumber>,
     },
     /// An item did not enter because its key was there already: only its number counts.
-    Pass {
+    SkipInsert {
         /// Which of its session's items it was.
         number: SessionNumber,
         /// Clock reading, nanoseconds.
@@ -76,7 +76,7 @@ pub enum TableOp<'a> {
         leased: bool,
     },
     /// The generator has made choices: this is what it is now. Before the change that they led to.
-    Choose {
+    SetRng {
         /// The generator.
         rng: &'a TableRng,
     },
@@ -88,7 +88,7 @@ pub enum TableOp<'a> {
         samples: u64,
     },
     /// Leased samples come back: as if they had never been handed out.
-    GiveBack {
+    ReturnLeases {
         /// Which, of those whose items are still there.
         keys: &'a [u64],
         /// How many in all: samples of items that are gone no longer count either.

@@ -37,7 +37,7 @@ pub struct PooledBytes {
 impl Pool {
     /// A pool for batches of at most so many bytes.
     #[must_use]
-    pub fn with_most(most: usize) -> Self {
+    pub fn with_max_batch(most: usize) -> Self {
         Self {
             most: Some(most),
             ..Self::default()

@@ -160,7 +160,7 @@ impl RateLimiter {
 
     /// Why a sample waits, in words; `None` when it would not.
     #[must_use]
-    pub fn why_no_sample(&self) -> Option<String> {
+    pub fn why_sampling_waits(&self) -> Option<String> {
         if self.can_sample(1) {
             return None;
         }
@@ -187,7 +187,7 @@ impl RateLimiter {
 
     /// Why an insert waits, in words; `None` when it would not.
     #[must_use]
-    pub fn why_no_insert(&self) -> Option<String> {
+    pub fn why_inserting_waits(&self) -> Option<String> {
         if self.can_insert(1) {
             return None;
         }
@@ -240,20 +240,20 @@ mod tests {
         let mut limiter = RateLimiter::new(RateLimits::min_size(100));
         limiter.inserts = 37;
         assert_eq!(
-            limiter.why_no_sample().unwrap(),
+            limiter.why_sampling_waits().unwrap(),
             "sampling waits: 37 of 100 items (MinSize)"
         );
-        assert_eq!(limiter.why_no_insert(), None);
+        assert_eq!(limiter.why_inserting_waits(), None);
         let mut limiter = RateLimiter::new(ratio(4.0, 1, 0.0, 8.0));
         limiter.inserts = 2;
         assert_eq!(
-            limiter.why_no_insert().unwrap(),
+            limiter.why_inserting_waits().unwrap(),
             "inserting waits for samples: 2 inserts x 4 - 0 samples = 8, and one more insert \
              would go above 8 (SampleToInsertRatio)"
         );
         limiter.samples = 8;
         assert_eq!(
-            limiter.why_no_sample().unwrap(),
+            limiter.why_sampling_waits().unwrap(),
             "sampling waits for inserts: 2 inserts x 4 - 8 samples = 0, and one more sample \
              would go below 0 (SampleToInsertRatio)"
         );

@@ -24,13 +24,15 @@ use crate::pages::CopiedPages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
-pub use draw::{Draw, Fact, Handle};
+pub use draw::{Draw, Handle, SampledItemInfo};
 pub use options::{MAX_NOTE, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
 use snapshot::Taking;
-pub use snapshot::{Counters, Snapshot, SnapshotItem, SnapshotPages, SnapshotRoom, SnapshotStep};
+pub use snapshot::{
+    Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPages, SnapshotStep,
+};
 
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
@@ -46,13 +48,13 @@ const EVICTIONS_PER_CALL: usize = 256;
 
 /// What left a table and may be freed once its lock is released.
 #[derive(Debug, Default)]
-pub struct Trash {
+pub struct DeferredDrops {
     trajectories: Vec<Trajectory>,
     contents: Vec<Contents>,
     taking: Vec<Taking>,
 }
 
-impl Trash {
+impl DeferredDrops {
     /// True when there is nothing to free.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -294,8 +296,8 @@ impl TableState {
     ///
     /// The caller has checked it with [`TableOptions::check_item`]. Afterwards the remover makes
     /// room, among all items, the new one included.
-    pub fn insert(&mut self, item: NewItem, now: u64, trash: &mut Trash) -> bool {
-        self.insert_numbered(item, None, now, trash)
+    pub fn insert(&mut self, item: NewItem, now: u64, deferred: &mut DeferredDrops) -> bool {
+        self.insert_numbered(item, None, now, deferred)
     }
 
     /// As [`TableState::insert`], for an item that may belong to a session. The caller has asked
@@ -306,14 +308,14 @@ impl TableState {
         item: NewItem,
         number: Option<SessionNumber>,
         now: u64,
-        trash: &mut Trash,
+        deferred: &mut DeferredDrops,
     ) -> bool {
         if self.contents.keys.get(item.key).is_some() {
             if let Some(number) = number {
-                self.record(&TableOp::Pass { number, now });
+                self.record(&TableOp::SkipInsert { number, now });
                 self.count_number(number, now);
             }
-            trash.add(item);
+            deferred.add(item);
             return false;
         }
         let op = TableOp::Insert {
@@ -326,12 +328,12 @@ impl TableState {
         if let Some(number) = number {
             self.count_number(number, now);
         }
-        self.shrink(trash);
+        self.shrink(deferred);
         true
     }
 
     /// Evicts a bounded number of items where the table exceeds its bounds; true when done.
-    pub fn shrink(&mut self, trash: &mut Trash) -> bool {
+    pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
         for _ in 0..EVICTIONS_PER_CALL {
             if !self.must_shrink() {
@@ -342,7 +344,7 @@ impl TableState {
             if self.contents.remover.is_random() {
                 self.record_choice();
             }
-            self.remove(victim[0].slot, Removal::Evicted, trash);
+            self.remove(victim[0].slot, Removal::Evicted, deferred);
         }
         self.picks = victim;
         !self.must_shrink()
@@ -350,7 +352,7 @@ impl TableState {
 
     /// Removes items that are older than the ttl; true when none is left. Forgets some of the
     /// sessions that have been idle for long, too.
-    pub fn expire(&mut self, now: u64, trash: &mut Trash) -> bool {
+    pub fn expire(&mut self, now: u64, deferred: &mut DeferredDrops) -> bool {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
         }
@@ -360,7 +362,7 @@ impl TableState {
                     let Some(slot) = self.oldest() else {
                         return true;
                     };
-                    self.remove(slot, Removal::Expired, trash);
+                    self.remove(slot, Removal::Expired, deferred);
                 }
                 _ => return true,
             }
@@ -412,26 +414,26 @@ impl TableState {
     }
 
     /// Deletes items; keys that are not there are passed over. Returns how many were.
-    pub fn delete(&mut self, keys: &[u64], trash: &mut Trash) -> usize {
+    pub fn delete(&mut self, keys: &[u64], deferred: &mut DeferredDrops) -> usize {
         let mut matched = 0;
         for key in keys {
             if let Some(slot) = self.contents.keys.get(*key) {
-                self.remove(slot, Removal::Deleted, trash);
+                self.remove(slot, Removal::Deleted, deferred);
                 matched += 1;
             }
         }
         matched
     }
 
-    /// Forgets all items and counts; what it held goes to the trash.
-    pub fn reset(&mut self, trash: &mut Trash) {
+    /// Forgets all items and counts; what it held goes to the deferred.
+    pub fn reset(&mut self, deferred: &mut DeferredDrops) {
         self.record(&TableOp::Reset);
-        self.clear(trash);
+        self.clear(deferred);
     }
 
     /// Frees everything, unrecorded: for a table that nobody will ask again.
-    pub fn discard(&mut self, trash: &mut Trash) {
-        self.clear(trash);
+    pub fn discard(&mut self, deferred: &mut DeferredDrops) {
+        self.clear(deferred);
     }
 
     /// Changes the limiter's bounds; its counts stay.
@@ -462,7 +464,7 @@ impl TableState {
     /// Why `n` samples can never be had, whatever happens.
     ///
     /// # Errors
-    /// [`Error::NeverServed`]; [`Error::InvalidArgument`] when none are asked for.
+    /// [`Error::Unsatisfiable`]; [`Error::InvalidArgument`] when none are asked for.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {
             name,
@@ -477,7 +479,7 @@ impl TableState {
         }
         let most = max_size.saturating_mul(u64::from(*max_times_sampled));
         if *max_times_sampled > 0 && n as u64 > most {
-            return Err(Error::NeverServed(format!(
+            return Err(Error::Unsatisfiable(format!(
                 "{n} samples from table `{name}` can never be had at once: it holds at most \
                  {max_size} items, each sampled at most {max_times_sampled} times"
             )));

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use engram_core::gather::{Column, Columns, Data, Time, Uneven, gather};
+use engram_core::gather::{Column, ColumnData, Columns, LengthPolicy, TimeAxis, gather};
 use engram_core::pool::Pool;
 use engram_core::{
     CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Error, Layout, Origin, Result,
@@ -128,8 +128,8 @@ fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
 
 fn bytes(column: &Column) -> &[u8] {
     match &column.data {
-        Data::Bytes(bytes) => bytes,
-        Data::Strings(bytes) => bytes,
+        ColumnData::Bytes(bytes) => bytes,
+        ColumnData::Strings(bytes) => bytes,
     }
 }
 
@@ -146,22 +146,22 @@ fn expect_steps(columns: &Columns, steps: [&[usize]; 3]) {
     assert!(bytes(&columns.columns[2]) == observations);
 }
 
-fn gathered(items: &[Trajectory], uneven: Uneven) -> Result<Columns> {
-    gather(items, uneven, &Arc::default())
+fn gathered(items: &[Trajectory], length_policy: LengthPolicy) -> Result<Columns> {
+    gather(items, length_policy, &Arc::default())
 }
 
 #[test]
 fn rows_lie_side_by_side() {
     let chunk = chunk(10, 6);
     let items = [rows(&chunk, 0, 2), rows(&chunk, 3, 2), rows(&chunk, 1, 2)];
-    let columns = gathered(&items, Uneven::Ragged).unwrap();
+    let columns = gathered(&items, LengthPolicy::Ragged).unwrap();
     let steps = [10, 11, 13, 14, 11, 12];
     expect_steps(&columns, [&steps; 3]);
     assert!(
         columns
             .columns
             .iter()
-            .all(|column| column.time == Time::Even(2))
+            .all(|column| column.time == TimeAxis::Even(2))
     );
     assert_eq!(&*columns.layout.names[2], "obs");
 }
@@ -178,25 +178,28 @@ fn spans_join_chunks_column_by_column() {
         ],
     );
     let items = [item.clone(), item];
-    let columns = gathered(&items, Uneven::Ragged).unwrap();
+    let columns = gathered(&items, LengthPolicy::Ragged).unwrap();
     let twice = |steps: &[usize]| [steps, steps].concat();
     expect_steps(
         &columns,
         [&twice(&[2, 3, 4, 5, 6]), &twice(&[7]), &twice(&[6, 0, 0])],
     );
-    let times: Vec<&Time> = columns.columns.iter().map(|column| &column.time).collect();
-    assert_eq!(times, [&Time::Even(5), &Time::Squeezed, &Time::Even(3)]);
+    let times: Vec<&TimeAxis> = columns.columns.iter().map(|column| &column.time).collect();
+    assert_eq!(
+        times,
+        [&TimeAxis::Even(5), &TimeAxis::Squeezed, &TimeAxis::Even(3)]
+    );
 }
 
 #[test]
 fn uneven_items_are_ragged_or_padded() {
     let chunk = chunk(0, 8);
     let items = [rows(&chunk, 0, 1), rows(&chunk, 1, 3), rows(&chunk, 4, 2)];
-    let ragged = gathered(&items, Uneven::Ragged).unwrap();
+    let ragged = gathered(&items, LengthPolicy::Ragged).unwrap();
     expect_steps(&ragged, [&[0, 1, 2, 3, 4, 5]; 3]);
-    assert_eq!(ragged.columns[1].time, Time::Ragged(vec![0, 1, 4, 6]));
-    let padded = gathered(&items, Uneven::Pad).unwrap();
-    let time = Time::Padded {
+    assert_eq!(ragged.columns[1].time, TimeAxis::Ragged(vec![0, 1, 4, 6]));
+    let padded = gathered(&items, LengthPolicy::Pad).unwrap();
+    let time = TimeAxis::Padded {
         longest: 3,
         lengths: vec![1, 3, 2],
     };
@@ -224,11 +227,16 @@ fn uneven_items_are_ragged_or_padded() {
 fn a_used_buffer_shows_nothing_in_the_padding() {
     let pool = Arc::new(Pool::default());
     let wide = chunk_of(schema(50_000), 0, 4, Compression::Off);
-    let dirty = gather(&[rows(&wide, 0, 4), rows(&wide, 0, 4)], Uneven::Pad, &pool).unwrap();
+    let dirty = gather(
+        &[rows(&wide, 0, 4), rows(&wide, 0, 4)],
+        LengthPolicy::Pad,
+        &pool,
+    )
+    .unwrap();
     let address = bytes(&dirty.columns[2]).as_ptr();
     drop(dirty);
     let items = [rows(&wide, 0, 1), rows(&wide, 0, 4)];
-    let padded = gather(&items, Uneven::Pad, &pool).unwrap();
+    let padded = gather(&items, LengthPolicy::Pad, &pool).unwrap();
     assert_eq!(
         bytes(&padded.columns[2]).as_ptr(),
         address,
@@ -248,19 +256,19 @@ fn a_large_batch_is_the_same_in_parallel() {
         rows(chunk, at % 30, 1 + at % 5)
     };
     let items: Vec<Trajectory> = (0..203).map(item).collect();
-    for uneven in [Uneven::Ragged, Uneven::Pad] {
-        let all = gathered(&items, uneven).unwrap();
+    for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
+        let all = gathered(&items, length_policy).unwrap();
         assert!(
             bytes(&all.columns[2]).len() > 4 << 20,
             "large enough to be shared out"
         );
         for (i, item) in items.iter().enumerate() {
-            let alone = gathered(std::slice::from_ref(item), Uneven::Ragged).unwrap();
+            let alone = gathered(std::slice::from_ref(item), LengthPolicy::Ragged).unwrap();
             for at in [0, 2] {
                 let (column, size) = (&all.columns[at], all.columns[at].cell.bytes());
                 let start = match &column.time {
-                    Time::Ragged(splits) => usize::try_from(splits[i]).unwrap(),
-                    Time::Padded { longest, .. } => i * longest,
+                    TimeAxis::Ragged(splits) => usize::try_from(splits[i]).unwrap(),
+                    TimeAxis::Padded { longest, .. } => i * longest,
                     time => panic!("{time:?}"),
                 };
                 let mine = bytes(&alone.columns[at]);
@@ -276,7 +284,10 @@ fn compressed_columns_are_unpacked() {
     assert!(packed.footprint() < 30_000, "it was compressed");
     let items: Vec<Trajectory> = (0..29).map(|at| rows(&packed, at, 2)).collect();
     let steps: Vec<usize> = (0..29).flat_map(|at| [at, at + 1]).collect();
-    expect_steps(&gathered(&items, Uneven::Ragged).unwrap(), [&steps; 3]);
+    expect_steps(
+        &gathered(&items, LengthPolicy::Ragged).unwrap(),
+        [&steps; 3],
+    );
 }
 
 #[test]
@@ -300,7 +311,11 @@ fn strings_count_towards_the_most_that_a_batch_may_take() {
     let chunk = Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap());
     let within = |most| {
         let item = rows(&chunk, 0, 1);
-        gather(&[item], Uneven::Ragged, &Arc::new(Pool::with_most(most)))
+        gather(
+            &[item],
+            LengthPolicy::Ragged,
+            &Arc::new(Pool::with_max_batch(most)),
+        )
     };
     assert_eq!(bytes(&within(200).unwrap().columns[1]), text);
     assert_eq!(
@@ -310,7 +325,7 @@ fn strings_count_towards_the_most_that_a_batch_may_take() {
 }
 
 fn refused(items: &[Trajectory]) -> String {
-    match gathered(items, Uneven::Pad).unwrap_err() {
+    match gathered(items, LengthPolicy::Pad).unwrap_err() {
         Error::Signature(text) => text,
         error => panic!("{error:?}"),
     }
@@ -343,7 +358,7 @@ fn items_that_do_not_go_side_by_side_are_named() {
         "items of columns `action`, `name`, `obs` and of columns `action`, `title`, `obs` do not \
          go into one batch: sample them one by one"
     );
-    let error = gathered(&[], Uneven::Pad).unwrap_err();
+    let error = gathered(&[], LengthPolicy::Pad).unwrap_err();
     assert_eq!(error.to_string(), "a batch of no items has no columns");
 }
 

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engram_core::{
-    CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, NewItem, Origin, RateLimits,
-    Schema, SelectorKind, TableOptions, TableState, Trajectory, Trash, Volatile,
+    CellSpec, ChunkBuilder, Compression, Compressor, DType, DeferredDrops, Layout, NewItem, Origin,
+    RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory, Volatile,
 };
 use smallvec::smallvec;
 
@@ -66,7 +66,7 @@ fn trajectory() -> Trajectory {
 fn worn(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
     let mut table = table(sampler, seed);
     let mut expected = BTreeMap::new();
-    let mut trash = Trash::default();
+    let mut deferred = DeferredDrops::default();
     let trajectory = trajectory();
     for key in 0..1_500 {
         let priority = (key % 17) as f64;
@@ -75,7 +75,7 @@ fn worn(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
             trajectory: trajectory.clone(),
             priority,
         };
-        assert!(table.insert(item, 0, &mut trash));
+        assert!(table.insert(item, 0, &mut deferred));
         expected.insert(key, priority);
         expected.remove(&key.wrapping_sub(1_000));
     }
@@ -90,7 +90,7 @@ fn worn(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
         }
     }
     let gone: Vec<u64> = (500..1_500).filter(|key| key % 5 != 2).collect();
-    table.delete(&gone, &mut trash);
+    table.delete(&gone, &mut deferred);
     expected.retain(|key, _| !gone.contains(key));
     assert_eq!(expected.len(), 200);
     (table, expected)
@@ -104,7 +104,10 @@ fn counts(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMa
     for n in [1, 3, 31, 32, 33, 256, 1_000].into_iter().cycle() {
         let n = n.min(left);
         let mut draws = Vec::new();
-        assert_eq!(table.draw(n, false, &mut draws, &mut Trash::default()), n);
+        assert_eq!(
+            table.draw(n, false, &mut draws, &mut DeferredDrops::default()),
+            n
+        );
         for draw in draws {
             let expected = probabilities[&draw.key];
             assert!((draw.probability - expected).abs() < 1e-9);
@@ -193,7 +196,7 @@ fn all_zero_priorities_are_uniform() {
     let only = *items.keys().nth(77).unwrap();
     table.update([(only, 1e-9)].into_iter());
     let mut draws = Vec::new();
-    table.draw(500, false, &mut draws, &mut Trash::default());
+    table.draw(500, false, &mut draws, &mut DeferredDrops::default());
     assert!(
         draws
             .iter()

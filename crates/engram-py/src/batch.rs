@@ -1,7 +1,7 @@
-//! What sampling returns: arrays over the engine's own buffers, facts about the items on demand.
+//! What sampling returns: arrays over the engine's own buffers, infos about the items on demand.
 
-use engram_core::gather::{Column, Columns, Data, Time};
-use engram_core::{Fact, Odds};
+use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
+use engram_core::{Odds, SampledItemInfo};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -10,7 +10,7 @@ use crate::arrays;
 use crate::errors;
 use crate::structure::Structure;
 
-/// A batch: `data`, and one array per fact, made when asked for.
+/// A batch: `data`, and one array per info, made when asked for.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -18,7 +18,7 @@ pub(crate) struct Batch {
     row_splits: Option<Py<PyAny>>,
     lengths: Option<Py<PyAny>>,
     squeezed: Vec<bool>,
-    facts: Vec<Fact>,
+    infos: Vec<SampledItemInfo>,
 }
 
 impl Batch {
@@ -26,31 +26,31 @@ impl Batch {
     pub(crate) fn new(
         py: Python<'_>,
         columns: Columns,
-        facts: Vec<Fact>,
+        infos: Vec<SampledItemInfo>,
         single: bool,
     ) -> PyResult<Self> {
         let structure = Structure::parse(py, &columns.layout.structure)?;
-        let items = facts.len();
+        let items = infos.len();
         let squeezed = (columns.columns.iter())
-            .map(|column| matches!(column.time, Time::Squeezed))
+            .map(|column| matches!(column.time, TimeAxis::Squeezed))
             .collect();
         let mut arrays = Vec::with_capacity(columns.columns.len());
         let mut splits = Vec::new();
         let mut lengths = Vec::new();
         for column in columns.columns {
             match &column.time {
-                Time::Ragged(ends) => {
+                TimeAxis::Ragged(ends) => {
                     splits.push(Some(PyArray1::from_slice(py, ends).into_any()));
                     lengths.push(None);
                 }
-                Time::Padded { lengths: each, .. } => {
+                TimeAxis::Padded { lengths: each, .. } => {
                     let each = each
                         .iter()
                         .map(|len| i64::try_from(*len).unwrap_or(i64::MAX));
                     splits.push(None);
                     lengths.push(Some(PyArray1::from_iter(py, each).into_any()));
                 }
-                Time::Squeezed | Time::Even(_) => {
+                TimeAxis::Squeezed | TimeAxis::Even(_) => {
                     splits.push(None);
                     lengths.push(None);
                 }
@@ -75,7 +75,7 @@ impl Batch {
             lengths: nest(lengths)?,
             data: structure.unflatten(py, arrays)?.unbind(),
             squeezed,
-            facts,
+            infos,
         })
     }
 }
@@ -87,16 +87,16 @@ fn hand_over(
     single: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
     let time = match &column.time {
-        Time::Squeezed => [Some(items), None],
-        Time::Even(len) => [Some(items), Some(*len)],
-        Time::Padded { longest, .. } => [Some(items), Some(*longest)],
-        Time::Ragged(ends) => [ends.last().and_then(|end| usize::try_from(*end).ok()), None],
+        TimeAxis::Squeezed => [Some(items), None],
+        TimeAxis::Even(len) => [Some(items), Some(*len)],
+        TimeAxis::Padded { longest, .. } => [Some(items), Some(*longest)],
+        TimeAxis::Ragged(ends) => [ends.last().and_then(|end| usize::try_from(*end).ok()), None],
     };
     let outer = time.into_iter().flatten().skip(usize::from(single));
     let shape: Vec<usize> = outer.chain(column.cell.shape.iter().copied()).collect();
     match column.data {
-        Data::Bytes(bytes) => arrays::from_bytes(py, bytes, column.cell.dtype, &shape),
-        Data::Strings(encoded) => arrays::from_strings(py, &encoded, &shape),
+        ColumnData::Bytes(bytes) => arrays::from_bytes(py, bytes, column.cell.dtype, &shape),
+        ColumnData::Strings(encoded) => arrays::from_strings(py, &encoded, &shape),
     }
 }
 
@@ -132,29 +132,29 @@ impl Batch {
     }
 
     fn __len__(&self) -> usize {
-        self.facts.len()
+        self.infos.len()
     }
 
     fn key<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
-        PyArray1::from_iter(py, self.facts.iter().map(|fact| fact.key))
+        PyArray1::from_iter(py, self.infos.iter().map(|info| info.key))
     }
 
     fn probability<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
-        PyArray1::from_iter(py, self.facts.iter().map(|fact| fact.probability))
+        PyArray1::from_iter(py, self.infos.iter().map(|info| info.probability))
     }
 
     fn priority<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
-        PyArray1::from_iter(py, self.facts.iter().map(|fact| fact.priority))
+        PyArray1::from_iter(py, self.infos.iter().map(|info| info.priority))
     }
 
     fn times_sampled<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i32>> {
-        let times = |fact: &Fact| i32::try_from(fact.times_sampled).unwrap_or(i32::MAX);
-        PyArray1::from_iter(py, self.facts.iter().map(times))
+        let times = |info: &SampledItemInfo| i32::try_from(info.times_sampled).unwrap_or(i32::MAX);
+        PyArray1::from_iter(py, self.infos.iter().map(times))
     }
 
     fn table_size<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        let size = |fact: &Fact| i64::try_from(fact.table_size).unwrap_or(i64::MAX);
-        PyArray1::from_iter(py, self.facts.iter().map(size))
+        let size = |info: &SampledItemInfo| i64::try_from(info.table_size).unwrap_or(i64::MAX);
+        PyArray1::from_iter(py, self.infos.iter().map(size))
     }
 
     /// `(1 / (N p)) ^ beta`, scaled.
@@ -185,9 +185,9 @@ impl Batch {
             (1.0 / (odds.candidates as f64 * probability)).powf(beta)
         };
         let mut weights: Vec<f64> = self
-            .facts
+            .infos
             .iter()
-            .map(|fact| weight(&fact.odds, fact.probability))
+            .map(|info| weight(&info.odds, info.probability))
             .collect();
         match normalize {
             Normalize::Not => {}
@@ -198,8 +198,8 @@ impl Batch {
                 }
             }
             Normalize::Table => {
-                for (value, fact) in weights.iter_mut().zip(&self.facts) {
-                    *value /= weight(&fact.odds, fact.odds.min_probability);
+                for (value, info) in weights.iter_mut().zip(&self.infos) {
+                    *value /= weight(&info.odds, info.odds.min_probability);
                 }
             }
         }
@@ -212,7 +212,7 @@ impl Batch {
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let list = PyList::new(slf.py(), [slf.borrow().facts.len()])?;
+        let list = PyList::new(slf.py(), [slf.borrow().infos.len()])?;
         Ok(format!("Batch{list}"))
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use engram_core::selector::TableRng;
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{
-    Error, Lsn, RateLimiter, RateLimits, Result, SelectorKind, TableOptions, TableState, Trash,
-    Volatile,
+    DeferredDrops, Error, Lsn, RateLimiter, RateLimits, Result, SelectorKind, TableOptions,
+    TableState, Volatile,
 };
 use engram_engine::Engine;
 use rand::SeedableRng as _;
@@ -244,7 +244,7 @@ impl Saved {
         }
         let mut state = restore.finish()?;
         // Those that were sampled as often as they may leave, and those beyond the table's size.
-        state.end_leases(&mut Trash::default());
+        state.end_leases(&mut DeferredDrops::default());
         Ok(state)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One task per stream. It reads no further while many of its items wait for the last one's table, or very many for all.
 
-mod kept;
+mod chunk_cache;
 mod pending;
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::chunk::{weight, work_of};
 use crate::pb;
 use crate::service::{Shared, stopping};
 use crate::status::status;
-use kept::Kept;
+use chunk_cache::StreamChunkCache;
 pub(crate) use pending::Orphans;
 use pending::{Pending, again};
 
@@ -49,7 +49,7 @@ pub(crate) fn serve(
     let (replies, receiver) = mpsc::channel(REPLIES);
     let writer = Writer {
         shared: Arc::clone(shared),
-        kept: Kept::default(),
+        chunks: StreamChunkCache::default(),
         pending: Pending::default(),
         room: None,
         confirmed: Vec::new(),
@@ -60,7 +60,7 @@ pub(crate) fn serve(
 
 struct Writer {
     shared: Arc<Shared>,
-    kept: Kept,
+    chunks: StreamChunkCache,
     pending: Pending,
     /// Too much waits to be written.
     room: Option<JournalSpace>,
@@ -146,7 +146,7 @@ impl Writer {
             ));
         }
         for chunk in &request.chunks {
-            self.kept.take(chunk)?;
+            self.chunks.take(chunk)?;
         }
         if request.items.is_empty() {
             return Ok(());
@@ -154,10 +154,10 @@ impl Writer {
         for message in &request.items {
             let table = self.shared.engine.table(&message.table);
             let table = table.map_err(|error| status(&error))?;
-            let item = self.kept.item(table.options(), message)?;
+            let item = self.chunks.item(table.options(), message)?;
             self.insert(&table, message.key, item)?;
         }
-        self.kept.keep_only(&request.keep_chunk_keys)
+        self.chunks.keep_only(&request.keep_chunk_keys)
     }
 
     /// Puts an item into its table's queue, or gives the one that is there its priority.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use engram_core::gather::{Data, Time, Uneven, gather};
+use engram_core::gather::{ColumnData, LengthPolicy, TimeAxis, gather};
 use engram_core::pool::Pool;
 use engram_core::{
     Chunk, Draw, Error, Layout, NewItem, Result as Outcome, Slice, SpanColumn, Spans, TableOptions,
@@ -261,19 +261,19 @@ pub fn entry(
     if least > MAX_SAMPLE {
         return Err(too_large(least));
     }
-    let gathered = gather(std::slice::from_ref(draw), Uneven::Ragged, pool)?;
+    let gathered = gather(std::slice::from_ref(draw), LengthPolicy::Ragged, pool)?;
     let mut columns = Vec::with_capacity(gathered.columns.len());
     let mut data = Vec::with_capacity(gathered.columns.len());
     for (column, name) in gathered.columns.iter().zip(&gathered.layout.names) {
         let (rows, squeeze) = match &column.time {
-            Time::Squeezed => (1, true),
-            Time::Even(rows) => (*rows, false),
-            Time::Ragged(splits) => (last(splits), false),
-            Time::Padded { longest, .. } => (*longest, false),
+            TimeAxis::Squeezed => (1, true),
+            TimeAxis::Even(rows) => (*rows, false),
+            TimeAxis::Ragged(splits) => (last(splits), false),
+            TimeAxis::Padded { longest, .. } => (*longest, false),
         };
         let raw: &[u8] = match &column.data {
-            Data::Bytes(bytes) => bytes,
-            Data::Strings(strings) => strings,
+            ColumnData::Bytes(bytes) => bytes,
+            ColumnData::Strings(strings) => strings,
         };
         let tensor = compress(&column.cell, rows, raw).map_err(|error| in_column(error, name))?;
         let chunk_key = keys.next();

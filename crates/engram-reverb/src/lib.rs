@@ -7,6 +7,7 @@ mod bytes_in;
 mod bytes_out;
 mod checkpoint;
 mod chunk;
+mod decoded_size;
 mod dtypes;
 mod info;
 mod insert;
@@ -19,7 +20,6 @@ mod sample;
 mod service;
 mod signature;
 mod status;
-mod weights;
 
 pub use bytes_in::{Claim, claim};
 pub use bytes_out::compress;

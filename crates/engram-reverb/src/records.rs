@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek as _};
 use std::path::Path;
 
-use engram_codec::{Weighed, check};
+use engram_codec::{DecodedSize, check_decoded_size};
 use engram_core::{Error, Result};
 use flate2::read::ZlibDecoder;
 
@@ -101,11 +101,14 @@ impl Records {
     ///
     /// # Errors
     /// As [`Self::next`].
-    pub(crate) fn message<M: prost::Message + Default + Weighed>(&mut self) -> Result<Option<M>> {
+    pub(crate) fn message<M: prost::Message + Default + DecodedSize>(
+        &mut self,
+    ) -> Result<Option<M>> {
         let Some(bytes) = self.next()? else {
             return Ok(None);
         };
-        check::<M>(&bytes).map_err(|problem| self.problem(&format!("cannot be: {problem}")))?;
+        check_decoded_size::<M>(&bytes)
+            .map_err(|problem| self.problem(&format!("cannot be: {problem}")))?;
         let message = M::decode(&*bytes);
         message
             .map(Some)

@@ -79,7 +79,7 @@ impl Reverb {
             shared: Arc::new(Shared {
                 engine,
                 stopped,
-                pool: Arc::new(Pool::with_most(MAX_GATHERED)),
+                pool: Arc::new(Pool::with_max_batch(MAX_GATHERED)),
                 orphans: Arc::default(),
                 checkpoints: Arc::default(),
                 state: pb::Uint128 {

@@ -20,7 +20,7 @@ pub(crate) fn status(error: &Error) -> Status {
         Error::Signature(_)
         | Error::Priority(_)
         | Error::InvalidArgument(_)
-        | Error::NeverServed(_)
+        | Error::Unsatisfiable(_)
         | Error::ExpiredStep(_) => Code::InvalidArgument,
         Error::DeadlineExceeded(_) => Code::DeadlineExceeded,
         // Clients try again: a table that was dropped is not found then.

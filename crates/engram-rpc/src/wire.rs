@@ -4,16 +4,16 @@
 //! allocates in proportion to the bytes that came.
 
 mod batch_assembler;
+mod decoded_size;
 mod insert_requests;
 mod numbers;
 mod options;
 mod outgoing_batch;
 mod received_dictionary;
-mod weight;
 
 pub use batch_assembler::{BatchAssembler, ReceivedBatch};
 pub use engram_codec::{
-    MOST as MOST_DECODED, Weighed, WeighingCodec, WeighingDecoder, check as check_weight,
+    DecodedSize, MAX_DECODED_BYTES, SizeCheckedCodec, SizeCheckedDecoder, check_decoded_size,
 };
 pub use insert_requests::{InsertRequestBuilder, SentDictionary, check_sendable};
 pub use numbers::{decode_f64s, decode_i64s, decode_u32s, decode_u64s, encode_numbers};

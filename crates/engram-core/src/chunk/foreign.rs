@@ -42,7 +42,7 @@ impl Chunk {
             extents,
             payload,
             holders: Holders::default(),
-            filed: Mutex::default(),
+            location: Mutex::default(),
         };
         chunk.check_strings()?;
         Ok(chunk)

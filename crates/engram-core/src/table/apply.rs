@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::item::{HIDDEN, Item, NewItem, Slot};
 use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
 use crate::selector::TableRng;
-use crate::table::{Contents, ITEM_OVERHEAD, TableState, Trash};
+use crate::table::{Contents, DeferredDrops, ITEM_OVERHEAD, TableState};
 
 impl TableState {
     /// Records a change that is about to be applied, or just has been.
@@ -15,7 +15,7 @@ impl TableState {
 
     /// Records that the generator has made choices.
     pub fn record_choice(&mut self) {
-        let op = TableOp::Choose { rng: &self.rng };
+        let op = TableOp::SetRng { rng: &self.rng };
         self.last_lsn = self.sink.append(&self.options.name, &op);
     }
 
@@ -26,7 +26,7 @@ impl TableState {
     }
 
     /// Applies a recorded change without recording it again: how a journal is replayed.
-    pub fn replay(&mut self, op: &TableOp<'_>, trash: &mut Trash) {
+    pub fn replay(&mut self, op: &TableOp<'_>, deferred: &mut DeferredDrops) {
         let slot_of = |state: &Self, key| state.contents.keys.get(key);
         match *op {
             TableOp::Insert { item, now, number } => {
@@ -37,10 +37,10 @@ impl TableState {
                     self.count_number(number, now);
                 }
             }
-            TableOp::Pass { number, now } => self.count_number(number, now),
+            TableOp::SkipInsert { number, now } => self.count_number(number, now),
             TableOp::Remove { key, .. } => {
                 if let Some(slot) = slot_of(self, key) {
-                    self.take_out(slot, trash);
+                    self.take_out(slot, deferred);
                 }
             }
             TableOp::SetPriority { key, priority } => {
@@ -48,7 +48,7 @@ impl TableState {
                     self.set_priority(slot, priority);
                 }
             }
-            TableOp::Choose { rng } => self.rng = rng.clone(),
+            TableOp::SetRng { rng } => self.rng = rng.clone(),
             TableOp::Sample { keys, leased } => {
                 self.leased += keys.len() as u64 * u64::from(leased);
                 for slot in keys
@@ -69,7 +69,7 @@ impl TableState {
                     self.end_lease(slot);
                 }
             }
-            TableOp::GiveBack { keys, samples } => {
+            TableOp::ReturnLeases { keys, samples } => {
                 self.leased = self.leased.saturating_sub(samples);
                 self.limiter.samples = self.limiter.samples.saturating_sub(samples);
                 for key in keys {
@@ -78,14 +78,14 @@ impl TableState {
                     }
                 }
             }
-            TableOp::Reset => self.clear(trash),
+            TableOp::Reset => self.clear(deferred),
             TableOp::SetLimits { limits } => self.limiter.limits = limits.clone(),
         }
     }
 
     /// As [`TableState::replay`], for the change of that number.
-    pub fn replay_at(&mut self, op: &TableOp<'_>, lsn: Lsn, trash: &mut Trash) {
-        self.replay(op, trash);
+    pub fn replay_at(&mut self, op: &TableOp<'_>, lsn: Lsn, deferred: &mut DeferredDrops) {
+        self.replay(op, deferred);
         self.last_lsn = lsn;
     }
 
@@ -101,9 +101,9 @@ impl TableState {
 
     /// Applies and records a removal, in that order: a sink's lock waits until the memory has come that was asked
     /// for before, and after it that of the key would be waited for again.
-    pub(super) fn remove(&mut self, slot: Slot, cause: Removal, trash: &mut Trash) {
+    pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
         let key = self.contents.items[slot as usize].key;
-        self.take_out(slot, trash);
+        self.take_out(slot, deferred);
         self.record(&TableOp::Remove { key, cause });
     }
 
@@ -148,7 +148,7 @@ impl TableState {
         self.sessions.get_or_insert_default().count(number, now);
     }
 
-    pub(super) fn take_out(&mut self, slot: Slot, trash: &mut Trash) {
+    pub(super) fn take_out(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
         let contents = &mut self.contents;
         let vacant = Item {
             seq: u64::from(contents.vacant.unwrap_or(Slot::MAX)),
@@ -163,7 +163,7 @@ impl TableState {
         }
         self.limiter.deletes += 1;
         self.num_deleted_episodes += contents.release_chunks(&item);
-        trash.trajectories.extend(item.trajectory);
+        deferred.trajectories.extend(item.trajectory);
     }
 
     pub(super) fn set_priority(&mut self, slot: Slot, priority: f64) {
@@ -223,12 +223,12 @@ impl TableState {
     }
 
     /// Session numbers stay: what was sent before a reset must not come back after it.
-    pub(super) fn clear(&mut self, trash: &mut Trash) {
+    pub(super) fn clear(&mut self, deferred: &mut DeferredDrops) {
         let empty = Contents::new(&self.options);
-        trash
+        deferred
             .contents
             .push(std::mem::replace(&mut self.contents, empty));
-        trash.taking.extend(self.taking.take());
+        deferred.taking.extend(self.taking.take());
         self.first_seq = self.next_seq;
         self.num_deleted_episodes = 0;
         self.num_unique_samples = 0;

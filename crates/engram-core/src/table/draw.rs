@@ -4,7 +4,7 @@ use crate::item::Slot;
 use crate::op::{Removal, TableOp};
 use crate::prefetch::prefetch_all;
 use crate::selector::Odds;
-use crate::table::{TableState, Trash};
+use crate::table::{DeferredDrops, TableState};
 use crate::trajectory::Trajectory;
 
 /// Draws made in one call at most, so that no lock hold grows with the request.
@@ -33,7 +33,7 @@ pub struct Draw {
 
 /// What is known about a sampled item, without the item.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fact {
+pub struct SampledItemInfo {
     /// Its key.
     pub key: u64,
     /// With what probability it was drawn.
@@ -51,8 +51,8 @@ pub struct Fact {
 impl Draw {
     /// What is known about the item.
     #[must_use]
-    pub fn fact(&self) -> Fact {
-        Fact {
+    pub fn info(&self) -> SampledItemInfo {
+        SampledItemInfo {
             key: self.key,
             probability: self.probability,
             priority: self.priority,
@@ -73,13 +73,13 @@ pub struct Handle {
 impl TableState {
     /// Draws as many of `n` items as the limiter and the table allow now; returns how many.
     ///
-    /// Each leased draw must be ended by [`TableState::acknowledge`] or [`TableState::give_back`].
+    /// Each leased draw must be ended by [`TableState::acknowledge`] or [`TableState::return_leases`].
     pub fn draw(
         &mut self,
         n: usize,
         leased: bool,
         draws: &mut Vec<Draw>,
-        trash: &mut Trash,
+        deferred: &mut DeferredDrops,
     ) -> usize {
         let n = n.min(self.draws_per_call());
         let before = draws.len();
@@ -88,14 +88,14 @@ impl TableState {
             #[expect(clippy::cast_possible_truncation, reason = "at most n")]
             let allowed = self.limiter.samples_allowed(n as u64) as usize;
             if allowed > 0 && !self.contents.sampler.is_empty() {
-                self.draw_some(allowed, leased, draws, trash);
+                self.draw_some(allowed, leased, draws, deferred);
             }
         } else {
             while draws.len() - before < n
                 && self.limiter.can_sample(1)
                 && !self.contents.sampler.is_empty()
             {
-                self.draw_some(1, leased, draws, trash);
+                self.draw_some(1, leased, draws, deferred);
             }
         }
         draws.len() - before
@@ -119,7 +119,13 @@ impl TableState {
         }
     }
 
-    fn draw_some(&mut self, n: usize, leased: bool, draws: &mut Vec<Draw>, trash: &mut Trash) {
+    fn draw_some(
+        &mut self,
+        n: usize,
+        leased: bool,
+        draws: &mut Vec<Draw>,
+        deferred: &mut DeferredDrops,
+    ) {
         let odds = self.contents.sampler.odds();
         let table_size = self.contents.size;
         let mut picks = std::mem::take(&mut self.picks);
@@ -168,7 +174,7 @@ impl TableState {
                 odds,
             });
             if exhausted {
-                self.remove(pick.slot, Removal::Exhausted, trash);
+                self.remove(pick.slot, Removal::Exhausted, deferred);
             }
         }
         self.picks = picks;
@@ -176,7 +182,11 @@ impl TableState {
     }
 
     /// The leased draws were used: they are final.
-    pub fn acknowledge(&mut self, handles: impl Iterator<Item = Handle>, trash: &mut Trash) {
+    pub fn acknowledge(
+        &mut self,
+        handles: impl Iterator<Item = Handle>,
+        deferred: &mut DeferredDrops,
+    ) {
         // Items from before a reset: their samples went with the counters.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
@@ -194,7 +204,7 @@ impl TableState {
             if self.is_live(handle) {
                 self.end_lease(handle.slot);
                 if self.is_exhausted(handle.slot) {
-                    self.remove(handle.slot, Removal::Exhausted, trash);
+                    self.remove(handle.slot, Removal::Exhausted, deferred);
                 }
             }
         }
@@ -203,7 +213,7 @@ impl TableState {
     /// The leased draws were not used: counters are undone and hidden items regain their place.
     ///
     /// Nothing comes back after a delete or a reset.
-    pub fn give_back(&mut self, handles: impl Iterator<Item = Handle>) {
+    pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
         // Items from before a reset: their samples went with the counters.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
@@ -212,7 +222,7 @@ impl TableState {
         }
         let keys = self.keys_of(handles.iter().copied());
         let samples = handles.len() as u64;
-        self.record(&TableOp::GiveBack {
+        self.record(&TableOp::ReturnLeases {
             keys: &keys,
             samples,
         });

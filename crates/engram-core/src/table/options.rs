@@ -106,7 +106,7 @@ impl TableOptions {
     ///
     /// # Errors
     /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key from 2^63
-    /// or cells that are not there, [`Error::NeverServed`] for an item larger than `max_bytes`.
+    /// or cells that are not there, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
     pub fn check_item(&self, item: &NewItem) -> Result<()> {
         self.check_priority(item.priority)?;
         if item.key >> 63 != 0 {
@@ -126,7 +126,7 @@ impl TableOptions {
         if bytes <= max_bytes {
             return Ok(());
         }
-        Err(Error::NeverServed(format!(
+        Err(Error::Unsatisfiable(format!(
             "an item of {bytes} bytes (its chunks included) never fits table `{}` of max_bytes {max_bytes}",
             self.name
         )))

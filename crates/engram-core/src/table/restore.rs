@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::item::{HIDDEN, Item, NewItem, Rank, Slot};
 use crate::op::{OpSink, Removal, SessionNumber, TableOp};
 use crate::rate_limiter::RateLimiter;
-use crate::table::{Counters, TableOptions, TableState, Trash};
+use crate::table::{Counters, DeferredDrops, TableOptions, TableState};
 
 /// A table on its way back. Options may differ from those it was saved with.
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl Restore {
         let name = &state.options.name;
         match state.options.check_item(&saved.item) {
             // It goes with the others that are too many.
-            Ok(()) | Err(Error::NeverServed(_)) => {}
+            Ok(()) | Err(Error::Unsatisfiable(_)) => {}
             Err(error) => return Err(error),
         }
         let invalid = |what: String| {
@@ -226,7 +226,7 @@ impl TableState {
         options: TableOptions,
         clock: &dyn Fn(u64) -> u64,
         now: u64,
-        trash: &mut Trash,
+        deferred: &mut DeferredDrops,
     ) -> Result<Self> {
         let snapshot = self.snapshot();
         let mut counters = snapshot.counters.clone();
@@ -257,14 +257,14 @@ impl TableState {
             restore.session(number, clock(used));
         }
         let mut table = restore.finish()?;
-        table.end_leases(trash);
-        self.discard(trash);
+        table.end_leases(deferred);
+        self.discard(deferred);
         Ok(table)
     }
 
     /// Ends all leases, as if their samples had not been taken, and lets go of what the options no
     /// longer allow: for a table whose readers are gone.
-    pub fn end_leases(&mut self, trash: &mut Trash) {
+    pub fn end_leases(&mut self, deferred: &mut DeferredDrops) {
         for slot in 0..self.contents.slots {
             let item = &self.contents.items[slot as usize];
             if item.trajectory.is_none() {
@@ -282,19 +282,19 @@ impl TableState {
             let item = &self.contents.items[slot as usize];
             let most = self.options.max_times_sampled;
             if item.is_hidden() || most > 0 && item.times_sampled >= most {
-                self.remove(slot, Removal::Exhausted, trash);
+                self.remove(slot, Removal::Exhausted, deferred);
             }
         }
         // Of items that are gone.
         self.end_samples(&[], self.leased);
-        while !self.shrink(trash) {}
+        while !self.shrink(deferred) {}
     }
 
     fn end_samples(&mut self, keys: &[u64], samples: u64) {
         if samples == 0 {
             return;
         }
-        self.record(&TableOp::GiveBack { keys, samples });
+        self.record(&TableOp::ReturnLeases { keys, samples });
         self.leased = self.leased.saturating_sub(samples);
         self.limiter.samples = self.limiter.samples.saturating_sub(samples);
     }

@@ -239,7 +239,7 @@ impl TableState {
     }
 
     /// The last number applied of each session that is not forgotten, and when it was used last,
-    /// in no particular order: what a checkpoint keeps, and [`crate::TableOp::Pass`] restores.
+    /// in no particular order: what a checkpoint keeps, and [`crate::TableOp::SkipInsert`] restores.
     pub fn session_numbers(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
         let sessions = self.sessions.as_deref();
         let entries = sessions.into_iter().flat_map(|sessions| {

@@ -65,7 +65,7 @@ pub struct SnapshotPages {
 
 /// Memory for a snapshot's page pointers.
 #[derive(Debug)]
-pub struct SnapshotRoom {
+pub struct SnapshotBuffers {
     items: Room<Item>,
     sampler: CopyRoom<Slot>,
     remover: CopyRoom<Slot>,
@@ -73,7 +73,7 @@ pub struct SnapshotRoom {
     sessions: CopyRoom<Entry>,
 }
 
-impl SnapshotRoom {
+impl SnapshotBuffers {
     /// Room for so many pages, and some more: the table may grow before the snapshot is begun.
     #[must_use]
     pub fn new(pages: SnapshotPages) -> Self {
@@ -108,7 +108,7 @@ pub enum SnapshotStep {
     /// Here it is.
     Done(Box<Snapshot>),
     /// A reset, or another snapshot, ended it: begin anew.
-    Lost,
+    Aborted,
 }
 
 /// One item of a [`Snapshot`].
@@ -197,7 +197,7 @@ impl TableState {
     }
 
     /// Begins a snapshot of this moment; [`TableState::continue_snapshot`] takes it in steps.
-    pub fn begin_snapshot(&mut self, room: SnapshotRoom) {
+    pub fn begin_snapshot(&mut self, room: SnapshotBuffers) {
         let contents = &mut self.contents;
         contents.items.begin_snapshot(room.items);
         if let Some(slots) = contents.sampler.slots() {
@@ -243,7 +243,7 @@ impl TableState {
     /// Takes one bounded step of the snapshot under way.
     pub fn continue_snapshot(&mut self) -> SnapshotStep {
         let Some(mut taking) = self.taking.take() else {
-            return SnapshotStep::Lost;
+            return SnapshotStep::Aborted;
         };
         if self.take_some(&mut taking) {
             return SnapshotStep::Done(Box::new(taking.snapshot));
@@ -302,7 +302,7 @@ impl TableState {
     /// The table of this moment, in one go: where nobody waits for it.
     #[must_use]
     pub fn snapshot(&mut self) -> Box<Snapshot> {
-        let room = SnapshotRoom::new(self.snapshot_pages());
+        let room = SnapshotBuffers::new(self.snapshot_pages());
         self.begin_snapshot(room);
         loop {
             if let SnapshotStep::Done(snapshot) = self.continue_snapshot() {

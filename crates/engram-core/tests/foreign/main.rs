@@ -12,7 +12,7 @@ mod parts;
 use std::cell::Cell;
 use std::sync::Arc;
 
-use engram_core::gather::{Data, Uneven, gather};
+use engram_core::gather::{ColumnData, LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_core::{Chunk, Result, Trajectory};
 use items::item;
@@ -39,11 +39,11 @@ fn whole(chunk: &Arc<Chunk>) -> Trajectory {
 }
 
 /// All bytes of a batch, column after column.
-fn bytes(items: &[Trajectory], uneven: Uneven) -> Result<Vec<Vec<u8>>> {
-    let columns = gather(items, uneven, &Arc::new(Pool::default()))?.columns;
+fn bytes(items: &[Trajectory], length_policy: LengthPolicy) -> Result<Vec<Vec<u8>>> {
+    let columns = gather(items, length_policy, &Arc::new(Pool::default()))?.columns;
     let bytes = columns.into_iter().map(|column| match column.data {
-        Data::Bytes(bytes) => bytes.to_vec(),
-        Data::Strings(bytes) => bytes,
+        ColumnData::Bytes(bytes) => bytes.to_vec(),
+        ColumnData::Strings(bytes) => bytes,
     });
     Ok(bytes.collect())
 }
@@ -63,8 +63,8 @@ fn good_chunks_come_through() {
             );
             whole(&copy).check_parts().unwrap();
             prop_assert_eq!(
-                bytes(&[whole(&copy)], Uneven::Ragged),
-                bytes(&[whole(&chunk)], Uneven::Ragged)
+                bytes(&[whole(&copy)], LengthPolicy::Ragged),
+                bytes(&[whole(&chunk)], LengthPolicy::Ragged)
             );
             let compressed = |c: usize| chunk.extents()[c].codec == engram_core::codec::Codec::Lz4;
             packed.set(packed.get() + usize::from(compressed(0)));
@@ -94,13 +94,13 @@ fn nothing_that_was_damaged_does_harm() {
             let good: Vec<_> = items.filter(|item| item.check_parts().is_ok()).collect();
             accepted.set(accepted.get() + good.len());
             for item in &good {
-                let once = bytes(std::slice::from_ref(item), Uneven::Ragged);
-                let twice = bytes(&[item.clone(), item.clone()], Uneven::Pad);
+                let once = bytes(std::slice::from_ref(item), LengthPolicy::Ragged);
+                let twice = bytes(&[item.clone(), item.clone()], LengthPolicy::Pad);
                 prop_assert_eq!(once.is_ok(), twice.is_ok());
             }
             // Not side by side, mostly; but no harm either.
-            let _ = bytes(&good, Uneven::Ragged);
-            let _ = bytes(&good, Uneven::Pad);
+            let _ = bytes(&good, LengthPolicy::Ragged);
+            let _ = bytes(&good, LengthPolicy::Pad);
             Ok(())
         })
         .unwrap();

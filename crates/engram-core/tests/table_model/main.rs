@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use engram_core::table::SESSION_IDLE;
 use engram_core::{
-    Admission, Chunk, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind, SessionNumber,
-    TableOptions, TableState, Trash,
+    Admission, Chunk, DeferredDrops, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind,
+    SessionNumber, TableOptions, TableState,
 };
 use model::{Leased, Model};
 use proptest::prelude::*;
@@ -203,7 +203,7 @@ impl Pair {
                 let ended = self.end_leases(which, part);
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
                 self.table
-                    .acknowledge(handles.into_iter(), &mut Trash::default());
+                    .acknowledge(handles.into_iter(), &mut DeferredDrops::default());
                 for (_, leased) in ended {
                     if self.model.acknowledge(leased) {
                         self.model.remove(leased.key);
@@ -213,9 +213,9 @@ impl Pair {
             Call::GiveBack { which, part } => {
                 let ended = self.end_leases(which, part);
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
-                self.table.give_back(handles.into_iter());
+                self.table.return_leases(handles.into_iter());
                 for (_, leased) in ended {
-                    self.model.give_back(leased);
+                    self.model.return_leases(leased);
                 }
             }
             Call::Update { which, priority } => {
@@ -227,14 +227,16 @@ impl Pair {
             }
             Call::Delete { which } => {
                 let key = which as u64 * 7;
-                let matched = self.table.delete(&[key, key, 1], &mut Trash::default());
+                let matched = self
+                    .table
+                    .delete(&[key, key, 1], &mut DeferredDrops::default());
                 assert_eq!(matched, usize::from(self.model.find(key).is_some()));
                 if matched == 1 {
                     self.model.remove(key);
                 }
             }
             Call::Reset => {
-                self.table.reset(&mut Trash::default());
+                self.table.reset(&mut DeferredDrops::default());
                 self.model.reset();
             }
             Call::SetLimits(which) => {
@@ -268,7 +270,7 @@ impl Pair {
         match admission {
             Admission::Wait => {}
             Admission::Shrink => {
-                assert!(self.table.shrink(&mut Trash::default()));
+                assert!(self.table.shrink(&mut DeferredDrops::default()));
                 self.follow_evictions(before);
                 assert_ne!(self.table.admit(&item), Admission::Shrink);
             }
@@ -276,8 +278,8 @@ impl Pair {
                 let new = self.model.find(key).is_none();
                 let trajectory = item.trajectory.clone();
                 let priority = item.priority;
-                let trash = &mut Trash::default();
-                let found = self.table.insert_numbered(item, number, self.now, trash);
+                let deferred = &mut DeferredDrops::default();
+                let found = self.table.insert_numbered(item, number, self.now, deferred);
                 assert_eq!(found, new);
                 if let Some(number) = number {
                     self.model.count_number(number, self.now);
@@ -307,7 +309,7 @@ impl Pair {
         let mut draws = Vec::new();
         let count = self
             .table
-            .draw(n, leased, &mut draws, &mut Trash::default());
+            .draw(n, leased, &mut draws, &mut DeferredDrops::default());
         assert_eq!(count, draws.len());
         assert!(count == n || !at_once);
         let mut exhausted = Vec::new();
@@ -354,7 +356,7 @@ impl Pair {
     fn pass(&mut self, time: u64) {
         self.now += time;
         let before = self.recorder.len();
-        assert!(self.table.expire(self.now, &mut Trash::default()));
+        assert!(self.table.expire(self.now, &mut DeferredDrops::default()));
         for key in self.recorder.removed(before, Removal::Expired) {
             let oldest = self.model.oldest().unwrap();
             assert_eq!(oldest.key, key);
@@ -421,7 +423,7 @@ impl Pair {
         for _ in 0..6 {
             let next = |state: &mut TableState| {
                 let mut draws = Vec::new();
-                state.draw(1, true, &mut draws, &mut Trash::default());
+                state.draw(1, true, &mut draws, &mut DeferredDrops::default());
                 let draw = draws.pop()?;
                 let probability = draw.probability.to_bits();
                 Some((draw.key, draw.times_sampled, probability))

@@ -214,7 +214,7 @@ impl Model {
         })
     }
 
-    pub(crate) fn give_back(&mut self, leased: Leased) {
+    pub(crate) fn return_leases(&mut self, leased: Leased) {
         if leased.seq < self.first_seq {
             return;
         }

@@ -5,9 +5,9 @@ use std::task::{Poll, Waker};
 
 use engram_core::selector::TableRng;
 use engram_core::{
-    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Lsn, NewItem, OpSink,
-    Origin, RateLimits, Removal, Result, Schema, SessionNumber, Slice, SpanColumn, Spans, TableOp,
-    TableState, Trajectory, Trash,
+    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, DeferredDrops, Layout, Lsn,
+    NewItem, OpSink, Origin, RateLimits, Removal, Result, Schema, SessionNumber, Slice, SpanColumn,
+    Spans, TableOp, TableState, Trajectory,
 };
 use smallvec::smallvec;
 
@@ -30,13 +30,13 @@ impl Op {
     fn of(op: &TableOp<'_>) -> Self {
         match *op {
             TableOp::Insert { item, now, number } => Self::Insert(item.clone(), now, number),
-            TableOp::Pass { number, now } => Self::Pass(number, now),
+            TableOp::SkipInsert { number, now } => Self::Pass(number, now),
             TableOp::Remove { key, cause } => Self::Remove(key, cause),
             TableOp::SetPriority { key, priority } => Self::SetPriority(key, priority),
             TableOp::Sample { keys, leased } => Self::Sample(keys.to_vec(), leased),
-            TableOp::Choose { rng } => Self::Choose(rng.clone()),
+            TableOp::SetRng { rng } => Self::Choose(rng.clone()),
             TableOp::Acknowledge { keys, samples } => Self::Acknowledge(keys.to_vec(), samples),
-            TableOp::GiveBack { keys, samples } => Self::GiveBack(keys.to_vec(), samples),
+            TableOp::ReturnLeases { keys, samples } => Self::GiveBack(keys.to_vec(), samples),
             TableOp::Reset => Self::Reset,
             TableOp::SetLimits { limits } => Self::SetLimits(limits.clone()),
         }
@@ -49,7 +49,7 @@ impl Op {
                 now: *now,
                 number: *number,
             },
-            Self::Pass(number, now) => TableOp::Pass {
+            Self::Pass(number, now) => TableOp::SkipInsert {
                 number: *number,
                 now: *now,
             },
@@ -65,19 +65,19 @@ impl Op {
                 keys,
                 leased: *leased,
             },
-            Self::Choose(rng) => TableOp::Choose { rng },
+            Self::Choose(rng) => TableOp::SetRng { rng },
             Self::Acknowledge(keys, samples) => TableOp::Acknowledge {
                 keys,
                 samples: *samples,
             },
-            Self::GiveBack(keys, samples) => TableOp::GiveBack {
+            Self::GiveBack(keys, samples) => TableOp::ReturnLeases {
                 keys,
                 samples: *samples,
             },
             Self::Reset => TableOp::Reset,
             Self::SetLimits(limits) => TableOp::SetLimits { limits },
         };
-        state.replay(&op, &mut Trash::default());
+        state.replay(&op, &mut DeferredDrops::default());
     }
 }
 

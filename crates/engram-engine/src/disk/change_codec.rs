@@ -38,7 +38,7 @@ pub(crate) fn put_change(
             body.put_u64(now);
             body.put_maybe(number, put_session);
         }
-        TableOp::Pass { number, now } => {
+        TableOp::SkipInsert { number, now } => {
             body.put_u8(code::PASS);
             put_session(body, number);
             body.put_u64(now);
@@ -58,7 +58,7 @@ pub(crate) fn put_change(
             body.put_u64(key);
             body.put_f64(priority);
         }
-        TableOp::Choose { rng } => {
+        TableOp::SetRng { rng } => {
             body.put_u8(code::CHOOSE);
             put_rng(body, rng);
         }
@@ -72,7 +72,7 @@ pub(crate) fn put_change(
             body.put_u64s(keys);
             body.put_u64(samples);
         }
-        TableOp::GiveBack { keys, samples } => {
+        TableOp::ReturnLeases { keys, samples } => {
             body.put_u8(code::GIVE_BACK);
             body.put_u64s(keys);
             body.put_u64(samples);
@@ -180,7 +180,7 @@ impl Change {
                 now: *now,
                 number: *number,
             },
-            Self::Pass(number, now) => TableOp::Pass {
+            Self::Pass(number, now) => TableOp::SkipInsert {
                 number: *number,
                 now: *now,
             },
@@ -192,7 +192,7 @@ impl Change {
                 key: *key,
                 priority: *priority,
             },
-            Self::Choose(rng) => TableOp::Choose { rng },
+            Self::Choose(rng) => TableOp::SetRng { rng },
             Self::Sample(keys, leased) => TableOp::Sample {
                 keys,
                 leased: *leased,
@@ -201,7 +201,7 @@ impl Change {
                 keys,
                 samples: *samples,
             },
-            Self::GiveBack(keys, samples) => TableOp::GiveBack {
+            Self::GiveBack(keys, samples) => TableOp::ReturnLeases {
                 keys,
                 samples: *samples,
             },

@@ -122,7 +122,7 @@ impl CheckpointWriter {
 
     fn items(&mut self, snapshot: &Snapshot) {
         let store = self.store;
-        let serial = |chunk: &Arc<Chunk>| chunk.filed(store).map_or(0, |(serial, _)| serial);
+        let serial = |chunk: &Arc<Chunk>| chunk.location(store).map_or(0, |(serial, _)| serial);
         let mut items = snapshot.items().peekable();
         while items.peek().is_some() {
             let mut body = vec![0; 4];

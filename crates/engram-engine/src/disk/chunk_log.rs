@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use engram_core::chunk::{Chunk, Filed};
+use engram_core::chunk::{Chunk, ChunkLocation};
 
 use super::file_format::{FileHeader, Kind};
 use super::file_names::{UNFINISHED, log_name};
@@ -30,7 +30,7 @@ struct Out {
     told: WrittenDictionary,
     log: Arc<Log>,
     /// Where they were before, should this come to nothing.
-    moved: Vec<(Arc<Chunk>, Option<Filed>)>,
+    moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
 }
 
 impl DictionaryWriter for Out {
@@ -66,7 +66,7 @@ impl<'a> ChunkLog<'a> {
 
     /// The serial of a chunk, which is written here if no log that stays has it.
     pub(crate) fn keep(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
-        let serial = match chunk.filed(self.journal.store) {
+        let serial = match chunk.location(self.journal.store) {
             Some((serial, log)) if !self.given_up.contains(&log) => return Ok(serial),
             Some((serial, _)) => serial,
             None => self.journal.take_serial(),
@@ -143,8 +143,8 @@ impl Out {
     }
 }
 
-fn undo(moved: Vec<(Arc<Chunk>, Option<Filed>)>) {
+fn undo(moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>) {
     for (chunk, before) in moved {
-        drop(chunk.file(before));
+        drop(chunk.set_location(before));
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engram_core::chunk::{Chunk, Filed, Shelf};
+use engram_core::chunk::{Chunk, ChunkFile, ChunkLocation};
 
 use super::file_format::{FileHeader, Kind};
 use super::file_names::{UNFINISHED, log_name};
@@ -32,12 +32,17 @@ impl Log {
     }
 
     /// Says that it holds a chunk; returns what held it before.
-    pub(crate) fn hold(self: &Arc<Self>, chunk: &Chunk, serial: u64, bytes: u64) -> Option<Filed> {
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        chunk: &Chunk,
+        serial: u64,
+        bytes: u64,
+    ) -> Option<ChunkLocation> {
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        chunk.file(Some(Filed {
+        chunk.set_location(Some(ChunkLocation {
             serial,
             bytes,
-            shelf: Arc::clone(self) as Arc<dyn Shelf>,
+            file: Arc::clone(self) as Arc<dyn ChunkFile>,
         }))
     }
 
@@ -56,7 +61,7 @@ impl Log {
     }
 }
 
-impl Shelf for Log {
+impl ChunkFile for Log {
     fn store(&self) -> u64 {
         self.store
     }

@@ -123,7 +123,7 @@ impl PendingLog {
 
     /// Tells a chunk that no log has; returns its serial.
     fn chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
-        if let Some((serial, _)) = chunk.filed(self.store) {
+        if let Some((serial, _)) = chunk.location(self.store) {
             return serial;
         }
         let serial = self.next_serial;
@@ -193,7 +193,7 @@ impl PendingLog {
         let store = self.store;
         let serial = |chunk: &Arc<Chunk>| match only {
             Some(serial) => serial,
-            None => chunk.filed(store).map_or(0, |(serial, _)| serial),
+            None => chunk.location(store).map_or(0, |(serial, _)| serial),
         };
         put_change(&mut open.body, op, self, &serial);
         self.bytes += open.body.len() - before;

@@ -1,7 +1,7 @@
 //! Stores whose machine loses power at any write.
 
 use engram_core::selector::TableRng;
-use engram_core::{TableOp, Trash};
+use engram_core::{DeferredDrops, TableOp};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -45,10 +45,10 @@ fn where_a_generator_is_counts_as_a_change() {
     let mut opened = begin(&files, 1).unwrap();
     past.work(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
     let table = opened.tables.get_mut(&1).unwrap();
-    table.end_leases(&mut Trash::default());
+    table.end_leases(&mut DeferredDrops::default());
     let chosen = TableRng::seed_from_u64(1);
     let sink = opened.storage.sink(1);
-    sink.append("", &TableOp::Choose { rng: &chosen });
+    sink.append("", &TableOp::SetRng { rng: &chosen });
     drop(opened);
     for _ in 0..2 {
         let opened = begin(&files, 1).unwrap();

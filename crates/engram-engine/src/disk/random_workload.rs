@@ -6,8 +6,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use engram_core::{
-    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, NewItem, Origin,
-    RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory, Trash,
+    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, DeferredDrops, Layout, NewItem,
+    Origin, RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory,
 };
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
@@ -135,7 +135,7 @@ impl History {
         } = opened;
         while *next_table < 4 {
             let id = *next_table;
-            storage.created(id, &options(id));
+            storage.record_table_created(id, &options(id));
             tables.insert(
                 id,
                 TableState::new(Arc::new(options(id)), storage.sink(id)).unwrap(),
@@ -146,12 +146,12 @@ impl History {
         for _ in 0..rng.next_u64() % 200 {
             let id = 1 + rng.next_u64() % 3;
             let table = tables.get_mut(&id).unwrap();
-            let trash = &mut Trash::default();
+            let deferred = &mut DeferredDrops::default();
             self.clock += 10;
             match rng.next_u64() % 10 {
                 0..5 => {
                     let item = self.item(&mut shared, rng);
-                    table.insert(item, self.clock, trash);
+                    table.insert(item, self.clock, deferred);
                 }
                 5 => {
                     let keys = (0..3).map(|_| self.next_key.saturating_sub(rng.next_u64() % 20));
@@ -160,19 +160,19 @@ impl History {
                 }
                 6 => {
                     let key = self.next_key.saturating_sub(rng.next_u64() % 20);
-                    table.delete(&[key], trash);
+                    table.delete(&[key], deferred);
                 }
-                7 => while !table.expire(self.clock, trash) {},
+                7 => while !table.expire(self.clock, deferred) {},
                 8 => {
                     let mut draws = Vec::new();
                     let leased = rng.next_u64().is_multiple_of(2);
-                    table.draw(3, leased, &mut draws, trash);
+                    table.draw(3, leased, &mut draws, deferred);
                     if leased {
                         let handles: Vec<_> = draws.iter().map(|draw| draw.handle).collect();
                         let (back, done) = handles.split_at(handles.len() / 2);
-                        table.acknowledge(done.iter().copied(), trash);
+                        table.acknowledge(done.iter().copied(), deferred);
                         if rng.next_u64().is_multiple_of(2) {
-                            table.give_back(back.iter().copied());
+                            table.return_leases(back.iter().copied());
                         }
                     }
                 }
@@ -180,7 +180,7 @@ impl History {
                     let limits = RateLimits::min_size(1 + rng.next_u64() % 3);
                     table.set_limits(limits).unwrap();
                 }
-                _ if rng.next_u64().is_multiple_of(8) => table.reset(trash),
+                _ if rng.next_u64().is_multiple_of(8) => table.reset(deferred),
                 _ => {
                     let _ = storage.checkpoint(|mark| {
                         let mark = mark(self.clock);
@@ -188,8 +188,8 @@ impl History {
                             // A change that is in the log and in the checkpoint.
                             let item = self.item(&mut shared, rng);
                             let table = tables.get_mut(&id).unwrap();
-                            table.insert(item, self.clock, trash);
-                            while !table.shrink(trash) {}
+                            table.insert(item, self.clock, deferred);
+                            while !table.shrink(deferred) {}
                             self.words.insert((id, table.last_lsn().0), words(table));
                         }
                         let tables = tables.iter_mut().map(|(id, table)| {
@@ -204,7 +204,7 @@ impl History {
                     continue;
                 }
             }
-            while !table.shrink(trash) {}
+            while !table.shrink(deferred) {}
             let lsn = table.last_lsn();
             self.words.insert((id, lsn.0), words(table));
             // Before its first change, that it was created may not be safe.

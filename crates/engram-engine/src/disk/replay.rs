@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, Origin};
 use engram_core::{
-    AlignedBytes, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Trash, Volatile,
+    AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
 };
 
 use super::byte_codec::{CorruptRecord, TakeBytes};
@@ -212,11 +212,11 @@ impl DirectoryReader<'_> {
                             self.out.choosing.insert(id, rng.clone());
                             continue;
                         }
-                        let trash = &mut Trash::default();
+                        let deferred = &mut DeferredDrops::default();
                         if let Some(rng) = &chosen {
-                            table.replay(&TableOp::Choose { rng }, trash);
+                            table.replay(&TableOp::SetRng { rng }, deferred);
                         }
-                        table.replay_at(&change.op(), Lsn(number), trash);
+                        table.replay_at(&change.op(), Lsn(number), deferred);
                     }
                 }
             }

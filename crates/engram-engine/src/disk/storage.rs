@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use engram_core::{Error, OpSink, Result, Snapshot, TableOptions, TableState, Trash, Volatile};
+use engram_core::{
+    DeferredDrops, Error, OpSink, Result, Snapshot, TableOptions, TableState, Volatile,
+};
 use parking_lot::Mutex;
 
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
@@ -220,7 +222,7 @@ impl Storage {
                 table.record_choice();
             }
             // Their readers are gone.
-            table.end_leases(&mut Trash::default());
+            table.end_leases(&mut DeferredDrops::default());
         }
         let mut opened = Opened {
             clock: found.resumed(),
@@ -263,16 +265,16 @@ impl Storage {
     }
 
     /// Tells that a table was created.
-    pub(crate) fn created(&self, table: u64, options: &TableOptions) {
+    pub(crate) fn record_table_created(&self, table: u64, options: &TableOptions) {
         if self.options.durability != Durability::None {
-            self.journal.created(table, options);
+            self.journal.record_table_created(table, options);
         }
     }
 
     /// Tells that a table was dropped.
-    pub(crate) fn dropped(&self, table: u64) {
+    pub(crate) fn record_table_dropped(&self, table: u64) {
         if self.options.durability != Durability::None {
-            self.journal.dropped(table);
+            self.journal.record_table_dropped(table);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::{Data, Uneven};
+use engram_core::gather::{ColumnData, LengthPolicy};
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::stream::NextBatch;
 use engram_engine::{Stream, StreamBatch, StreamOptions, Table, WaitOptions};
@@ -19,7 +19,7 @@ fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>
         prefetch,
         max_batches: max,
         max_items: None,
-        uneven: Uneven::Ragged,
+        length_policy: LengthPolicy::Ragged,
     };
     Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
 }
@@ -43,7 +43,7 @@ fn next_of(stream: &mut Stream, delivered: u64, time: Duration) -> Option<Stream
 
 fn keys(batch: &StreamBatch) -> Vec<u64> {
     let keys: Vec<u64> = batch.draws.iter().map(|draw| draw.key).collect();
-    let Data::Bytes(bytes) = &batch.columns.columns[0].data else {
+    let ColumnData::Bytes(bytes) = &batch.columns.columns[0].data else {
         panic!("no bytes");
     };
     let lowest = keys.iter().map(|key| key.to_le_bytes()[0]);
@@ -254,7 +254,7 @@ fn a_reader_learns_why_nothing_more_comes() {
         prefetch: 1,
         max_batches: None,
         max_items: None,
-        uneven: Uneven::Ragged,
+        length_policy: LengthPolicy::Ragged,
     };
     let small = crate::support::table(queue("small", 4));
     let refused = text(Stream::open(Arc::clone(&small), Arc::default(), options));
@@ -269,7 +269,7 @@ fn a_reader_learns_why_nothing_more_comes() {
     let refused = text(Stream::open(small, Arc::default(), empty));
     assert_eq!(
         refused,
-        "batch_size is 0 and prefetch is 1; both must be at least 1"
+        "`batch_size` and `prefetch` must be at least 1, got 0 and 1"
     );
 }
 

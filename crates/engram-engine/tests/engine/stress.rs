@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::Uneven;
+use engram_core::gather::LengthPolicy;
 use engram_core::table::ITEM_OVERHEAD;
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::{Stream, StreamOptions, Table, WaitOptions, WaitOutcome};
@@ -46,7 +46,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 }
                 (_, 0) => drop(ticket),
                 (_, 1) => drop(ticket.take_partial()),
-                _ => drop(ticket.give_up(0.001)),
+                _ => drop(ticket.cancel(0.001)),
             }
         }
         4 => {
@@ -61,7 +61,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 prefetch: 2,
                 max_batches: Some(4),
                 max_items: None,
-                uneven: Uneven::Ragged,
+                length_policy: LengthPolicy::Ragged,
             };
             let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
             let mut patience = WaitOptions {

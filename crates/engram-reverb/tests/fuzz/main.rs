@@ -17,7 +17,7 @@ mod mutate;
 
 use std::sync::Arc;
 
-use engram_codec::{Weighed, check};
+use engram_codec::{DecodedSize, check_decoded_size};
 use engram_core::pool::Pool;
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::{Engine, Table};
@@ -63,7 +63,7 @@ fn table() -> Arc<Table> {
 
 /// Does with a request what a stream does, then samples the items; returns how many those were.
 fn read(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
-    if check::<pb::InsertStreamRequest>(request).is_err() {
+    if check_decoded_size::<pb::InsertStreamRequest>(request).is_err() {
         return 0;
     }
     let Ok(request) = pb::InsertStreamRequest::decode(request) else {
@@ -135,9 +135,10 @@ fn no_request_does_harm() {
 fn a_request_full_of_tiny_structures_is_refused_unread() {
     // 32 megabytes of empty items.
     let items = [2 << 3 | 2, 0].repeat(16 << 20);
-    let (text, peak) = peak_of(|| check::<pb::InsertStreamRequest>(&items).unwrap_err());
+    let (text, peak) =
+        peak_of(|| check_decoded_size::<pb::InsertStreamRequest>(&items).unwrap_err());
     assert!(
-        text.contains(&pb::InsertStreamRequest::MOST.to_string()),
+        text.contains(&pb::InsertStreamRequest::MAX_DECODED_BYTES.to_string()),
         "{text}"
     );
     assert!(peak < 10_000, "{peak} bytes");

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use engram_core::gather::{Column, Columns, Data, Time};
+use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::{Pool, PooledBytes};
-use engram_core::{CellSpec, DType, Error, Fact, Odds, Result};
+use engram_core::{CellSpec, DType, Error, Odds, Result, SampledItemInfo};
 
 use super::{decode_cell, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
-use crate::pb::column::Time as TimeOut;
+use crate::pb::column::TimeAxis as TimeOut;
 
 /// A batch of a server.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct ReceivedBatch {
     /// The data.
     pub columns: Columns,
     /// What is known about its items.
-    pub facts: Vec<Fact>,
+    pub infos: Vec<SampledItemInfo>,
     /// The server waits for an acknowledgement.
     pub leased: bool,
 }
@@ -25,8 +25,8 @@ pub struct ReceivedBatch {
 #[derive(Debug)]
 pub struct BatchAssembler {
     layout: Arc<engram_core::Layout>,
-    columns: Vec<(CellSpec, Time, Buffer)>,
-    facts: Vec<Fact>,
+    columns: Vec<(CellSpec, TimeAxis, Buffer)>,
+    infos: Vec<SampledItemInfo>,
     leased: bool,
     /// The column that the next byte belongs to, and how many it has already.
     at: usize,
@@ -54,20 +54,20 @@ impl BatchAssembler {
     /// # Errors
     /// [`Error::Payload`] where it contradicts itself.
     pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
-        let facts = decode_facts(&batch)?;
+        let infos = decode_infos(&batch)?;
         let announced = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
         });
-        pool.check(facts.len(), announced)?;
+        pool.check(infos.len(), announced)?;
         let columns = batch
             .columns
             .into_iter()
-            .map(|column| prepare_column(column, facts.len(), pool))
+            .map(|column| prepare_column(column, infos.len(), pool))
             .collect::<Result<Vec<_>>>()?;
         let mut assembler = Self {
             layout: Arc::new(decode_layout(batch.layout)?),
             columns,
-            facts,
+            infos,
             leased: batch.leased,
             at: 0,
             filled: 0,
@@ -125,8 +125,8 @@ impl BatchAssembler {
             cell,
             time,
             data: match buffer {
-                Buffer::Fixed(bytes) => Data::Bytes(bytes),
-                Buffer::Strings { bytes, .. } => Data::Strings(bytes),
+                Buffer::Fixed(bytes) => ColumnData::Bytes(bytes),
+                Buffer::Strings { bytes, .. } => ColumnData::Strings(bytes),
             },
         });
         ReceivedBatch {
@@ -134,7 +134,7 @@ impl BatchAssembler {
                 layout: self.layout,
                 columns: columns.collect(),
             },
-            facts: self.facts,
+            infos: self.infos,
             leased: self.leased,
         }
     }
@@ -144,7 +144,7 @@ fn prepare_column(
     column: pb::Column,
     items: usize,
     pool: &Arc<Pool>,
-) -> Result<(CellSpec, Time, Buffer)> {
+) -> Result<(CellSpec, TimeAxis, Buffer)> {
     let cell = column.cell.as_ref().map(decode_cell);
     let cell = cell.unwrap_or_else(|| Err(contradiction("a column without cells")))?;
     let lengths = |numbers: Vec<i64>| {
@@ -152,28 +152,28 @@ fn prepare_column(
         let lengths: Option<Vec<usize>> = lengths.collect();
         lengths.ok_or_else(|| contradiction("a negative length"))
     };
-    let (time, cells) = match column.time {
-        Some(TimeOut::Squeezed(_)) => (Time::Squeezed, Some(items)),
-        Some(TimeOut::Even(len)) => {
+    let (time, cells) = match column.time_axis {
+        Some(TimeOut::Squeezed(_)) => (TimeAxis::Squeezed, Some(items)),
+        Some(TimeOut::EqualLength(len)) => {
             let len = usize::try_from(len).map_err(|_| contradiction("a huge length"))?;
-            (Time::Even(len), items.checked_mul(len))
+            (TimeAxis::Even(len), items.checked_mul(len))
         }
-        Some(TimeOut::RaggedLe(splits)) => {
-            let splits = decode_i64s("ragged_le", &splits)?;
+        Some(TimeOut::RowSplitsLe(splits)) => {
+            let splits = decode_i64s("row_splits_le", &splits)?;
             if splits.len() != items + 1 || splits[0] != 0 || !splits.is_sorted() {
                 return Err(contradiction("row splits that do not ascend from 0"));
             }
             let cells = usize::try_from(splits[items]).ok();
-            (Time::Ragged(splits), cells)
+            (TimeAxis::Ragged(splits), cells)
         }
-        Some(TimeOut::PaddedLe(each)) => {
-            let lengths = lengths(decode_i64s("padded_le", &each)?)?;
+        Some(TimeOut::PaddedLengthsLe(each)) => {
+            let lengths = lengths(decode_i64s("padded_lengths_le", &each)?)?;
             if lengths.len() != items {
                 return Err(contradiction("lengths and items differ in number"));
             }
             let longest = lengths.iter().copied().max().unwrap_or(0);
             (
-                Time::Padded { longest, lengths },
+                TimeAxis::Padded { longest, lengths },
                 items.checked_mul(longest),
             )
         }
@@ -193,38 +193,40 @@ fn prepare_column(
     Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
-fn decode_facts(batch: &pb::Batch) -> Result<Vec<Fact>> {
+fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     let keys = decode_u64s("keys_le", &batch.keys_le)?;
     let probabilities = decode_f64s("probabilities_le", &batch.probabilities_le)?;
     let priorities = decode_f64s("priorities_le", &batch.priorities_le)?;
     let times = decode_u32s("times_sampled_le", &batch.times_sampled_le)?;
     let granted: u64 = batch
-        .grants
+        .draw_runs
         .iter()
         .map(|grant| u64::from(grant.items))
         .sum();
     let numbers = [probabilities.len(), priorities.len(), times.len()];
     if numbers.iter().any(|len| *len != keys.len()) || granted != keys.len() as u64 {
-        return Err(contradiction("facts of differing numbers of items"));
+        return Err(contradiction("infos of differing numbers of items"));
     }
-    let odds = batch.grants.iter().flat_map(|grant| {
+    let odds = batch.draw_runs.iter().flat_map(|grant| {
         let odds = Odds {
             candidates: grant.candidates,
             min_probability: grant.min_probability,
         };
         std::iter::repeat_n((grant.table_size, odds), grant.items as usize)
     });
-    let facts = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
-    Ok(facts
+    let infos = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
+    Ok(infos
         .zip(odds)
         .map(
-            |(((key, probability), (priority, times_sampled)), (table_size, odds))| Fact {
-                key,
-                probability,
-                priority,
-                times_sampled,
-                table_size,
-                odds,
+            |(((key, probability), (priority, times_sampled)), (table_size, odds))| {
+                SampledItemInfo {
+                    key,
+                    probability,
+                    priority,
+                    times_sampled,
+                    table_size,
+                    odds,
+                }
             },
         )
         .collect())

@@ -12,7 +12,7 @@ use prost::Message as _;
 
 use super::received_dictionary::MAX_SLICES;
 use super::{encode_cell, encode_layout, encode_numbers};
-use crate::pb::{self, items::Form};
+use crate::pb::{self, items::Trajectories};
 use crate::{PART_BYTES, wire};
 
 /// Shapes and schemas that are remembered; beyond, all are said anew.
@@ -118,12 +118,14 @@ impl InsertRequestBuilder {
             self.tell_chunk(told, chunk)?;
         }
         let form = match &item.trajectory {
-            Trajectory::Rows { len, squeeze, .. } => Form::Rows(pb::Rows {
+            Trajectory::Rows { len, squeeze, .. } => Trajectories::Rows(pb::Rows {
                 len: *len,
                 squeeze: *squeeze,
             }),
-            Trajectory::Window { shape, .. } => Form::Shape(self.tell_shape(told, shape)),
-            Trajectory::Spans(spans) => Form::Spans(pb::Spans {
+            Trajectory::Window { shape, .. } => {
+                Trajectories::WindowShape(self.tell_shape(told, shape))
+            }
+            Trajectory::Spans(spans) => Trajectories::Spans(pb::Spans {
                 layout: Some(encode_layout(&spans.layout)),
                 chunks: spans.chunks.iter().map(|chunk| told.id_of(chunk)).collect(),
                 columns: encode_columns(&spans.columns, spans.slices.len()),
@@ -131,16 +133,16 @@ impl InsertRequestBuilder {
             }),
         };
         let continues = self.run == Some(number)
-            && !matches!(form, Form::Spans(_))
+            && !matches!(form, Trajectories::Spans(_))
             && (self.open.items.last())
-                .is_some_and(|run| run.table == table && run.form.as_ref() == Some(&form));
+                .is_some_and(|run| run.table == table && run.trajectories.as_ref() == Some(&form));
         if !continues {
             self.end_run();
             self.bytes += 48 + table.len() + form.encoded_len();
             self.open.items.push(pb::Items {
                 table: table.into(),
-                first: number,
-                form: Some(form),
+                first_number: number,
+                trajectories: Some(form),
                 ..pb::Items::default()
             });
         }
@@ -166,7 +168,7 @@ impl InsertRequestBuilder {
             return;
         }
         told.unswept = 0;
-        let released = &mut self.open.released;
+        let released = &mut self.open.released_chunks;
         let chunks = told.chunks.values();
         let alive = chunks.filter_map(|(_, chunk)| chunk.upgrade());
         let (count, bytes) = alive.fold((0, 0), |(count, bytes), chunk| {
@@ -189,7 +191,7 @@ impl InsertRequestBuilder {
         if told.knows(chunk) {
             return Ok(());
         }
-        if !self.open.part.is_empty() {
+        if !self.open.chunk_part.is_empty() {
             // A chunk that begins ends the one before it, whose last part is in the open request.
             self.end_request();
         }
@@ -210,7 +212,7 @@ impl InsertRequestBuilder {
             first_step: origin.first_step,
             steps: origin.steps,
             extents: chunk.extents().iter().map(encode_extent).collect(),
-            bytes: (payload.len() + rest.len()) as u64,
+            payload_bytes: (payload.len() + rest.len()) as u64,
             payload,
         });
         self.add_parts(rest);
@@ -221,8 +223,8 @@ impl InsertRequestBuilder {
     fn add_parts(&mut self, mut rest: Bytes) {
         while !rest.is_empty() {
             self.end_request();
-            self.open.part = rest.split_to(rest.len().min(PART_BYTES));
-            self.bytes = self.open.part.len();
+            self.open.chunk_part = rest.split_to(rest.len().min(PART_BYTES));
+            self.bytes = self.open.chunk_part.len();
         }
         if self.bytes >= PART_BYTES {
             self.end_request();
@@ -258,14 +260,14 @@ impl InsertRequestBuilder {
         }
         let id = told.number();
         told.shapes.insert(address(shape), (id, Arc::clone(shape)));
-        let shape = pb::Shape {
+        let shape = pb::WindowShape {
             id,
             layout: Some(encode_layout(&shape.layout)),
             columns: encode_columns(&shape.columns, shape.slices.len()),
             slices: encode_slices(&shape.slices),
         };
         self.bytes += shape.encoded_len();
-        self.open.shapes.push(shape);
+        self.open.window_shapes.push(shape);
         id
     }
 
@@ -313,7 +315,7 @@ fn address<T>(shared: &Arc<T>) -> usize {
 
 fn encode_extent(extent: &engram_core::chunk::Extent) -> pb::Extent {
     pb::Extent {
-        stored: extent.stored,
+        stored_bytes: extent.stored,
         rows: extent.rows,
         codec: match extent.codec {
             Codec::Raw => wire::RAW,
@@ -343,7 +345,7 @@ fn encode_columns(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> 
         .iter()
         .zip(ends)
         .map(|(column, end)| pb::SpanColumn {
-            slices: u32::try_from(end).unwrap_or(u32::MAX) - column.first_slice,
+            slice_count: u32::try_from(end).unwrap_or(u32::MAX) - column.first_slice,
             squeeze: column.squeeze,
         });
     columns.collect()
@@ -406,7 +408,7 @@ mod tests {
         chunks.truncate(live);
         let alive: HashSet<u32> = chunks.iter().map(|chunk| told.id_of(chunk)).collect();
         builder.release_unused_chunks(&mut told);
-        let released = &builder.open.released;
+        let released = &builder.open.released_chunks;
         let of_alive = released.iter().filter(|id| alive.contains(id)).count();
         (of_alive, released.len() - of_alive)
     }

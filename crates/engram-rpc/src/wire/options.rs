@@ -24,7 +24,7 @@ pub fn encode_error(error: &Error) -> pb::Error {
         Error::Priority(_) => Code::Priority,
         Error::InvalidArgument(_) => Code::InvalidArgument,
         Error::DeadlineExceeded(_) => Code::DeadlineExceeded,
-        Error::NeverServed(_) => Code::NeverServed,
+        Error::Unsatisfiable(_) => Code::Unsatisfiable,
         Error::Closed(_) => Code::Closed,
         Error::ExpiredStep(_) => Code::ExpiredStep,
         Error::Backpressure(_) => Code::Backpressure,
@@ -43,7 +43,7 @@ pub fn encode_error(error: &Error) -> pb::Error {
         code: code.into(),
         text: error.to_string(),
         table,
-        known,
+        known_tables: known,
     }
 }
 
@@ -52,7 +52,10 @@ pub fn encode_error(error: &Error) -> pb::Error {
 pub fn decode_error(error: pb::Error) -> Error {
     let code = error.code();
     let pb::Error {
-        text, table, known, ..
+        text,
+        table,
+        known_tables: known,
+        ..
     } = error;
     match code {
         Code::UnknownTable => Error::UnknownTable { name: table, known },
@@ -60,7 +63,7 @@ pub fn decode_error(error: pb::Error) -> Error {
         Code::Priority => Error::Priority(text),
         Code::InvalidArgument => Error::InvalidArgument(text),
         Code::DeadlineExceeded => Error::DeadlineExceeded(text),
-        Code::NeverServed => Error::NeverServed(text),
+        Code::Unsatisfiable => Error::Unsatisfiable(text),
         Code::Closed => Error::Closed(text),
         Code::ExpiredStep => Error::ExpiredStep(text),
         Code::Backpressure => Error::Backpressure(text),
@@ -153,8 +156,8 @@ fn decode_dtype(name: &str) -> Result<DType> {
 
 /// Limits as a message.
 #[must_use]
-pub fn encode_limits(limits: &RateLimits) -> pb::Limits {
-    pb::Limits {
+pub fn encode_limits(limits: &RateLimits) -> pb::RateLimits {
+    pb::RateLimits {
         kind: limits.kind.clone(),
         samples_per_insert: limits.samples_per_insert,
         min_size: limits.min_size,
@@ -167,7 +170,7 @@ pub fn encode_limits(limits: &RateLimits) -> pb::Limits {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] when it is missing.
-pub fn decode_limits(limits: Option<pb::Limits>) -> Result<RateLimits> {
+pub fn decode_limits(limits: Option<pb::RateLimits>) -> Result<RateLimits> {
     let limits = limits.ok_or_else(|| missing("limits"))?;
     Ok(RateLimits {
         kind: limits.kind,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use engram_core::gather::{Column, Columns, Data, Time};
+use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::PooledBytes;
 use engram_core::{Draw, Error, Result};
 use prost::Message;
@@ -11,7 +11,7 @@ use prost::Message;
 use super::{encode_cell, encode_layout, encode_numbers};
 use crate::PART_BYTES;
 use crate::pb;
-use crate::pb::sample_reply::Reply;
+use crate::pb::sample_response::Outcome;
 
 /// Bytes that everything else in a batch's first message may take: it must stay below 4 MiB.
 const FACTS: usize = (3 << 20) - 1024;
@@ -40,7 +40,7 @@ impl OutgoingBatch {
             probabilities_le: encode_numbers(draws.iter().map(|draw| draw.probability)),
             priorities_le: encode_numbers(draws.iter().map(|draw| draw.priority)),
             times_sampled_le: encode_numbers(draws.iter().map(|draw| draw.times_sampled)),
-            grants: grants(draws),
+            draw_runs: grants(draws),
             payload: Bytes::new(),
             leased,
         };
@@ -66,14 +66,14 @@ impl OutgoingBatch {
 }
 
 impl Iterator for OutgoingBatch {
-    type Item = Reply;
+    type Item = Outcome;
 
-    fn next(&mut self) -> Option<Reply> {
+    fn next(&mut self) -> Option<Outcome> {
         if let Some(facts) = self.first.take() {
             let payload = cut(&mut self.columns);
-            return Some(Reply::Batch(pb::Batch { payload, ..facts }));
+            return Some(Outcome::Batch(pb::Batch { payload, ..facts }));
         }
-        (!self.columns.is_empty()).then(|| Reply::Part(cut(&mut self.columns)))
+        (!self.columns.is_empty()).then(|| Outcome::BatchPart(cut(&mut self.columns)))
     }
 }
 
@@ -87,21 +87,21 @@ impl AsRef<[u8]> for Owned {
 }
 
 fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
-    use pb::column::Time as Out;
+    use pb::column::TimeAxis as Out;
 
     let bytes = match column.data {
-        Data::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
-        Data::Strings(encoded) => Bytes::from(encoded),
+        ColumnData::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
+        ColumnData::Strings(encoded) => Bytes::from(encoded),
     };
     let out = pb::Column {
         cell: Some(encode_cell(&column.cell)),
-        time: Some(match column.time {
-            Time::Squeezed => Out::Squeezed(pb::Nothing {}),
-            Time::Even(len) => Out::Even(len as u64),
-            Time::Ragged(splits) => Out::RaggedLe(encode_numbers(splits.into_iter())),
-            Time::Padded { lengths, .. } => {
+        time_axis: Some(match column.time {
+            TimeAxis::Squeezed => Out::Squeezed(pb::Empty {}),
+            TimeAxis::Even(len) => Out::EqualLength(len as u64),
+            TimeAxis::Ragged(splits) => Out::RowSplitsLe(encode_numbers(splits.into_iter())),
+            TimeAxis::Padded { lengths, .. } => {
                 let lengths = lengths.into_iter();
-                Out::PaddedLe(encode_numbers(
+                Out::PaddedLengthsLe(encode_numbers(
                     lengths.map(|len| i64::try_from(len).unwrap_or(i64::MAX)),
                 ))
             }
@@ -138,7 +138,7 @@ fn cut(columns: &mut VecDeque<Bytes>) -> Bytes {
 }
 
 /// Runs of draws that were made of the same table.
-fn grants(draws: &[Draw]) -> Vec<pb::Grant> {
+fn grants(draws: &[Draw]) -> Vec<pb::DrawRun> {
     let same = |one: &Draw, next: &Draw| {
         one.table_size == next.table_size
             && one.odds.candidates == next.odds.candidates
@@ -146,7 +146,7 @@ fn grants(draws: &[Draw]) -> Vec<pb::Grant> {
     };
     draws
         .chunk_by(same)
-        .map(|run| pb::Grant {
+        .map(|run| pb::DrawRun {
             items: u32::try_from(run.len()).unwrap_or(u32::MAX),
             table_size: run[0].table_size,
             candidates: run[0].odds.candidates,
@@ -183,8 +183,8 @@ mod tests {
         let (mut found, mut messages) = (Vec::new(), Vec::new());
         while !batch.is_empty() {
             let bytes = match batch.next().unwrap() {
-                Reply::Batch(batch) => batch.payload,
-                Reply::Part(part) => part,
+                Outcome::Batch(batch) => batch.payload,
+                Outcome::BatchPart(part) => part,
                 other => panic!("{other:?}"),
             };
             messages.push(bytes.len());

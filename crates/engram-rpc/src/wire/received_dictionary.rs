@@ -72,7 +72,7 @@ impl ReceivedDictionary {
     ///
     /// # Errors
     /// [`InsertStreamError`].
-    pub fn add_window_shape(&mut self, shape: pb::Shape) -> Result<(), InsertStreamError> {
+    pub fn add_window_shape(&mut self, shape: pb::WindowShape) -> Result<(), InsertStreamError> {
         let (id, bytes) = (shape.id, shape.encoded_len());
         let (columns, slices) = items::columns(&shape.columns, &shape.slices)?;
         let layout = Arc::new(decode_layout(shape.layout)?);

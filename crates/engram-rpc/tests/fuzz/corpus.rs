@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::chunk::{ChunkBuilder, Origin};
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_core::{
     CellSpec, Chunk, ColumnSpec, Compression, Compressor, DType, Draw, Error, Layout, NewItem,
@@ -11,11 +11,11 @@ use engram_core::{
     Trajectory, WindowShape,
 };
 use engram_engine::Engine;
-use engram_rpc::pb::manage_reply::Reply as Managed;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::pb::sample_reply::Reply as Sampled;
+use engram_rpc::pb::manage_response::Outcome as Managed;
 use engram_rpc::pb::sample_request::Request;
-use engram_rpc::pb::{self, change_reply, change_request};
+use engram_rpc::pb::sample_response::Outcome as Sampled;
+use engram_rpc::pb::{self, change_request, change_response};
 use engram_rpc::wire::{
     InsertRequestBuilder, OutgoingBatch, SentDictionary, encode_error, encode_info, encode_limits,
     encode_numbers, encode_options,
@@ -42,7 +42,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
     }
     for change in [
         change_request::Change::PrioritiesLe(encode_numbers([1.0, 2.0, 0.5].into_iter())),
-        change_request::Change::Delete(pb::Nothing {}),
+        change_request::Change::Delete(pb::Empty {}),
     ] {
         let request = pb::ChangeRequest {
             id: 3,
@@ -61,49 +61,51 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         version: "0.1.0".into(),
     };
     add(Kind::HelloRequest, hello.encode_to_vec());
-    let hello = pb::HelloReply {
+    let hello = pb::HelloResponse {
         protocol: 1,
         version: "0.1.0".into(),
         instance: 77,
         port: 80,
         local_socket: "socket".into(),
     };
-    add(Kind::HelloReply, hello.encode_to_vec());
+    add(Kind::HelloResponse, hello.encode_to_vec());
     for reply in managed() {
-        let reply = pb::ManageReply { reply: Some(reply) };
-        add(Kind::ManageReply, reply.encode_to_vec());
+        let reply = pb::ManageResponse {
+            outcome: Some(reply),
+        };
+        add(Kind::ManageResponse, reply.encode_to_vec());
     }
     for reply in batches() {
-        let reply = pb::SampleReply {
+        let reply = pb::SampleResponse {
             id: 5,
-            reply: Some(reply),
+            outcome: Some(reply),
         };
-        add(Kind::SampleReply, reply.encode_to_vec());
+        add(Kind::SampleResponse, reply.encode_to_vec());
     }
-    let settled = [Some(unknown()), None].map(|error| pb::Settled {
+    let settled = [Some(unknown()), None].map(|error| pb::Completed {
         table: "table".into(),
         number: 9,
         error,
     });
-    let taken = [Some(unknown()), None].map(|problem| pb::Taken {
+    let taken = [Some(unknown()), None].map(|problem| pb::Inserted {
         table: "table".into(),
         number: 9,
-        problem,
+        durability_error: problem,
     });
-    let reply = pb::InsertReply {
-        settled: settled.into(),
-        taken: taken.into(),
+    let reply = pb::InsertResponse {
+        completed: settled.into(),
+        inserted: taken.into(),
     };
-    add(Kind::InsertReply, reply.encode_to_vec());
+    add(Kind::InsertResponse, reply.encode_to_vec());
     for reply in [
-        change_reply::Reply::Matched(3),
-        change_reply::Reply::Error(unknown()),
+        change_response::Outcome::Matched(3),
+        change_response::Outcome::Error(unknown()),
     ] {
-        let reply = pb::ChangeReply {
+        let reply = pb::ChangeResponse {
             id: 3,
-            reply: Some(reply),
+            outcome: Some(reply),
         };
-        add(Kind::ChangeReply, reply.encode_to_vec());
+        add(Kind::ChangeResponse, reply.encode_to_vec());
     }
     corpus
 }
@@ -145,12 +147,12 @@ fn options() -> TableOptions {
 }
 
 fn calls() -> Vec<Call> {
-    let may = pb::May {
+    let may = pb::LimiterQuery {
         table: "table".into(),
         n: 7,
     };
     vec![
-        Call::Tables(pb::Nothing {}),
+        Call::Tables(pb::Empty {}),
         Call::Describe("table".into()),
         Call::Create(encode_options(&options())),
         Call::Drop("table".into()),
@@ -159,9 +161,9 @@ fn calls() -> Vec<Call> {
             limits: Some(encode_limits(&options().limits)),
         }),
         Call::Reset("table".into()),
-        Call::Info(pb::Nothing {}),
-        Call::MaySample(may.clone()),
-        Call::MayInsert(may),
+        Call::Info(pb::Empty {}),
+        Call::CanSample(may.clone()),
+        Call::CanInsert(may),
     ]
 }
 
@@ -171,34 +173,34 @@ fn managed() -> Vec<Managed> {
     let info = encode_info(&table.info());
     vec![
         Managed::Error(unknown()),
-        Managed::Done(pb::Nothing {}),
-        Managed::Tables(pb::Names {
+        Managed::Done(pb::Empty {}),
+        Managed::Tables(pb::TableNames {
             names: vec!["a".into(), "b".into()],
         }),
         Managed::Options(encode_options(&options())),
-        Managed::Info(pb::Infos {
+        Managed::Info(pb::TableInfos {
             tables: vec![info.clone(), info],
         }),
-        Managed::May(true),
+        Managed::CanProceed(true),
     ]
 }
 
 fn samples() -> Vec<Request> {
-    let ask = pb::Ask {
+    let ask = pb::BatchRequest {
         id: 5,
         table: "table".into(),
         n: 256,
-        timeout: Some(1.5),
-        partial: true,
+        timeout_s: Some(1.5),
+        allow_partial: true,
         pad: true,
-        leased: true,
+        lease: true,
         at_least: 3,
     };
     vec![
-        Request::Ask(ask),
+        Request::Batch(ask),
         Request::Acknowledge(5),
         Request::Cancel(6),
-        Request::Settle(7),
+        Request::Barrier(7),
     ]
 }
 
@@ -309,8 +311,8 @@ fn inserts() -> Vec<pb::InsertRequest> {
     requests[0].session = Some(9);
     let part = requests[0].chunks[0].payload.split_off(100);
     requests.push(pb::InsertRequest {
-        part,
-        released: vec![1, 2],
+        chunk_part: part,
+        released_chunks: vec![1, 2],
         ..pb::InsertRequest::default()
     });
     requests.extend(inserts_whole());
@@ -357,14 +359,14 @@ fn batches() -> Vec<Sampled> {
     let pool = Arc::<Pool>::default();
     let draws = draws();
     let mut replies = Vec::new();
-    for uneven in [Uneven::Ragged, Uneven::Pad] {
+    for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
         for draws in [&draws[..], &draws[..1]] {
-            let columns = gather(draws, uneven, &pool).unwrap();
+            let columns = gather(draws, length_policy, &pool).unwrap();
             replies.extend(OutgoingBatch::new(columns, draws, true).unwrap());
         }
     }
-    replies.push(Sampled::Part(vec![0; 100].into()));
+    replies.push(Sampled::BatchPart(vec![0; 100].into()));
     replies.push(Sampled::Error(unknown()));
-    replies.push(Sampled::Settled(pb::Nothing {}));
+    replies.push(Sampled::BarrierDone(pb::Empty {}));
     replies
 }

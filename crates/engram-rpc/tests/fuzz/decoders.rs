@@ -4,15 +4,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use engram_core::Trajectory;
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
-use engram_rpc::pb::manage_reply::Reply as Managed;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::pb::sample_reply::Reply as Sampled;
-use engram_rpc::pb::{self, change_reply, change_request};
+use engram_rpc::pb::manage_response::Outcome as Managed;
+use engram_rpc::pb::sample_response::Outcome as Sampled;
+use engram_rpc::pb::{self, change_request, change_response};
 use engram_rpc::wire::{
-    BatchAssembler, InsertStreamError, ReceivedDictionary, Weighed, check_weight, decode_error,
-    decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
+    BatchAssembler, DecodedSize, InsertStreamError, ReceivedDictionary, check_decoded_size,
+    decode_error, decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
 };
 use prost::Message;
 
@@ -26,18 +26,18 @@ pub(crate) enum Kind {
     InsertRequest,
     SampleRequest,
     ChangeRequest,
-    HelloReply,
-    ManageReply,
-    InsertReply,
-    SampleReply,
-    ChangeReply,
+    HelloResponse,
+    ManageResponse,
+    InsertResponse,
+    SampleResponse,
+    ChangeResponse,
 }
 
 /// Bytes of the largest batch that is gathered or announced here.
 pub(crate) const MOST_BATCH: usize = 1 << 20;
 
 thread_local! {
-    static POOL: Arc<Pool> = Arc::new(Pool::with_most(MOST_BATCH));
+    static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MOST_BATCH));
     /// A stream that has begun well; remade after a message that was taken, as it may change it.
     static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(opened());
     static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
@@ -63,21 +63,21 @@ pub(crate) fn prepare(kind: Kind, fresh: bool) {
 pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
     match kind {
         Kind::HelloRequest => decode::<pb::HelloRequest>(message).is_some(),
-        Kind::HelloReply => decode::<pb::HelloReply>(message).is_some(),
+        Kind::HelloResponse => decode::<pb::HelloResponse>(message).is_some(),
         Kind::ManageRequest => decode(message).is_some_and(manage),
         Kind::InsertRequest => decode(message).is_some_and(|request| {
             DICTIONARY.with_borrow_mut(|dictionary| insert(dictionary, request).is_ok())
         }),
         Kind::SampleRequest => decode::<pb::SampleRequest>(message).is_some(),
         Kind::ChangeRequest => decode(message).is_some_and(change),
-        Kind::ManageReply => decode(message).is_some_and(managed),
-        Kind::InsertReply => decode(message).is_some_and(|reply: pb::InsertReply| {
-            let errors = reply.settled.into_iter().filter_map(|news| news.error);
+        Kind::ManageResponse => decode(message).is_some_and(managed),
+        Kind::InsertResponse => decode(message).is_some_and(|reply: pb::InsertResponse| {
+            let errors = reply.completed.into_iter().filter_map(|news| news.error);
             errors.map(decode_error).count() < usize::MAX
         }),
-        Kind::SampleReply => decode(message).is_some_and(sampled),
-        Kind::ChangeReply => decode(message).is_some_and(|reply: pb::ChangeReply| {
-            if let Some(change_reply::Reply::Error(error)) = reply.reply {
+        Kind::SampleResponse => decode(message).is_some_and(sampled),
+        Kind::ChangeResponse => decode(message).is_some_and(|reply: pb::ChangeResponse| {
+            if let Some(change_response::Outcome::Error(error)) = reply.outcome {
                 drop(decode_error(error));
             }
             true
@@ -85,8 +85,8 @@ pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
     }
 }
 
-fn decode<T: Message + Default + Weighed>(message: &[u8]) -> Option<T> {
-    check_weight::<T>(message).ok()?;
+fn decode<T: Message + Default + DecodedSize>(message: &[u8]) -> Option<T> {
+    check_decoded_size::<T>(message).ok()?;
     T::decode(message).ok()
 }
 
@@ -107,8 +107,8 @@ fn change(request: pb::ChangeRequest) -> bool {
         & decode_f64s("priorities_le", &priorities).is_ok()
 }
 
-fn managed(reply: pb::ManageReply) -> bool {
-    match reply.reply {
+fn managed(reply: pb::ManageResponse) -> bool {
+    match reply.outcome {
         Some(Managed::Error(error)) => !decode_error(error).to_string().is_empty(),
         Some(Managed::Options(options)) => decode_options(options, 0).is_ok(),
         Some(Managed::Info(infos)) => {
@@ -127,14 +127,14 @@ fn insert(
     for schema in request.schemas {
         dictionary.add_schema(schema)?;
     }
-    for shape in request.shapes {
+    for shape in request.window_shapes {
         dictionary.add_window_shape(shape)?;
     }
     for chunk in &request.chunks {
         dictionary.add_chunk(chunk)?;
     }
-    if !request.part.is_empty() {
-        dictionary.add_chunk_part(&request.part)?;
+    if !request.chunk_part.is_empty() {
+        dictionary.add_chunk_part(&request.chunk_part)?;
     }
     for message in request.items {
         let items = dictionary.decode_items(&message)?;
@@ -142,24 +142,24 @@ fn insert(
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
         let some: Vec<Trajectory> = good.into_iter().take(8).cloned().collect();
-        for uneven in [Uneven::Ragged, Uneven::Pad] {
-            let _ = POOL.with(|pool| gather(&some, uneven, pool));
+        for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
+            let _ = POOL.with(|pool| gather(&some, length_policy, pool));
         }
     }
-    for chunk in request.released {
+    for chunk in request.released_chunks {
         dictionary.release_chunk(chunk);
     }
     Ok(())
 }
 
-fn sampled(reply: pb::SampleReply) -> bool {
+fn sampled(reply: pb::SampleResponse) -> bool {
     ASSEMBLER.with_borrow_mut(|assembler| {
-        let outcome = match reply.reply {
+        let outcome = match reply.outcome {
             Some(Sampled::Batch(batch)) => {
                 *assembler = None;
                 POOL.with(|pool| BatchAssembler::new(batch, pool)).map(Some)
             }
-            Some(Sampled::Part(part)) => match assembler.take() {
+            Some(Sampled::BatchPart(part)) => match assembler.take() {
                 Some(mut assembler) => assembler.push(&part).map(|()| Some(assembler)),
                 None => return false,
             },

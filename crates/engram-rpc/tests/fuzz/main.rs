@@ -17,7 +17,7 @@ mod mutate;
 use std::fmt::Write as _;
 
 use engram_rpc::pb;
-use engram_rpc::wire::{MOST_DECODED, check_weight};
+use engram_rpc::wire::{MAX_DECODED_BYTES, check_decoded_size};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
@@ -68,7 +68,7 @@ fn no_message_does_harm() {
         let (was_taken, peak) = peak_of(|| read(*kind, &message));
         taken += u64::from(was_taken);
         largest = largest.max(peak);
-        let allowed = (ANYWAY + PER_BYTE * message.len()).min(4 * MOST_DECODED);
+        let allowed = (ANYWAY + PER_BYTE * message.len()).min(4 * MAX_DECODED_BYTES);
         assert!(
             peak <= allowed,
             "{kind:?} {at} of seed {seed}: {} bytes took {peak}, {allowed} are allowed: {}",
@@ -92,7 +92,7 @@ fn a_message_full_of_tiny_structures_is_refused_unread() {
     // Four megabytes of empty items: 600 MB of structures.
     let items = [6 << 3 | 2, 0].repeat(2 << 20);
     let ((), peak) = peak_of(|| {
-        assert!(check_weight::<pb::InsertRequest>(&items).is_err());
+        assert!(check_decoded_size::<pb::InsertRequest>(&items).is_err());
         assert!(!read(Kind::InsertRequest, &items));
     });
     assert!(peak < 10_000, "{peak} bytes");

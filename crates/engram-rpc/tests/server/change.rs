@@ -1,9 +1,9 @@
 //! Updates and deletions from afar.
 
-use engram_rpc::client::{Ask, Client, ClientOptions};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
-use engram_rpc::pb::change_reply::Reply;
 use engram_rpc::pb::change_request::Change;
+use engram_rpc::pb::change_response::Outcome;
 use engram_rpc::pb::error::Code;
 use engram_rpc::wire::encode_numbers;
 
@@ -22,7 +22,7 @@ fn delete(id: u64, keys: &[u64]) -> pb::ChangeRequest {
         id,
         table: "t".into(),
         keys_le: encode_numbers(keys.iter().copied()),
-        change: Some(Change::Delete(pb::Nothing {})),
+        change: Some(Change::Delete(pb::Empty {})),
     }
 }
 
@@ -42,7 +42,7 @@ async fn changes_are_made_in_order_and_counted() {
         let reply = stream.hear().await;
         assert_eq!(reply.id, id);
         let matched = if id % 2 == 0 { 2 } else { 1 };
-        assert_eq!(reply.reply, Some(Reply::Matched(matched)), "of {id}");
+        assert_eq!(reply.outcome, Some(Outcome::Matched(matched)), "of {id}");
     }
     drop(stream.requests);
     let end = stream.replies.message().await.unwrap();
@@ -63,7 +63,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
     let client = Client::new(options).unwrap();
     fill(&engine.table("t").unwrap(), 0, 10_001, 1);
     for round in 0..20 {
-        let ask = Ask {
+        let ask = BatchRequest {
             table: "t".into(),
             n: 1,
             at_least: 1,
@@ -115,16 +115,16 @@ async fn a_bad_change_is_answered_in_its_place() {
         "2 keys and 1 priorities for table `t`; there must be one priority per key",
     ];
     for text in texts {
-        let Some(Reply::Error(error)) = stream.hear().await.reply else {
+        let Some(Outcome::Error(error)) = stream.hear().await.outcome else {
             panic!("no error: {text}");
         };
         assert_eq!(error.text, text);
     }
-    let Some(Reply::Error(error)) = stream.hear().await.reply else {
+    let Some(Outcome::Error(error)) = stream.hear().await.outcome else {
         panic!("NaN was taken");
     };
     assert_eq!(error.code(), Code::Priority);
-    assert_eq!(stream.hear().await.reply, Some(Reply::Matched(1)));
+    assert_eq!(stream.hear().await.outcome, Some(Outcome::Matched(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ async fn items_let_in_at_the_last_moment_are_told() {
         let sampling = tokio::task::spawn_blocking(move || values(&table, 1));
         let mut told = 1;
         while let Some(news) = stream.end().await.unwrap() {
-            told = news.settled.last().unwrap().number;
+            told = news.completed.last().unwrap().number;
         }
         assert_eq!(sampling.await.unwrap(), [100]);
         let size = full.info().stats.size;

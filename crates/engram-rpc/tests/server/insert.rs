@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_core::gather::{Data, Uneven, gather};
+use engram_core::gather::{ColumnData, LengthPolicy, gather};
 use engram_core::{RateLimits, TableOptions};
 use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
-use engram_rpc::pb::items::Form;
+use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 
 use crate::support::{Talk, connect, engine, fill, inserts, options, queue, start, until};
 
-pub(crate) type Inserts = Talk<pb::InsertRequest, pb::InsertReply>;
+pub(crate) type Inserts = Talk<pb::InsertRequest, pb::InsertResponse>;
 
 pub(crate) fn layout() -> pb::Layout {
     pb::Layout {
@@ -46,11 +46,11 @@ pub(crate) fn chunk(id: u32, rows: u32, width: u32, first: u32) -> pb::Chunk {
         first_step: 0,
         steps: rows,
         extents: vec![pb::Extent {
-            stored: u32::try_from(payload.len()).unwrap(),
+            stored_bytes: u32::try_from(payload.len()).unwrap(),
             rows,
             codec: 0,
         }],
-        bytes: payload.len() as u64,
+        payload_bytes: payload.len() as u64,
         payload,
     }
 }
@@ -59,14 +59,14 @@ pub(crate) fn chunk(id: u32, rows: u32, width: u32, first: u32) -> pb::Chunk {
 pub(crate) fn rows(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
     pb::Items {
         table: table.into(),
-        first,
+        first_number: first,
         keys_le: encode_numbers(
             (first..first + u64::from(n))
                 .collect::<Vec<_>>()
                 .into_iter(),
         ),
         priorities_le: encode_numbers([1.0].into_iter()),
-        form: Some(Form::Rows(pb::Rows {
+        trajectories: Some(Trajectories::Rows(pb::Rows {
             len: 1,
             squeeze: true,
         })),
@@ -98,7 +98,7 @@ impl Inserts {
         let mut errors = Vec::new();
         let mut last = 0;
         while last < number {
-            for settled in self.hear().await.settled {
+            for settled in self.hear().await.completed {
                 assert_eq!(settled.table, table, "another table's news");
                 assert!(settled.number > last, "{} after {last}", settled.number);
                 last = settled.number;
@@ -121,8 +121,8 @@ pub(crate) fn values(table: &Arc<Table>, n: usize) -> Vec<u32> {
         panic!("no sample");
     };
     let pool = Arc::default();
-    let columns = gather(&sample.draws, Uneven::Ragged, &pool).unwrap();
-    let Data::Bytes(bytes) = &columns.columns[0].data else {
+    let columns = gather(&sample.draws, LengthPolicy::Ragged, &pool).unwrap();
+    let ColumnData::Bytes(bytes) = &columns.columns[0].data else {
         panic!("strings");
     };
     engram_rpc::wire::decode_u32s("x", bytes).unwrap()
@@ -150,7 +150,7 @@ async fn items_of_every_form_arrive() {
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
     let column = pb::SpanColumn {
-        slices: 1,
+        slice_count: 1,
         squeeze: false,
     };
     let slice = pb::Slice {
@@ -159,23 +159,23 @@ async fn items_of_every_form_arrive() {
         offset: 1,
         len: 2,
     };
-    let shape = pb::Shape {
+    let shape = pb::WindowShape {
         id: 5,
         layout: Some(layout()),
         columns: vec![column],
         slices: vec![slice],
     };
     let windows = pb::Items {
-        form: Some(Form::Shape(5)),
+        trajectories: Some(Trajectories::WindowShape(5)),
         offsets_le: encode_numbers([0_u32, 7].into_iter()),
         ..rows("t", 3, 2, 1)
     };
     let spans = pb::Items {
-        form: Some(Form::Spans(pb::Spans {
+        trajectories: Some(Trajectories::Spans(pb::Spans {
             layout: Some(layout()),
             chunks: vec![2, 1],
             columns: vec![pb::SpanColumn {
-                slices: 2,
+                slice_count: 2,
                 ..column
             }],
             slices: vec![slice, pb::Slice { chunk: 1, ..slice }],
@@ -184,9 +184,9 @@ async fn items_of_every_form_arrive() {
     };
     stream.say(opening(1)).await;
     let request = pb::InsertRequest {
-        shapes: vec![shape],
+        window_shapes: vec![shape],
         chunks: vec![chunk(2, 10, 1, 200)],
-        released: vec![1, 2],
+        released_chunks: vec![1, 2],
         ..sending([rows("t", 1, 2, 1), windows, spans])
     };
     stream.say(request).await;
@@ -217,7 +217,7 @@ async fn a_chunk_may_come_in_parts() {
         let part = payload.slice(at..end);
         stream
             .say(pb::InsertRequest {
-                part,
+                chunk_part: part,
                 ..sending([])
             })
             .await;

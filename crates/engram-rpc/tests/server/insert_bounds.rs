@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engram_rpc::pb;
-use engram_rpc::pb::items::Form;
+use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 use tonic::Code;
 
@@ -33,7 +33,7 @@ async fn messages_that_make_no_sense_end_the_stream() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     let form = |form| pb::Items {
-        form,
+        trajectories: form,
         ..rows("t", 1, 2, 1)
     };
     let one_more = |request| vec![opening(1), request];
@@ -46,11 +46,11 @@ async fn messages_that_make_no_sense_end_the_stream() {
         chunks: vec![1, 1],
         ..pb::Spans::default()
     };
-    let shape = pb::Shape {
+    let shape = pb::WindowShape {
         id: 1,
         layout: Some(layout()),
         columns: vec![pb::SpanColumn {
-            slices: u32::MAX,
+            slice_count: u32::MAX,
             squeeze: false,
         }],
         slices: vec![],
@@ -70,17 +70,17 @@ async fn messages_that_make_no_sense_end_the_stream() {
              released yet",
         ),
         (
-            one_more(sending([form(Some(Form::Shape(4)))])),
+            one_more(sending([form(Some(Trajectories::WindowShape(4)))])),
             "shape 4 is not known on this stream; it is sent before what refers to it, and not \
              released yet",
         ),
         (
-            one_more(sending([form(Some(Form::Spans(spans.clone())))])),
+            one_more(sending([form(Some(Trajectories::Spans(spans.clone())))])),
             "2 items came with the slices of one; there is one at a time",
         ),
         (
             one_more(sending([pb::Items {
-                form: Some(Form::Spans(spans)),
+                trajectories: Some(Trajectories::Spans(spans)),
                 ..rows("t", 1, 1, 1)
             }])),
             "an item names chunk 1 twice; it names each once",
@@ -105,35 +105,35 @@ async fn messages_that_make_no_sense_end_the_stream() {
         ),
         (
             one_more(sending([pb::Items {
-                first: u64::MAX,
+                first_number: u64::MAX,
                 ..rows("t", 1, 2, 1)
             }])),
             "2 items are numbered from 18446744073709551615 on; numbers are from 1 on and below 2^64",
         ),
         (
             one_more(pb::InsertRequest {
-                shapes: vec![shape],
+                window_shapes: vec![shape],
                 ..sending([])
             }),
             "0 slices came, which is not how many their columns say they have",
         ),
         (
             one_more(pb::InsertRequest {
-                part: vec![0; 5].into(),
+                chunk_part: vec![0; 5].into(),
                 ..sending([])
             }),
             "5 bytes came for a chunk, but none is incomplete",
         ),
         (
             one_more(chunks(pb::Chunk {
-                bytes: 39,
+                payload_bytes: 39,
                 ..chunk(2, 10, 1, 0)
             })),
             "40 bytes came for chunk 2, which has 39",
         ),
         (
             one_more(chunks(pb::Chunk {
-                bytes: 1 << 32,
+                payload_bytes: 1 << 32,
                 ..chunk(2, 10, 1, 0)
             })),
             "chunk 2 has 4294967296 bytes; a chunk has at most 4294967295",
@@ -141,7 +141,7 @@ async fn messages_that_make_no_sense_end_the_stream() {
         (
             one_more(chunks(pb::Chunk {
                 extents: vec![pb::Extent {
-                    stored: 40,
+                    stored_bytes: 40,
                     rows: 10,
                     codec: 3,
                 }],
@@ -196,8 +196,8 @@ async fn columns_and_what_messages_describe_are_bounded() {
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "what a message of 2000000 bytes describes takes more than 33554432 bytes in memory, which \
-         are the most that are allowed: send it in several"
+        "message of 2000000 bytes takes more than 33554432 bytes of memory once decoded, the most \
+         allowed; send its content in several messages"
     );
 }
 
@@ -209,7 +209,7 @@ async fn a_chunk_is_given_up_when_another_begins() {
     stream.say(opening(1)).await;
     // Four gigabytes are claimed, and never come: nothing is set aside for them.
     let huge = pb::Chunk {
-        bytes: u32::MAX.into(),
+        payload_bytes: u32::MAX.into(),
         ..chunk(2, 10, 1, 0)
     };
     for _ in 0..100 {
@@ -258,21 +258,21 @@ async fn a_message_cannot_ask_for_endless_checks() {
         offset: 0,
         len: 1,
     };
-    let shape = pb::Shape {
+    let shape = pb::WindowShape {
         id: 1,
         layout: Some(layout()),
         columns: vec![pb::SpanColumn {
-            slices: 100_000,
+            slice_count: 100_000,
             squeeze: false,
         }],
         slices: vec![slice; 100_000],
     };
     let shapes = pb::InsertRequest {
-        shapes: vec![shape],
+        window_shapes: vec![shape],
         ..sending([])
     };
     let items = pb::Items {
-        form: Some(Form::Shape(1)),
+        trajectories: Some(Trajectories::WindowShape(1)),
         ..rows("t", 1, 50_000, 1)
     };
     let requests = vec![opening(1), shapes, sending([items])];
@@ -310,11 +310,11 @@ async fn reading_stops_while_too_much_waits() {
                 ..sending([])
             };
             let parts = (1..4).map(|at| pb::InsertRequest {
-                part: payload.slice(at << 20..(at + 1) << 20),
+                chunk_part: payload.slice(at << 20..(at + 1) << 20),
                 ..sending([])
             });
             let items = pb::InsertRequest {
-                released: vec![1],
+                released_chunks: vec![1],
                 ..sending([rows("full", number, 1, 1)])
             };
             for request in std::iter::once(first).chain(parts).chain([items]) {
@@ -339,8 +339,8 @@ async fn reading_stops_while_too_much_waits() {
     talking.await.unwrap();
 }
 
-fn ask(id: u64, table: &str) -> pb::Ask {
-    pb::Ask {
+fn ask(id: u64, table: &str) -> pb::BatchRequest {
+    pb::BatchRequest {
         table: table.into(),
         ..crate::sample::ask(id, 1)
     }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use engram_core::gather::{Uneven, gather};
+use engram_core::gather::{LengthPolicy, gather};
 use engram_rpc::pb;
-use engram_rpc::pb::items::Form;
+use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 use proptest::collection::vec;
 use proptest::option;
@@ -58,7 +58,7 @@ prop_compose! {
 
 prop_compose! {
     fn column()(slices in number(), squeeze in any::<bool>()) -> pb::SpanColumn {
-        pb::SpanColumn { slices, squeeze }
+        pb::SpanColumn { slice_count: slices, squeeze }
     }
 }
 
@@ -75,14 +75,14 @@ prop_compose! {
         layout in option::weighted(0.9, layout()),
         columns in vec(column(), 0..3),
         slices in vec(slice(), 0..5),
-    ) -> pb::Shape {
-        pb::Shape { id, layout, columns, slices }
+    ) -> pb::WindowShape {
+        pb::WindowShape { id, layout, columns, slices }
     }
 }
 
 prop_compose! {
     fn extent()(stored in number(), rows in number(), codec in 0..4_u32) -> pb::Extent {
-        pb::Extent { stored, rows, codec }
+        pb::Extent { stored_bytes: stored, rows, codec }
     }
 }
 
@@ -96,14 +96,15 @@ prop_compose! {
         whole in any::<bool>(),
     ) -> pb::Chunk {
         let bytes = if whole { payload.len() as u64 } else { bytes };
-        pb::Chunk { id, schema, key, episodes_le, first_step, steps, extents, bytes, payload }
+        pb::Chunk { id, schema, key, episodes_le, first_step, steps, extents, payload_bytes: bytes, payload }
     }
 }
 
-fn form() -> impl Strategy<Value = Form> {
+fn form() -> impl Strategy<Value = Trajectories> {
     prop_oneof![
-        (number(), any::<bool>()).prop_map(|(len, squeeze)| Form::Rows(pb::Rows { len, squeeze })),
-        number().prop_map(Form::Shape),
+        (number(), any::<bool>())
+            .prop_map(|(len, squeeze)| Trajectories::Rows(pb::Rows { len, squeeze })),
+        number().prop_map(Trajectories::WindowShape),
         (
             layout(),
             vec(number(), 0..3),
@@ -111,7 +112,7 @@ fn form() -> impl Strategy<Value = Form> {
             vec(slice(), 0..5)
         )
             .prop_map(|(layout, chunks, columns, slices)| {
-                Form::Spans(pb::Spans {
+                Trajectories::Spans(pb::Spans {
                     layout: Some(layout),
                     chunks,
                     columns,
@@ -133,8 +134,8 @@ prop_compose! {
     ) -> pb::Items {
         let bad = pb::Items {
             table,
-            first,
-            form,
+            first_number: first,
+            trajectories: form,
             keys_le: keys,
             priorities_le: priorities,
             chunks_le: chunks,
@@ -163,7 +164,7 @@ prop_compose! {
         items in vec(items(), 0..3),
         released in vec(number(), 0..2),
     ) -> pb::InsertRequest {
-        pb::InsertRequest { session, schemas, shapes, chunks, part, items, released }
+        pb::InsertRequest { session, schemas, window_shapes: shapes, chunks, chunk_part: part, items, released_chunks: released }
     }
 }
 
@@ -175,17 +176,17 @@ fn runtime() -> &'static Runtime {
 prop_compose! {
     /// A shape of schema 1's column that is put together well; whether it fits a chunk is open.
     fn fitting_shape()(slices in vec(slice(), 1..4), squeeze in any::<bool>(), zero in 0..10)
-        -> pb::Shape {
+        -> pb::WindowShape {
         let count = u32::try_from(slices.len()).unwrap();
         let slices = slices.into_iter().map(|slice| pb::Slice {
             chunk: if zero > 0 { 0 } else { slice.chunk },
             column: if zero > 1 { 0 } else { slice.column },
             ..slice
         });
-        pb::Shape {
+        pb::WindowShape {
             id: 1,
             layout: Some(crate::insert::layout()),
-            columns: vec![pb::SpanColumn { slices: count, squeeze }],
+            columns: vec![pb::SpanColumn { slice_count: count, squeeze }],
             slices: slices.collect(),
         }
     }
@@ -197,8 +198,8 @@ prop_compose! {
         -> pb::Chunk {
         let mut chunk = crate::insert::chunk(id, rows, 1, 0);
         if !raw {
-            chunk.bytes = noise.len() as u64;
-            chunk.extents[0].stored = u32::try_from(noise.len()).unwrap();
+            chunk.payload_bytes = noise.len() as u64;
+            chunk.extents[0].stored_bytes = u32::try_from(noise.len()).unwrap();
             chunk.extents[0].codec = 1;
             chunk.payload = noise.into();
         }
@@ -206,9 +207,9 @@ prop_compose! {
     }
 }
 
-fn fitting_form() -> impl Strategy<Value = Form> {
-    let spans = |shape: pb::Shape| {
-        Form::Spans(pb::Spans {
+fn fitting_form() -> impl Strategy<Value = Trajectories> {
+    let spans = |shape: pb::WindowShape| {
+        Trajectories::Spans(pb::Spans {
             layout: shape.layout,
             chunks: vec![1],
             columns: shape.columns,
@@ -216,8 +217,9 @@ fn fitting_form() -> impl Strategy<Value = Form> {
         })
     };
     prop_oneof![
-        (1..4_u32, any::<bool>()).prop_map(|(len, squeeze)| Form::Rows(pb::Rows { len, squeeze })),
-        Just(Form::Shape(1)),
+        (1..4_u32, any::<bool>())
+            .prop_map(|(len, squeeze)| Trajectories::Rows(pb::Rows { len, squeeze })),
+        Just(Trajectories::WindowShape(1)),
         fitting_shape().prop_map(spans),
     ]
 }
@@ -229,12 +231,12 @@ prop_compose! {
         form in fitting_form(),
         offsets in vec(0..12_u32, 5),
     ) -> pb::Items {
-        let n = if matches!(form, Form::Spans(_)) { 1 } else { keys.len() };
+        let n = if matches!(form, Trajectories::Spans(_)) { 1 } else { keys.len() };
         pb::Items {
             keys_le: encode_numbers(keys.into_iter().take(n).collect::<Vec<_>>().into_iter()),
             chunks_le: encode_numbers(vec![1_u32; n].into_iter()),
             offsets_le: encode_numbers(offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
-            form: Some(form),
+            trajectories: Some(form),
             ..rows("t", first, 1, 1)
         }
     }
@@ -246,7 +248,7 @@ prop_compose! {
         chunks in vec(fitting_chunk(), 0..2),
         items in vec(fitting_items(), 1..4),
     ) -> pb::InsertRequest {
-        pb::InsertRequest { shapes: vec![shape], chunks, items, ..sending([]) }
+        pb::InsertRequest { window_shapes: vec![shape], chunks, items, ..sending([]) }
     }
 }
 
@@ -263,16 +265,16 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     while let Ok(Some(_)) = stream.end().await {}
     let table = engine.table("t").unwrap();
     let before = table.info().stats.size;
-    for uneven in [Uneven::Pad, Uneven::Ragged] {
+    for length_policy in [LengthPolicy::Pad, LengthPolicy::Ragged] {
         let snapshot = table.snapshot().unwrap();
         let items: Vec<_> = snapshot
             .items()
             .map(|item| item.trajectory.clone())
             .collect();
         // Damage to compressed bytes is an error that readers get.
-        let _ = gather(&items, uneven, &Arc::default());
+        let _ = gather(&items, length_policy, &Arc::default());
         for item in items {
-            let _ = gather(&[item], uneven, &Arc::default());
+            let _ = gather(&[item], length_policy, &Arc::default());
         }
     }
     let mut stream = inserts(&mut client).await;

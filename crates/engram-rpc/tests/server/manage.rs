@@ -3,26 +3,26 @@
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
-use engram_rpc::pb::manage_reply::Reply;
 use engram_rpc::pb::manage_request::Call;
+use engram_rpc::pb::manage_response::Outcome;
 use engram_rpc::wire::{decode_info, decode_options, encode_limits, encode_options};
 
 use crate::support::{Client, connect, engine, error_of, fill, options, start};
 
-async fn ask(client: &mut Client, call: Call) -> pb::ManageReply {
+async fn ask(client: &mut Client, call: Call) -> pb::ManageResponse {
     let request = pb::ManageRequest { call: Some(call) };
     client.manage(request).await.unwrap().into_inner()
 }
 
-async fn reply(client: &mut Client, call: Call) -> Reply {
-    ask(client, call).await.reply.unwrap()
+async fn reply(client: &mut Client, call: Call) -> Outcome {
+    ask(client, call).await.outcome.unwrap()
 }
 
-const DONE: Reply = Reply::Done(pb::Nothing {});
-const NOTHING: pb::Nothing = pb::Nothing {};
+const DONE: Outcome = Outcome::Done(pb::Empty {});
+const NOTHING: pb::Empty = pb::Empty {};
 
-fn names(names: &[&str]) -> Reply {
-    Reply::Tables(pb::Names {
+fn names(names: &[&str]) -> Outcome {
+    Outcome::Tables(pb::TableNames {
         names: names.iter().map(ToString::to_string).collect(),
     })
 }
@@ -43,11 +43,11 @@ async fn tables_come_and_go() {
     assert_eq!(reply(&mut client, create.clone()).await, DONE);
     assert_eq!(
         error_of(ask(&mut client, create).await).text,
-        "table `a` exists already; each name is taken once"
+        "table `a` already exists; choose another name, or drop that table first"
     );
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
     assert_eq!(tables, names(&["a", "b"]));
-    let Reply::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
+    let Outcome::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
         panic!("no options");
     };
     assert_eq!(found, encode_options(&wanted));
@@ -82,13 +82,13 @@ async fn numbers_and_limits_travel() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 10, 4);
-    let may = |n| pb::May {
+    let may = |n| pb::LimiterQuery {
         table: "t".into(),
         n,
     };
-    let yes = Reply::May(true);
-    assert_eq!(reply(&mut client, Call::MaySample(may(1))).await, yes);
-    assert_eq!(reply(&mut client, Call::MayInsert(may(1))).await, yes);
+    let yes = Outcome::CanProceed(true);
+    assert_eq!(reply(&mut client, Call::CanSample(may(1))).await, yes);
+    assert_eq!(reply(&mut client, Call::CanInsert(may(1))).await, yes);
     let limits = RateLimits {
         kind: "MinSize(20)".into(),
         min_size: 20,
@@ -99,9 +99,9 @@ async fn numbers_and_limits_travel() {
         limits: Some(encode_limits(&limits)),
     };
     assert_eq!(reply(&mut client, Call::SetLimits(set)).await, DONE);
-    let no = Reply::May(false);
-    assert_eq!(reply(&mut client, Call::MaySample(may(1))).await, no);
-    let Reply::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
+    let no = Outcome::CanProceed(false);
+    assert_eq!(reply(&mut client, Call::CanSample(may(1))).await, no);
+    let Outcome::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
         panic!("no numbers");
     };
     let info = decode_info(infos.tables[0].clone()).unwrap();
@@ -117,7 +117,7 @@ async fn numbers_and_limits_travel() {
     let here = engine.table("t").unwrap().info();
     assert_eq!(info.sampling_blocked, here.sampling_blocked);
     assert!(info.sampling_blocked.is_some());
-    let Reply::Options(found) = reply(&mut client, Call::Describe("t".into())).await else {
+    let Outcome::Options(found) = reply(&mut client, Call::Describe("t".into())).await else {
         panic!("no options");
     };
     assert_eq!(found.limits.unwrap().min_size, 20);
@@ -130,7 +130,7 @@ async fn what_is_not_there_is_named() {
     let engine = engine(vec![options("a"), options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let may = pb::May {
+    let may = pb::LimiterQuery {
         table: "c".into(),
         n: 1,
     };
@@ -143,14 +143,14 @@ async fn what_is_not_there_is_named() {
         Call::Drop("c".into()),
         Call::SetLimits(set),
         Call::Reset("c".into()),
-        Call::MaySample(may.clone()),
-        Call::MayInsert(may),
+        Call::CanSample(may.clone()),
+        Call::CanInsert(may),
     ] {
         let error = error_of(ask(&mut client, call).await);
         assert_eq!(error.text, "no table `c`; known tables: `a`, `b`");
         assert_eq!(error.code(), Code::UnknownTable);
         assert_eq!(
-            (&*error.table, &*error.known),
+            (&*error.table, &*error.known_tables),
             ("c", &["a".into(), "b".into()][..])
         );
     }

@@ -3,8 +3,8 @@
 use std::sync::OnceLock;
 
 use engram_rpc::pb;
-use engram_rpc::pb::manage_reply::Reply;
 use engram_rpc::pb::manage_request::Call;
+use engram_rpc::pb::manage_response::Outcome;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -41,13 +41,13 @@ prop_compose! {
         min_size in count(),
         min_diff in real(),
         max_diff in real(),
-    ) -> pb::Limits {
-        pb::Limits { kind, samples_per_insert, min_size, min_diff, max_diff }
+    ) -> pb::RateLimits {
+        pb::RateLimits { kind, samples_per_insert, min_size, min_diff, max_diff }
     }
 }
 
-fn easy() -> pb::Limits {
-    pb::Limits {
+fn easy() -> pb::RateLimits {
+    pb::RateLimits {
         kind: "MinSize(1)".into(),
         samples_per_insert: 1.0,
         min_size: 1,
@@ -95,10 +95,10 @@ prop_compose! {
     }
 }
 
-async fn call(client: &mut Client, call: Call) -> Reply {
+async fn call(client: &mut Client, call: Call) -> Outcome {
     let request = pb::ManageRequest { call: Some(call) };
     let reply = client.manage(request).await.unwrap().into_inner();
-    reply.reply.unwrap()
+    reply.outcome.unwrap()
 }
 
 fn runtime() -> &'static Runtime {
@@ -117,25 +117,25 @@ proptest! {
             let mut client = connect(&server).await;
             let made = call(&mut client, Call::Create(options)).await;
             let set = pb::SetLimits { table: "t".into(), limits: Some(changed) };
-            if made == Reply::Done(pb::Nothing {}) {
+            if made == Outcome::Done(pb::Empty {}) {
                 let writer = inserts(&mut client).await;
                 writer.say(opening(1)).await;
                 writer.say(sending([rows("t", 1, 10, 1)])).await;
                 let mut reader = samples(&mut client).await;
-                let now = |id, n| pb::Ask { timeout: Some(0.01), partial: true, ..ask(id, n) };
+                let now = |id, n| pb::BatchRequest { timeout_s: Some(0.01), allow_partial: true, ..ask(id, n) };
                 reader.ask(now(1, 3)).await;
                 reader.hear().await;
                 call(&mut client, Call::SetLimits(set)).await;
                 reader.ask(now(2, 40)).await;
                 reader.hear().await;
-                let may = pb::May { table: "t".into(), n };
-                call(&mut client, Call::MaySample(may.clone())).await;
-                call(&mut client, Call::MayInsert(may)).await;
+                let may = pb::LimiterQuery { table: "t".into(), n };
+                call(&mut client, Call::CanSample(may.clone())).await;
+                call(&mut client, Call::CanInsert(may)).await;
                 call(&mut client, Call::Reset("t".into())).await;
                 call(&mut client, Call::Drop("t".into())).await;
             }
-            let tables = call(&mut client, Call::Info(pb::Nothing {})).await;
-            assert_eq!(tables, Reply::Info(pb::Infos { tables: vec![] }));
+            let tables = call(&mut client, Call::Info(pb::Empty {})).await;
+            assert_eq!(tables, Outcome::Info(pb::TableInfos { tables: vec![] }));
         });
     }
 }

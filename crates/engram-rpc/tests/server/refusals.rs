@@ -66,10 +66,10 @@ async fn reading_stops_while_too_many_refusals_wait() {
     }
     assert_eq!(values(&full, 1), [100]);
     let reply = stream.hear().await;
-    let numbers: Vec<u64> = reply.settled.iter().map(|news| news.number).collect();
+    let numbers: Vec<u64> = reply.completed.iter().map(|news| news.number).collect();
     assert!(numbers.len() > 100, "{numbers:?}");
-    assert!(numbers.into_iter().eq(2..2 + reply.settled.len() as u64));
-    let errors: Vec<_> = reply.settled.into_iter().map(|news| news.error).collect();
+    assert!(numbers.into_iter().eq(2..2 + reply.completed.len() as u64));
+    let errors: Vec<_> = reply.completed.into_iter().map(|news| news.error).collect();
     assert_eq!(errors[0], None);
     assert_eq!(errors[1].as_ref().unwrap().code(), Code::Priority);
 }
@@ -90,7 +90,7 @@ async fn one_message_is_refused_at_length_for_a_while_only() {
     while told.len() < names.len() {
         let reply = stream.hear().await;
         bytes += reply.encoded_len();
-        told.extend(reply.settled);
+        told.extend(reply.completed);
     }
     // Each would take 22 KB.
     assert!(bytes < 64 * 20_000 + 3_000 * 400, "{bytes} bytes");
@@ -100,16 +100,16 @@ async fn one_message_is_refused_at_length_for_a_while_only() {
         assert_eq!((error.code(), &error.table), (Code::UnknownTable, name));
         let text = format!("no table `{name}`; known tables: `0000");
         assert!(error.text.starts_with(&text), "{}", error.text);
-        assert_eq!(error.known.last().unwrap(), "...");
+        assert_eq!(error.known_tables.last().unwrap(), "...");
     }
     let first = told[0].error.as_ref().unwrap();
-    assert_eq!(first.known[64], format!("{:0>100}", 64));
+    assert_eq!(first.known_tables[64], format!("{:0>100}", 64));
     let last = told[2_999].error.as_ref().unwrap();
-    assert_eq!((last.known.len(), last.text.len()), (3, 259));
+    assert_eq!((last.known_tables.len(), last.text.len()), (3, 259));
     // The next message begins anew.
     stream.say(sending([rows("unknown again", 1, 1, 1)])).await;
-    let again = stream.hear().await.settled.remove(0).error.unwrap();
-    assert_eq!(again.known, first.known);
+    let again = stream.hear().await.completed.remove(0).error.unwrap();
+    assert_eq!(again.known_tables, first.known_tables);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,12 +131,12 @@ async fn the_name_of_a_table_has_a_bound() {
     );
 
     let mut stream = samples(&mut client).await;
-    let ask = pb::Ask {
+    let ask = pb::BatchRequest {
         table: long_name(),
         ..crate::sample::ask(1, 1)
     };
     stream.ask(ask).await;
-    let Some(pb::sample_reply::Reply::Error(error)) = stream.hear().await.reply else {
+    let Some(pb::sample_response::Outcome::Error(error)) = stream.hear().await.outcome else {
         panic!("no error");
     };
     assert_eq!(
@@ -150,7 +150,7 @@ async fn the_name_of_a_table_has_a_bound() {
         ..pb::ChangeRequest::default()
     };
     stream.say(change).await;
-    let Some(pb::change_reply::Reply::Error(error)) = stream.hear().await.reply else {
+    let Some(pb::change_response::Outcome::Error(error)) = stream.hear().await.outcome else {
         panic!("no error");
     };
     assert_eq!(
@@ -158,7 +158,7 @@ async fn the_name_of_a_table_has_a_bound() {
         (Code::InvalidArgument, too_long())
     );
 
-    let may = || pb::May {
+    let may = || pb::LimiterQuery {
         table: long_name(),
         n: 1,
     };
@@ -174,8 +174,8 @@ async fn the_name_of_a_table_has_a_bound() {
             limits: None,
         }),
         pb::manage_request::Call::Reset(long_name()),
-        pb::manage_request::Call::MaySample(may()),
-        pb::manage_request::Call::MayInsert(may()),
+        pb::manage_request::Call::CanSample(may()),
+        pb::manage_request::Call::CanInsert(may()),
     ] {
         let request = pb::ManageRequest { call: Some(call) };
         let error = error_of(client.manage(request).await.unwrap().into_inner());

@@ -5,30 +5,30 @@ use std::time::{Duration, Instant};
 use engram_core::Trajectory;
 use engram_engine::Table;
 use engram_rpc::pb;
-use engram_rpc::pb::column::Time;
+use engram_rpc::pb::column::TimeAxis;
 use engram_rpc::pb::error::Code;
-use engram_rpc::pb::sample_reply::Reply;
 use engram_rpc::pb::sample_request::Request;
+use engram_rpc::pb::sample_response::Outcome;
 use engram_rpc::wire::{decode_f64s, decode_u32s, decode_u64s, encode_numbers};
 use engram_rpc::{Server, ServerOptions};
 
 use crate::support::{Talk, connect, engine, fill, items, options, queue, samples, start, until};
 
-pub(crate) type Samples = Talk<pb::SampleRequest, pb::SampleReply>;
+pub(crate) type Samples = Talk<pb::SampleRequest, pb::SampleResponse>;
 
 /// An ask of table `t`, to be changed.
-pub(crate) fn ask(id: u64, n: u32) -> pb::Ask {
-    pb::Ask {
+pub(crate) fn ask(id: u64, n: u32) -> pb::BatchRequest {
+    pb::BatchRequest {
         id,
         table: "t".into(),
         n,
-        ..pb::Ask::default()
+        ..pb::BatchRequest::default()
     }
 }
 
 impl Samples {
-    pub(crate) async fn ask(&self, ask: pb::Ask) {
-        self.request(Request::Ask(ask)).await;
+    pub(crate) async fn ask(&self, ask: pb::BatchRequest) {
+        self.request(Request::Batch(ask)).await;
     }
 
     pub(crate) async fn request(&self, request: Request) {
@@ -42,16 +42,16 @@ impl Samples {
     /// The next batch, its parts put together.
     pub(crate) async fn batch(&mut self) -> (u64, pb::Batch) {
         let reply = self.hear().await;
-        let Some(Reply::Batch(mut batch)) = reply.reply else {
-            panic!("{:?} instead of a batch", reply.reply);
+        let Some(Outcome::Batch(mut batch)) = reply.outcome else {
+            panic!("{:?} instead of a batch", reply.outcome);
         };
         let due: u64 = batch.columns.iter().map(|column| column.bytes).sum();
         let mut payload = batch.payload.to_vec();
         while (payload.len() as u64) < due {
             let next = self.hear().await;
             assert_eq!(next.id, reply.id, "batches are mixed up");
-            let Some(Reply::Part(part)) = next.reply else {
-                panic!("{:?} instead of a part", next.reply);
+            let Some(Outcome::BatchPart(part)) = next.outcome else {
+                panic!("{:?} instead of a part", next.outcome);
             };
             assert!(part.len() <= 1 << 20, "{} bytes", part.len());
             payload.extend_from_slice(&part);
@@ -71,8 +71,8 @@ impl Samples {
 
     pub(crate) async fn error(&mut self) -> (u64, pb::Error) {
         let reply = self.hear().await;
-        match reply.reply {
-            Some(Reply::Error(error)) => (reply.id, error),
+        match reply.outcome {
+            Some(Outcome::Error(error)) => (reply.id, error),
             other => panic!("{other:?} instead of an error"),
         }
     }
@@ -109,16 +109,16 @@ async fn a_batch_brings_data_and_facts() {
         (&*cell.dtype, &*cell.shape, column.bytes),
         ("uint32", &[3][..], 48)
     );
-    assert_eq!(column.time, Some(Time::Squeezed(pb::Nothing {})));
+    assert_eq!(column.time_axis, Some(TimeAxis::Squeezed(pb::Empty {})));
     assert_eq!(
         decode_u32s("", &batch.times_sampled_le).unwrap(),
         [1, 2, 3, 4]
     );
     assert_eq!(decode_f64s("", &batch.priorities_le).unwrap(), [1.0; 4]);
     assert_eq!(decode_f64s("", &batch.probabilities_le).unwrap(), [1.0; 4]);
-    let grant = &batch.grants[0];
+    let grant = &batch.draw_runs[0];
     assert_eq!(
-        (batch.grants.len(), grant.items, grant.table_size),
+        (batch.draw_runs.len(), grant.items, grant.table_size),
         (1, 4, 10)
     );
 }
@@ -160,17 +160,23 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
     stream.ask(ask(1, 3)).await;
     let (_, batch) = stream.batch().await;
     let splits = encode_numbers([0_i64, 1, 3, 6].into_iter());
-    assert_eq!(batch.columns[0].time, Some(Time::RaggedLe(splits)));
+    assert_eq!(
+        batch.columns[0].time_axis,
+        Some(TimeAxis::RowSplitsLe(splits))
+    );
     assert_eq!(decode_u32s("", &batch.payload).unwrap(), [0, 1, 2, 2, 3, 4]);
     let pad = true;
-    stream.ask(pb::Ask { pad, ..ask(2, 2) }).await;
+    stream.ask(pb::BatchRequest { pad, ..ask(2, 2) }).await;
     let (_, batch) = stream.batch().await;
     let lengths = encode_numbers([1_i64, 2].into_iter());
-    assert_eq!(batch.columns[0].time, Some(Time::PaddedLe(lengths)));
+    assert_eq!(
+        batch.columns[0].time_axis,
+        Some(TimeAxis::PaddedLengthsLe(lengths))
+    );
     assert_eq!(decode_u32s("", &batch.payload).unwrap(), [3, 0, 4, 5]);
     stream.ask(ask(3, 1)).await;
     let (_, batch) = stream.batch().await;
-    assert_eq!(batch.columns[0].time, Some(Time::Even(1)));
+    assert_eq!(batch.columns[0].time_axis, Some(TimeAxis::EqualLength(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,8 +217,8 @@ async fn a_deadline_says_how_far_it_got_and_puts_back() {
     let table = engine.table("t").unwrap();
     fill(&table, 0, 3, 1);
     let mut stream = samples(&mut connect(&server).await).await;
-    let late = pb::Ask {
-        timeout: Some(0.1),
+    let late = pb::BatchRequest {
+        timeout_s: Some(0.1),
         ..ask(1, 5)
     };
     stream.ask(late.clone()).await;
@@ -221,16 +227,16 @@ async fn a_deadline_says_how_far_it_got_and_puts_back() {
     let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
     assert_eq!((table.info().stats.size, hidden(&table)), (3, 0));
-    let some = pb::Ask {
+    let some = pb::BatchRequest {
         id: 2,
-        partial: true,
+        allow_partial: true,
         ..late
     };
     stream.ask(some.clone()).await;
     let (_, batch) = stream.taken().await;
     assert_eq!(keys(&batch), [0, 1, 2]);
     until("they are used", || table.info().stats.size == 0).await;
-    stream.ask(pb::Ask { id: 3, ..some }).await;
+    stream.ask(pb::BatchRequest { id: 3, ..some }).await;
     let (_, error) = stream.error().await;
     let text = "table `t` yielded 0 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
@@ -242,8 +248,8 @@ async fn a_deadline_ends_an_ask_behind_one_that_waits_for_ever() {
     let server = start(&engine);
     let mut stream = samples(&mut connect(&server).await).await;
     stream.ask(ask(1, 5)).await;
-    let late = pb::Ask {
-        timeout: Some(0.1),
+    let late = pb::BatchRequest {
+        timeout_s: Some(0.1),
         ..ask(2, 1)
     };
     stream.ask(late).await;
@@ -257,12 +263,12 @@ async fn bad_asks_are_answered_in_their_place() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = samples(&mut connect(&server).await).await;
-    let unknown = pb::Ask {
+    let unknown = pb::BatchRequest {
         table: "u".into(),
         ..ask(1, 1)
     };
-    let never = pb::Ask {
-        timeout: Some(f64::NAN),
+    let never = pb::BatchRequest {
+        timeout_s: Some(f64::NAN),
         ..ask(2, 1)
     };
     for ask in [unknown, never, ask(3, 0), ask(4, 65_537)] {
@@ -305,8 +311,8 @@ async fn leases_end_with_an_acknowledgement_or_go_back() {
     for id in 1..=4 {
         let leased = true;
         stream
-            .ask(pb::Ask {
-                leased,
+            .ask(pb::BatchRequest {
+                lease: leased,
                 ..ask(id, 2)
             })
             .await;
@@ -351,7 +357,7 @@ async fn the_rest_of_a_batch_goes_back() {
         assert_eq!(first, 8 - table_has, "in the old order");
         let request = pb::SampleRequest {
             request: Some(Request::Acknowledge(id)),
-            items,
+            used_items: items,
         };
         stream.say(request).await;
         until("it is settled", || {
@@ -377,10 +383,10 @@ async fn what_sampling_uses_up_is_leased_unasked() {
     }
     stream.request(Request::Acknowledge(1)).await;
     // Once this is answered, what was said before is done.
-    stream.request(Request::Settle(9)).await;
+    stream.request(Request::Barrier(9)).await;
     let settled = stream.hear().await;
-    let due = (9, Some(Reply::Settled(pb::Nothing {})));
-    assert_eq!((settled.id, settled.reply), due);
+    let due = (9, Some(Outcome::BarrierDone(pb::Empty {})));
+    assert_eq!((settled.id, settled.outcome), due);
     assert_eq!((table.info().stats.size, hidden(&table)), (3, 1));
     // The connection is lost: what was not acknowledged comes first again.
     drop((stream, client));
@@ -403,8 +409,8 @@ async fn a_lease_goes_back_after_its_time() {
     let mut stream = samples(&mut connect(&server).await).await;
     let leased = true;
     stream
-        .ask(pb::Ask {
-            leased,
+        .ask(pb::BatchRequest {
+            lease: leased,
             ..ask(1, 2)
         })
         .await;
@@ -442,8 +448,8 @@ async fn a_stop_ends_what_waits() {
     let mut stream = samples(&mut connect(&server).await).await;
     let leased = true;
     stream
-        .ask(pb::Ask {
-            leased,
+        .ask(pb::BatchRequest {
+            lease: leased,
             ..ask(1, 2)
         })
         .await;

@@ -67,8 +67,8 @@ async fn too_many_asks_end_the_stream() {
     let leased = true;
     for id in 0..1_024 {
         stream
-            .ask(pb::Ask {
-                leased,
+            .ask(pb::BatchRequest {
+                lease: leased,
                 ..ask(id, 1)
             })
             .await;
@@ -107,8 +107,8 @@ async fn a_reader_that_reads_nothing_does_not_hold_up_a_stop_for_long() {
     let stream = samples(&mut connect(&server).await).await;
     let leased = true;
     stream
-        .ask(pb::Ask {
-            leased,
+        .ask(pb::BatchRequest {
+            lease: leased,
             ..ask(1, 8)
         })
         .await;

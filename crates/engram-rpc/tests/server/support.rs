@@ -176,27 +176,27 @@ fn outbound<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
     (requests, ReceiverStream::new(outbound))
 }
 
-pub(crate) async fn changes(client: &mut Client) -> Talk<pb::ChangeRequest, pb::ChangeReply> {
+pub(crate) async fn changes(client: &mut Client) -> Talk<pb::ChangeRequest, pb::ChangeResponse> {
     let (requests, outbound) = outbound();
     let replies = client.change(outbound).await.unwrap().into_inner();
     Talk { requests, replies }
 }
 
-pub(crate) async fn samples(client: &mut Client) -> Talk<pb::SampleRequest, pb::SampleReply> {
+pub(crate) async fn samples(client: &mut Client) -> Talk<pb::SampleRequest, pb::SampleResponse> {
     let (requests, outbound) = outbound();
     let replies = client.sample(outbound).await.unwrap().into_inner();
     Talk { requests, replies }
 }
 
-pub(crate) async fn inserts(client: &mut Client) -> Talk<pb::InsertRequest, pb::InsertReply> {
+pub(crate) async fn inserts(client: &mut Client) -> Talk<pb::InsertRequest, pb::InsertResponse> {
     let (requests, outbound) = outbound();
     let replies = client.insert(outbound).await.unwrap().into_inner();
     Talk { requests, replies }
 }
 
-pub(crate) fn error_of(reply: pb::ManageReply) -> pb::Error {
-    match reply.reply {
-        Some(pb::manage_reply::Reply::Error(error)) => error,
+pub(crate) fn error_of(reply: pb::ManageResponse) -> pb::Error {
+    match reply.outcome {
+        Some(pb::manage_response::Outcome::Error(error)) => error,
         other => panic!("{other:?} is no error"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::aligned::{Filling, aligned};
+use engram_core::aligned::{AlignedBytesBuilder, aligned};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
 use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
@@ -23,18 +23,18 @@ pub(super) struct ChunkAssembler {
     origin: Origin,
     extents: SmallVec<[Extent; 4]>,
     /// None until the first come.
-    bytes: Option<Filling>,
+    bytes: Option<AlignedBytesBuilder>,
     /// Bytes in all.
     due: usize,
 }
 
 impl ChunkAssembler {
     pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, InsertStreamError> {
-        let due = usize::try_from(chunk.bytes).unwrap_or(usize::MAX);
+        let due = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
         if due > MAX_CHUNK_BYTES {
             return Err(invalid(format!(
                 "chunk {} has {} bytes; a chunk has at most {MAX_CHUNK_BYTES}",
-                chunk.id, chunk.bytes
+                chunk.id, chunk.payload_bytes
             )));
         }
         let origin = Origin {
@@ -68,11 +68,11 @@ impl ChunkAssembler {
             )));
         }
         let bytes = match &mut self.bytes {
-            Some(bytes) if bytes.room() >= end => bytes,
+            Some(bytes) if bytes.capacity() >= end => bytes,
             before => {
                 // As much again as has come, at most, but for small ones.
                 let room = self.due.min(SMALL.max(2 * end));
-                let mut bytes = Filling::with_room(room).ok_or_else(|| {
+                let mut bytes = AlignedBytesBuilder::with_capacity(room).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
                     InsertStreamError::LimitExceeded(error.to_string())
                 })?;
@@ -99,7 +99,7 @@ impl ChunkAssembler {
         // `new` has pushed what came with it, be it nothing.
         let bytes = self
             .bytes
-            .and_then(Filling::finish)
+            .and_then(AlignedBytesBuilder::finish)
             .ok_or_else(|| Error::InvalidArgument(format!("chunk {} has no bytes yet", self.id)))?;
         let payload = Payload::Heap(bytes);
         Chunk::from_parts(self.origin, self.schema, self.extents, payload)
@@ -117,10 +117,10 @@ fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError
             ))
         })?;
         // 32 bits each: no sum of a message's worth of them overflows.
-        offset += aligned(extent.stored as usize);
+        offset += aligned(extent.stored_bytes as usize);
         Ok(Extent {
             offset: first,
-            stored: extent.stored,
+            stored: extent.stored_bytes,
             rows: extent.rows,
             codec: match extent.codec {
                 0 => Codec::Raw,

@@ -7,7 +7,7 @@ use engram_core::{Chunk, NewItem, Slice, SpanColumn, Spans, Trajectory};
 
 use super::{InsertStreamError, ReceivedDictionary, invalid};
 use crate::pb;
-use crate::pb::items::Form;
+use crate::pb::items::Trajectories;
 use crate::wire::options::check_columns;
 use crate::wire::{decode_f64s, decode_layout, decode_u32s, decode_u64s};
 
@@ -49,8 +49,8 @@ impl ReceivedDictionary {
         message: &pb::Items,
         n: usize,
     ) -> Result<Vec<Trajectory>, InsertStreamError> {
-        Ok(match &message.form {
-            Some(Form::Rows(pb::Rows { len, squeeze })) => {
+        Ok(match &message.trajectories {
+            Some(Trajectories::Rows(pb::Rows { len, squeeze })) => {
                 let rows = self.places(message, n)?;
                 rows.map(|place| {
                     place.map(|(chunk, offset)| Trajectory::Rows {
@@ -62,7 +62,7 @@ impl ReceivedDictionary {
                 })
                 .collect::<Result<_, _>>()?
             }
-            Some(Form::Shape(id)) => {
+            Some(Trajectories::WindowShape(id)) => {
                 let shape = self.shapes.get("shape", *id)?;
                 if n.saturating_mul(shape.slices.len()) > MAX_SLICES {
                     return Err(InsertStreamError::LimitExceeded(format!(
@@ -82,8 +82,8 @@ impl ReceivedDictionary {
                     })
                     .collect::<Result<_, _>>()?
             }
-            Some(Form::Spans(spans)) if n == 1 => vec![self.spans(spans)?],
-            Some(Form::Spans(_)) => {
+            Some(Trajectories::Spans(spans)) if n == 1 => vec![self.spans(spans)?],
+            Some(Trajectories::Spans(_)) => {
                 return Err(invalid(format!(
                     "{n} items came with the slices of one; there is one at a time"
                 )));
@@ -156,7 +156,7 @@ pub(super) fn columns(
     let mut next = 0_usize;
     let columns = columns.iter().map(|column| {
         let first = next;
-        next += column.slices as usize;
+        next += column.slice_count as usize;
         let Some(own) = slices.get(first..next) else {
             return Err(miscounted(slices.len()));
         };

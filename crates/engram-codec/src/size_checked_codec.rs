@@ -1,0 +1,55 @@
+//! The codec of every call: prost's, with a check of the decoded size in front of it.
+
+use std::marker::PhantomData;
+
+use bytes::Buf as _;
+use prost::Message;
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic_prost::{ProstDecoder, ProstEncoder};
+
+use crate::decoded_size::{DecodedSize, check_decoded_size};
+
+/// Encodes messages of type `T` and decodes messages of type `U`.
+#[derive(Debug)]
+pub struct SizeCheckedCodec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for SizeCheckedCodec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> Codec for SizeCheckedCodec<T, U>
+where
+    T: Message + Send + 'static,
+    U: Message + Default + DecodedSize + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = ProstEncoder<T>;
+    type Decoder = SizeCheckedDecoder<U>;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        ProstEncoder::default()
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        SizeCheckedDecoder(ProstDecoder::default())
+    }
+}
+
+/// Rejects messages whose decoded size exceeds their limit, with `RESOURCE_EXHAUSTED`.
+#[derive(Debug)]
+pub struct SizeCheckedDecoder<U>(ProstDecoder<U>);
+
+impl<U: Message + Default + DecodedSize> Decoder for SizeCheckedDecoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        // tonic passes each message as one contiguous slice.
+        check_decoded_size::<U>(message.chunk()).map_err(Status::resource_exhausted)?;
+        self.0.decode(message)
+    }
+}

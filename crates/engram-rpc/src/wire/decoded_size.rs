@@ -1,0 +1,179 @@
+//! Which fields of Engram's own messages take memory once decoded.
+
+use engram_codec::{
+    DecodedSize, Field, message, repeated, repeated_number, repeated_string, string,
+};
+
+use crate::pb;
+
+const LAYOUT: &[Field] = &[repeated_string(1), string(2)];
+const CELL: &[Field] = &[string(1), repeated_number::<u64>(2)];
+const ERROR: &[Field] = &[string(2), string(3), repeated_string(4)];
+const SIGNATURE: &[Field] = &[
+    repeated::<pb::ColumnSpec>(1, &[string(1), string(2), repeated_number::<i64>(3)]),
+    string(2),
+];
+const LIMITS: &[Field] = &[string(1)];
+const OPTIONS: &[Field] = &[string(1), message(8, LIMITS), message(9, SIGNATURE)];
+
+impl DecodedSize for pb::HelloRequest {
+    const FIELDS: &'static [Field] = &[string(2)];
+}
+
+impl DecodedSize for pb::HelloResponse {
+    const FIELDS: &'static [Field] = &[string(2), string(5)];
+}
+
+impl DecodedSize for pb::ManageRequest {
+    const FIELDS: &'static [Field] = &[
+        string(2),
+        message(3, OPTIONS),
+        string(4),
+        message(5, &[string(1), message(2, LIMITS)]),
+        string(6),
+        message(8, &[string(1)]),
+        message(9, &[string(1)]),
+    ];
+}
+
+impl DecodedSize for pb::ManageResponse {
+    const FIELDS: &'static [Field] = &[
+        message(1, ERROR),
+        message(3, &[repeated_string(1)]),
+        message(4, OPTIONS),
+        message(
+            5,
+            &[repeated::<pb::TableInfo>(
+                1,
+                &[message(1, OPTIONS), string(15), string(16)],
+            )],
+        ),
+    ];
+}
+
+impl DecodedSize for pb::InsertRequest {
+    const FIELDS: &'static [Field] = &[
+        repeated::<pb::Schema>(2, &[message(2, LAYOUT), repeated::<pb::Cell>(3, CELL)]),
+        repeated::<pb::WindowShape>(
+            3,
+            &[
+                message(2, LAYOUT),
+                repeated::<pb::SpanColumn>(3, &[]),
+                repeated::<pb::Slice>(4, &[]),
+            ],
+        ),
+        repeated::<pb::Chunk>(4, &[repeated::<pb::Extent>(7, &[])]),
+        repeated::<pb::Items>(
+            6,
+            &[
+                string(1),
+                message(
+                    7,
+                    &[
+                        message(1, LAYOUT),
+                        repeated_number::<u32>(2),
+                        repeated::<pb::SpanColumn>(3, &[]),
+                        repeated::<pb::Slice>(4, &[]),
+                    ],
+                ),
+            ],
+        ),
+        repeated_number::<u32>(7),
+    ];
+}
+
+impl DecodedSize for pb::InsertResponse {
+    const FIELDS: &'static [Field] = &[
+        repeated::<pb::Completed>(1, &[string(1), message(3, ERROR)]),
+        repeated::<pb::Inserted>(2, &[string(1), message(3, ERROR)]),
+    ];
+}
+
+impl DecodedSize for pb::SampleRequest {
+    const FIELDS: &'static [Field] = &[message(1, &[string(2)])];
+}
+
+impl DecodedSize for pb::SampleResponse {
+    const FIELDS: &'static [Field] = &[
+        message(
+            2,
+            &[
+                message(1, LAYOUT),
+                repeated::<pb::Column>(2, &[message(1, CELL)]),
+                repeated::<pb::DrawRun>(7, &[]),
+            ],
+        ),
+        message(4, ERROR),
+    ];
+}
+
+impl DecodedSize for pb::ChangeRequest {
+    const FIELDS: &'static [Field] = &[string(2)];
+}
+
+impl DecodedSize for pb::ChangeResponse {
+    const FIELDS: &'static [Field] = &[message(2, ERROR)];
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use engram_codec::{MAX_DECODED_BYTES, check_decoded_size};
+
+    use super::*;
+
+    #[test]
+    fn a_message_with_too_many_items_is_rejected() {
+        let most = MAX_DECODED_BYTES / size_of::<pb::Items>();
+        let request = |items: usize| {
+            let request = pb::InsertRequest {
+                items: vec![pb::Items::default(); items],
+                ..pb::InsertRequest::default()
+            };
+            request.encode_to_vec()
+        };
+        assert_eq!(
+            check_decoded_size::<pb::InsertRequest>(&request(most)),
+            Ok(())
+        );
+        let one_more = request(most + 1);
+        assert_eq!(
+            check_decoded_size::<pb::InsertRequest>(&one_more),
+            Err(format!(
+                "message of {} bytes takes more than 33554432 bytes of memory once decoded, the most \
+                 allowed; send its content in several messages",
+                2 * (most + 1)
+            ))
+        );
+    }
+
+    #[test]
+    fn nested_messages_are_counted() {
+        let schema = pb::Schema {
+            cells: vec![pb::Cell::default(); MAX_DECODED_BYTES / size_of::<pb::Cell>()],
+            ..pb::Schema::default()
+        };
+        let request = pb::InsertRequest {
+            schemas: vec![schema],
+            ..pb::InsertRequest::default()
+        };
+        assert!(check_decoded_size::<pb::InsertRequest>(&request.encode_to_vec()).is_err());
+    }
+
+    #[test]
+    fn byte_fields_and_malformed_messages_pass() {
+        let request = pb::InsertRequest {
+            chunk_part: vec![0; 3 << 20].into(),
+            ..pb::InsertRequest::default()
+        };
+        assert_eq!(
+            check_decoded_size::<pb::InsertRequest>(&request.encode_to_vec()),
+            Ok(())
+        );
+        assert_eq!(
+            check_decoded_size::<pb::InsertRequest>(&[0xff; 100]),
+            Ok(())
+        );
+    }
+}
