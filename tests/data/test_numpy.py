@@ -18,7 +18,6 @@ from engram.data import Element, Info, Ragged, table_reader
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
 
-
 NO_STEPS = "`steps` requires items whose columns have a time axis of the same length; got the lengths "
 
 
