@@ -75,7 +75,7 @@ def dataset(
     tf.data's automatic prefetching and its automatic parallel `map` are disabled, as they would consume items that no
     code requested: call `prefetch`, and `map` with `num_parallel_calls`.
 
-    The `element_spec` of `data` comes from the first available of:
+    The `element_spec` of `data` is taken from the first available of:
 
     * the argument `element_spec`;
     * the table's signature, in which a first axis of unknown size is the time axis;
