@@ -1,19 +1,19 @@
 //! Many environments that step together, and the items their patterns make.
 
-mod items;
-mod plan;
-mod priority;
+mod create_items;
+mod split_window;
+mod td_errors;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::StepPosition;
-use super::batch_chunk::{Grouping, OpenBatch};
 use super::batch_column::{BatchColumn, check};
-use super::keys::KeySource;
+use super::key_source::KeySource;
+use super::open_batch::{Grouping, OpenBatch};
 use super::options::WriterOptions;
 use super::pattern::Pattern;
-use super::pending::Pending;
+use super::pending_items::PendingItems;
 use crate::chunk::Chunk;
 use crate::codec::Compressor;
 use crate::error::{Error, Result};
@@ -34,15 +34,15 @@ pub struct BatchedRecorder {
     compressor: Compressor,
     history: VecDeque<BatchSegment>,
     open: Option<OpenBatch>,
-    pending: Pending,
+    pending: PendingItems,
     patterns: Vec<Entry>,
     /// Steps of every environment so far.
-    head: StepPosition,
+    complete_steps: StepPosition,
     /// Of each environment: where its episode began, and the episode's id.
-    episode_first: Vec<StepPosition>,
+    episode_start: Vec<StepPosition>,
     episode: Vec<u64>,
     /// Environments whose episode is not among those of the open chunk.
-    unlisted: Vec<usize>,
+    envs_with_new_episode: Vec<usize>,
 }
 
 /// Sealed chunks of one stretch of steps, one per group of environments.
@@ -99,10 +99,10 @@ impl BatchedRecorder {
             envs,
             history: VecDeque::new(),
             open: None,
-            pending: Pending::default(),
-            head: 0,
-            episode_first: vec![0; envs],
-            unlisted: Vec::new(),
+            pending: PendingItems::default(),
+            complete_steps: 0,
+            episode_start: vec![0; envs],
+            envs_with_new_episode: Vec::new(),
         })
     }
 
@@ -121,7 +121,7 @@ impl BatchedRecorder {
     /// Steps of every environment so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.head
+        self.complete_steps
     }
 
     /// Items that were made and not yet taken.
@@ -173,19 +173,19 @@ impl BatchedRecorder {
             unreachable!("chunks were just begun")
         };
         open.push(columns)?;
-        for env in self.unlisted.drain(..) {
+        for env in self.envs_with_new_episode.drain(..) {
             open.add_episode(env, self.episode[env]);
         }
-        self.head += 1;
+        self.complete_steps += 1;
         let made = self.make_items(ends, &accepts);
         for (env, _) in ends
             .iter()
             .flat_map(|e| e.iter().enumerate())
             .filter(|(_, end)| **end)
         {
-            self.episode_first[env] = self.head;
+            self.episode_start[env] = self.complete_steps;
             self.episode[env] = self.keys.next_key();
-            self.unlisted.push(env);
+            self.envs_with_new_episode.push(env);
         }
         made
     }
@@ -195,7 +195,7 @@ impl BatchedRecorder {
     /// # Errors
     /// [`Error::InvalidArgument`] when a chunk is too large.
     pub fn flush(&mut self) -> Result<()> {
-        if self.pending.is_waiting() {
+        if self.pending.needs_open_chunk() {
             self.cut()?;
         }
         Ok(())
@@ -224,24 +224,24 @@ impl BatchedRecorder {
                 u32::MAX
             )));
         }
-        let reach = self.patterns.iter().map(|e| e.pattern.reach).max();
-        let carried = self
-            .options
-            .carried_steps(&self.schema, grouping.length, reach.unwrap_or(0));
-        let carried = match &self.open {
-            Some(open) => open.steps.min(carried as usize),
+        let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
+        let overlap =
+            self.options
+                .overlap_steps(&self.schema, grouping.length, lookback.unwrap_or(0));
+        let overlap = match &self.open {
+            Some(open) => open.steps.min(overlap as usize),
             None => 0,
         };
-        let first = self.head - carried as StepPosition;
+        let first = self.complete_steps - overlap as StepPosition;
         let mut next = OpenBatch::new(&self.schema, grouping, first)?;
         if let Some(open) = &self.open {
-            next.carry(open, carried);
+            next.carry(open, overlap);
         }
         self.cut()?;
         for (env, episode) in self.episode.iter().enumerate() {
             next.add_episode(env, *episode);
         }
-        self.unlisted.clear();
+        self.envs_with_new_episode.clear();
         self.open = Some(next);
         Ok(())
     }
@@ -277,9 +277,11 @@ impl BatchedRecorder {
             group,
             chunks,
         });
-        let reach = self.patterns.iter().map(|e| e.pattern.reach).max();
-        let floor = self.head.saturating_sub(reach.unwrap_or(0));
-        while (self.history.front()).is_some_and(|s| s.first + s.steps as StepPosition <= floor) {
+        let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
+        let first_available = self.complete_steps.saturating_sub(lookback.unwrap_or(0));
+        while (self.history.front())
+            .is_some_and(|s| s.first + s.steps as StepPosition <= first_available)
+        {
             self.history.pop_front();
         }
         Ok(())
@@ -288,7 +290,7 @@ impl BatchedRecorder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch_chunk::MAX_STRINGS;
+    use super::super::open_batch::MAX_STRINGS;
     use super::*;
     use crate::aligned::failing;
     use crate::codec::Compression;
@@ -402,7 +404,7 @@ mod tests {
     fn carried_strings_count() {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
-        recorder.patterns[0].pattern.reach = 2;
+        recorder.patterns[0].pattern.lookback = 2;
         // One batch fits, but not a second beside the copy of the first.
         let bytes = MAX_STRINGS * 3 / 10;
         let mut large = vec![0; 4 + bytes];

@@ -49,7 +49,7 @@ pub struct Condition {
 
 /// What conditions are asked about one step of one stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct StepContext {
     pub(super) step_index: u64,
     pub(super) since_applied: u64,
     pub(super) history_length: u64,
@@ -70,12 +70,16 @@ impl Condition {
     }
 
     /// `value` gives the newest value of a column, if it is one integer or bool.
-    pub(super) fn holds(&self, moment: Moment, value: impl Fn(usize) -> Option<i128>) -> bool {
+    pub(super) fn holds(
+        &self,
+        context: StepContext,
+        value: impl Fn(usize) -> Option<i128>,
+    ) -> bool {
         let found = match self.subject {
-            ConditionInput::StepIndex => moment.step_index.into(),
-            ConditionInput::StepsSinceApplied => moment.since_applied.into(),
-            ConditionInput::HistoryLength => moment.history_length.into(),
-            ConditionInput::EndOfEpisode => moment.end_of_episode.into(),
+            ConditionInput::StepIndex => context.step_index.into(),
+            ConditionInput::StepsSinceApplied => context.since_applied.into(),
+            ConditionInput::HistoryLength => context.history_length.into(),
+            ConditionInput::EndOfEpisode => context.end_of_episode.into(),
             ConditionInput::Column(column) => match value(column) {
                 Some(found) => found,
                 None => return false,
@@ -116,8 +120,8 @@ mod tests {
     use super::*;
     use smallvec::smallvec;
 
-    fn moment(step_index: u64, since_applied: u64) -> Moment {
-        Moment {
+    fn context(step_index: u64, since_applied: u64) -> StepContext {
+        StepContext {
             step_index,
             since_applied,
             history_length: step_index.min(3) + 1,
@@ -137,7 +141,7 @@ mod tests {
         };
         let steps = |condition: Condition| {
             (0..8)
-                .filter(|step| condition.holds(moment(*step, step + 1), |_| None))
+                .filter(|step| condition.holds(context(*step, step + 1), |_| None))
                 .collect::<Vec<_>>()
         };
         assert_eq!(steps(every_third), [1, 4, 7]);
@@ -187,8 +191,8 @@ mod tests {
                 comparison: Comparison::Eq(3),
                 inverse,
             };
-            assert!(!condition.holds(moment(0, 1), |_| None));
-            assert_eq!(condition.holds(moment(0, 1), |_| Some(-1)), inverse);
+            assert!(!condition.holds(context(0, 1), |_| None));
+            assert_eq!(condition.holds(context(0, 1), |_| Some(-1)), inverse);
         }
     }
 

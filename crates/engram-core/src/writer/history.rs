@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::StepPosition;
-use super::rows::RowMap;
+use super::row_map::RowMap;
 use crate::chunk::Chunk;
 
 /// Stands for "this chunk has no such column".
@@ -61,7 +61,7 @@ impl Segment {
 }
 
 /// The sealed chunks of the newest steps, oldest first. Neighbours may overlap where rows were
-/// carried over; a step is looked up in the newest that has it.
+/// overlap over; a step is looked up in the newest that has it.
 #[derive(Debug, Default)]
 pub(super) struct History {
     segments: VecDeque<Segment>,
@@ -76,9 +76,13 @@ impl History {
         self.segments.clear();
     }
 
-    /// Lets go of chunks that end before `floor`.
-    pub(super) fn expire(&mut self, floor: StepPosition) {
-        while self.segments.front().is_some_and(|s| s.end() <= floor) {
+    /// Lets go of chunks that end before `first_available`.
+    pub(super) fn expire(&mut self, first_available: StepPosition) {
+        while self
+            .segments
+            .front()
+            .is_some_and(|s| s.end() <= first_available)
+        {
             self.segments.pop_front();
         }
     }

@@ -1,23 +1,23 @@
 //! The columns of an item about to be created, for whoever wants to check them first.
 
-use super::select::{Draft, View};
+use super::selection::{HistoryView, LocatedItem};
 use crate::error::Result;
 use crate::schema::{FoundColumn, Layout, Schema, Signature};
 
 /// What an item would be made of; nothing is stored yet.
 #[derive(Debug)]
-pub struct ItemColumns<'a>(pub(super) Kind<'a>);
+pub struct ItemColumns<'a>(pub(super) Source<'a>);
 
 #[derive(Debug)]
-pub(super) enum Kind<'a> {
+pub(super) enum Source<'a> {
     Rows {
         schema: &'a Schema,
         len: Option<usize>,
     },
-    Draft {
+    LocatedItem {
         layout: &'a Layout,
-        draft: &'a Draft,
-        view: View<'a>,
+        located: &'a LocatedItem,
+        view: HistoryView<'a>,
     },
 }
 
@@ -25,8 +25,8 @@ impl ItemColumns<'_> {
     /// The columns in order.
     pub fn iter(&self) -> impl Iterator<Item = FoundColumn<'_>> + Clone {
         let count = match &self.0 {
-            Kind::Rows { schema, .. } => schema.cells.len(),
-            Kind::Draft { draft, .. } => draft.columns.len(),
+            Source::Rows { schema, .. } => schema.cells.len(),
+            Source::LocatedItem { located, .. } => located.columns.len(),
         };
         (0..count).filter_map(|column| self.column(column))
     }
@@ -41,18 +41,18 @@ impl ItemColumns<'_> {
 
     fn column(&self, column: usize) -> Option<FoundColumn<'_>> {
         match &self.0 {
-            Kind::Rows { schema, len } => Some(FoundColumn {
+            Source::Rows { schema, len } => Some(FoundColumn {
                 name: &schema.layout.names[column],
                 cell: &schema.cells[column],
                 len: *len,
             }),
-            Kind::Draft {
+            Source::LocatedItem {
                 layout,
-                draft,
+                located,
                 view,
             } => {
-                let found = draft.columns[column];
-                let slice = draft.slices[found.first_slice as usize];
+                let found = located.columns[column];
+                let slice = located.slices[found.first_slice as usize];
                 Some(FoundColumn {
                     name: layout.names.get(column).map_or("", |name| name),
                     cell: view.cell(slice)?,

@@ -1,6 +1,6 @@
 //! How a writer cuts its steps into chunks, and how long it remembers them.
 
-use super::batch_chunk::Grouping;
+use super::open_batch::Grouping;
 use crate::codec::Compression;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -80,10 +80,10 @@ impl WriterOptions {
         }
     }
 
-    /// How many steps to copy into the next chunk of `length` steps so that items of `reach`
+    /// How many steps to copy into the next chunk of `length` steps so that items of `lookback`
     /// steps lie inside it. Each copied step spares one item from lying in two chunks.
-    pub(super) fn carried_steps(&self, schema: &Schema, length: usize, reach: u64) -> u32 {
-        let wanted = reach.saturating_sub(1);
+    pub(super) fn overlap_steps(&self, schema: &Schema, length: usize, lookback: u64) -> u32 {
+        let wanted = lookback.saturating_sub(1);
         let worth = self.chunk_length.is_none()
             && step_bytes(schema) <= SPLIT_BYTES
             && wanted <= length as u64 / 4;
@@ -136,15 +136,18 @@ mod tests {
     fn chunks_have_a_size_and_carry_what_is_cheap() {
         let lengths = [1, 7, 512, 84 * 84, 1 << 20].map(|n| options().chunk_steps(&schema(n)));
         assert_eq!(lengths, [16, 16, 8, 1, 1]);
-        let carried = |elements, reach| options().carried_steps(&schema(elements), 16, reach);
-        assert_eq!([1, 2, 5, 6].map(|reach| carried(7, reach)), [0, 1, 4, 0]);
-        assert_eq!(carried(100, 2), 0);
+        let overlap = |elements, lookback| options().overlap_steps(&schema(elements), 16, lookback);
+        assert_eq!(
+            [1, 2, 5, 6].map(|lookback| overlap(7, lookback)),
+            [0, 1, 4, 0]
+        );
+        assert_eq!(overlap(100, 2), 0);
         let fixed = WriterOptions {
             chunk_length: Some(3),
             ..options()
         };
         assert_eq!(fixed.chunk_steps(&schema(7)), 3);
-        assert_eq!(fixed.carried_steps(&schema(7), 3, 2), 0);
+        assert_eq!(fixed.overlap_steps(&schema(7), 3, 2), 0);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::condition::Condition;
-use super::priority::PriorityRule;
-use super::select::{CellPositions, ColumnSelection};
+use super::priority_rule::PriorityRule;
+use super::selection::{CellPositions, ColumnSelection};
 use super::{ConditionInput, StepPosition};
 use crate::error::{Error, Result};
 use crate::schema::{FoundColumn, Layout, Schema};
@@ -33,9 +33,9 @@ pub struct Pattern {
     pub(super) columns: Box<[PatternColumn]>,
     pub(super) conditions: Box<[Condition]>,
     /// Steps back from after the newest to the first that it needs...
-    pub(super) reach: u64,
+    pub(super) lookback: u64,
     /// ...and to after the last.
-    pub(super) tail: u64,
+    pub(super) end_offset: u64,
     /// The slices where all steps lie in one chunk whose every step has every value.
     pub(super) shape: Arc<WindowShape>,
     /// All columns alike: squeezed or not, as far as the columns alone tell.
@@ -68,12 +68,12 @@ impl Pattern {
             column.check(layout.names.get(number).map_or("", |name| name))?;
         }
         let first = columns.iter().map(|c| c.start).min().unwrap_or(-1);
-        let tail = columns.iter().map(PatternColumn::last).max().unwrap_or(-1) + 1;
+        let end_offset = columns.iter().map(PatternColumn::last).max().unwrap_or(-1) + 1;
         Ok(Self {
             table,
             priority,
-            reach: first.unsigned_abs(),
-            tail: tail.unsigned_abs(),
+            lookback: first.unsigned_abs(),
+            end_offset: end_offset.unsigned_abs(),
             shape: Arc::new(shape(layout, &columns, first)?),
             uniform: uniform(&columns),
             columns,
@@ -84,7 +84,7 @@ impl Pattern {
     /// Steps that a writer must keep for this pattern.
     #[must_use]
     pub fn history(&self) -> u64 {
-        self.reach
+        self.lookback
     }
 
     /// The table its items are for, as the caller knows it.

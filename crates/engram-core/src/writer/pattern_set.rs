@@ -1,7 +1,7 @@
 //! The patterns of one stream of steps, tried after every append.
 
 use super::StepPosition;
-use super::condition::{Moment, number};
+use super::condition::{StepContext, number};
 use super::pattern::Pattern;
 use super::recorder::Recorder;
 use crate::error::Result;
@@ -68,7 +68,7 @@ impl PatternSet {
         accepts: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         let newest = recorder.available_steps();
-        if newest.end <= recorder.episode_first() {
+        if newest.end <= recorder.episode_start() {
             return Ok(0);
         }
         let mut made = 0;
@@ -80,8 +80,8 @@ impl PatternSet {
             if entry.applied == newest.end {
                 continue;
             }
-            let moment = Moment {
-                step_index: newest.end - 1 - recorder.episode_first(),
+            let context = StepContext {
+                step_index: newest.end - 1 - recorder.episode_start(),
                 since_applied: newest.end - entry.applied,
                 history_length: newest.end - newest.start,
                 end_of_episode,
@@ -89,7 +89,7 @@ impl PatternSet {
             let due = pattern
                 .conditions
                 .iter()
-                .all(|c| c.holds(moment, |column| newest_number(recorder, column)));
+                .all(|c| c.holds(context, |column| newest_number(recorder, column)));
             if !due {
                 continue;
             }

@@ -1,21 +1,21 @@
 //! One stream of steps, and the items made of them.
 
-mod chunks;
-mod find;
+mod create_items;
 mod read;
+mod seal;
 
 use std::sync::Arc;
 
 use super::StepPosition;
 use super::history::History;
-use super::item_columns::{ItemColumns, Kind};
-use super::keys::KeySource;
-use super::open::OpenChunk;
+use super::item_columns::{ItemColumns, Source};
+use super::key_source::KeySource;
+use super::open_chunk::OpenChunk;
 use super::options::WriterOptions;
-use super::pending::{Body, Pending};
-use super::refusal::check_priority;
-use super::select::{CellPositions, ColumnSelection, Selection};
-use super::shapes::Shapes;
+use super::pending_items::{PendingItems, PendingTrajectory};
+use super::selection::{CellPositions, ColumnSelection, Selection};
+use super::selection_error::check_priority;
+use super::window_shape_cache::WindowShapeCache;
 use crate::codec::Compressor;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
@@ -33,18 +33,18 @@ pub struct Recorder {
     compressor: Compressor,
     history: History,
     open: Option<OpenChunk>,
-    pending: Pending,
-    shapes: Shapes,
+    pending: PendingItems,
+    shapes: WindowShapeCache,
     /// Complete steps so far.
-    head: StepPosition,
+    complete_steps: StepPosition,
     /// The step after them has values of partial appends.
     step_open: bool,
     episode: u64,
-    episode_first: StepPosition,
+    episode_start: StepPosition,
     /// Steps before this one were cleared.
     cleared: StepPosition,
-    /// Steps back from the newest that items have reached since the last chunk was begun.
-    reach: u64,
+    /// Steps back from the newest that items have note_lookback since the last chunk was begun.
+    lookback: u64,
 }
 
 impl Recorder {
@@ -70,13 +70,13 @@ impl Recorder {
             }),
             history: History::default(),
             open: None,
-            pending: Pending::default(),
-            shapes: Shapes::default(),
-            head: 0,
+            pending: PendingItems::default(),
+            shapes: WindowShapeCache::default(),
+            complete_steps: 0,
             step_open: false,
-            episode_first: 0,
+            episode_start: 0,
             cleared: 0,
-            reach: 0,
+            lookback: 0,
         })
     }
 
@@ -89,7 +89,7 @@ impl Recorder {
     /// The steps that may be referred to, a step in progress included.
     #[must_use]
     pub fn available_steps(&self) -> std::ops::Range<StepPosition> {
-        let end = self.head + StepPosition::from(self.step_open);
+        let end = self.complete_steps + StepPosition::from(self.step_open);
         end.saturating_sub(self.options.history).max(self.cleared)..end
     }
 
@@ -101,11 +101,11 @@ impl Recorder {
     /// Complete steps of this episode.
     #[must_use]
     pub fn episode_steps(&self) -> u64 {
-        self.head - self.episode_first
+        self.complete_steps - self.episode_start
     }
 
-    pub(super) fn episode_first(&self) -> StepPosition {
-        self.episode_first
+    pub(super) fn episode_start(&self) -> StepPosition {
+        self.episode_start
     }
 
     /// True after a partial append, until the step is complete.
@@ -210,7 +210,7 @@ impl Recorder {
             open.keep_partial();
         } else {
             open.complete();
-            self.head += 1;
+            self.complete_steps += 1;
         }
         self.step_open = partial;
         Ok(())
@@ -240,18 +240,18 @@ impl Recorder {
                 squeeze,
             } => (first, len, squeeze),
             Selection::Columns { layout, columns } => {
-                let draft = self.find(layout, columns.iter().copied())?;
-                return self.accept(table, key, priority, layout, &draft, check);
+                let located = self.find(layout, columns.iter().copied())?;
+                return self.accept(table, key, priority, layout, &located, check);
             }
         };
         if let Some(offset) = self.rows_in_open(first, len, squeeze) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
-            check(&ItemColumns(Kind::Rows {
+            check(&ItemColumns(Source::Rows {
                 schema: &steps,
                 len: (!squeeze).then_some(len as usize),
             }))?;
-            self.reached(first);
-            let body = Body::Rows {
+            self.note_lookback(first);
+            let body = PendingTrajectory::Rows {
                 offset,
                 len,
                 squeeze,
@@ -268,8 +268,8 @@ impl Recorder {
             },
             squeeze,
         });
-        let draft = self.find(&steps.layout, all)?;
-        self.accept(table, key, priority, &steps.layout, &draft, check)
+        let located = self.find(&steps.layout, all)?;
+        self.accept(table, key, priority, &steps.layout, &located, check)
     }
 
     /// Completes the chunks that created items wait for: all items are ready then.
@@ -277,7 +277,7 @@ impl Recorder {
     /// # Errors
     /// [`Error::InvalidArgument`] when the chunk is too large.
     pub fn flush(&mut self) -> Result<()> {
-        if self.pending.is_waiting() {
+        if self.pending.needs_open_chunk() {
             self.cut(Arc::clone(&self.schema), 0, |old| old)?;
         }
         Ok(())
@@ -293,23 +293,23 @@ impl Recorder {
         if self.step_open {
             self.finish_step(false)?;
         }
-        if clear && !self.pending.is_waiting() {
+        if clear && !self.pending.needs_open_chunk() {
             self.open = None;
         }
         self.cut(Arc::clone(&self.schema), 0, |old| old)?;
         if clear {
             self.history.clear();
-            self.cleared = self.head;
+            self.cleared = self.complete_steps;
         }
         self.episode = self.keys.next_key();
-        self.episode_first = self.head;
+        self.episode_start = self.complete_steps;
         Ok(())
     }
 
     /// True when items wait in a chunk that is full: only the next step, or a flush, sends them.
     #[must_use]
     pub fn has_full_unsent_chunk(&self) -> bool {
-        self.pending.is_waiting() && self.open.as_ref().is_some_and(OpenChunk::is_full)
+        self.pending.needs_open_chunk() && self.open.as_ref().is_some_and(OpenChunk::is_full)
     }
 
     /// Items whose chunks are complete.

@@ -1,8 +1,8 @@
 //! Reading a writer's own history back.
 
 use super::super::StepPosition;
-use super::super::priority::Sizes;
-use super::super::select::OPEN;
+use super::super::priority_rule::TdErrorStats;
+use super::super::selection::OPEN;
 use super::Recorder;
 use crate::chunk::string_cells;
 use crate::dtype::DType;
@@ -36,7 +36,7 @@ impl Recorder {
         let slice = self
             .view()
             .run(column, at, 1)
-            .map_err(|refusal| self.refuse(refusal, &self.schema.layout))?;
+            .map_err(|error| self.refuse(error, &self.schema.layout))?;
         let (own, row) = (slice.column as usize, slice.offset as usize);
         if slice.chunk == OPEN {
             if let Some(open) = &self.open {
@@ -63,7 +63,12 @@ impl Recorder {
     }
 
     /// Takes the cells of a slice that was found as the TD errors of an item's column `name`.
-    pub(super) fn add_sizes(&self, slice: Slice, name: &str, sizes: &mut Sizes) -> Result<()> {
+    pub(super) fn add_sizes(
+        &self,
+        slice: Slice,
+        name: &str,
+        sizes: &mut TdErrorStats,
+    ) -> Result<()> {
         let own = slice.column as usize;
         if slice.chunk != OPEN {
             let chunk = &self.history.get(slice.chunk as usize).chunk;

@@ -9,7 +9,7 @@ use crate::trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};
 
 /// What an item is made of, before the open chunk is sealed.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum PendingTrajectory {
     /// All columns of the open chunk.
     Rows {
         offset: u32,
@@ -51,23 +51,23 @@ impl OpenSpans {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingItem {
     table: u32,
     key: u64,
     priority: f64,
-    body: Body,
+    body: PendingTrajectory,
 }
 
 /// Queue of items: those that wait come after those that are ready.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    waiting: Vec<Waiting>,
+pub(super) struct PendingItems {
+    waiting: Vec<PendingItem>,
     ready: Vec<(u32, NewItem)>,
 }
 
-impl Pending {
+impl PendingItems {
     /// True when an item waits for the open chunk.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(super) fn needs_open_chunk(&self) -> bool {
         !self.waiting.is_empty()
     }
 
@@ -81,9 +81,9 @@ impl Pending {
         self.ready.len()
     }
 
-    pub(super) fn push(&mut self, table: u32, key: u64, priority: f64, body: Body) {
+    pub(super) fn push(&mut self, table: u32, key: u64, priority: f64, body: PendingTrajectory) {
         match body {
-            Body::Sealed(trajectory) if self.waiting.is_empty() => {
+            PendingTrajectory::Sealed(trajectory) if self.waiting.is_empty() => {
                 let item = NewItem {
                     key,
                     trajectory,
@@ -92,7 +92,7 @@ impl Pending {
                 self.ready.push((table, item));
             }
             // Behind one that waits, a complete item waits too: creation order is kept.
-            body => self.waiting.push(Waiting {
+            body => self.waiting.push(PendingItem {
                 table,
                 key,
                 priority,
@@ -105,7 +105,7 @@ impl Pending {
     /// the open chunk to a sealed chunk and its row.
     pub(super) fn resolve<'a>(&mut self, place: impl Fn(u32) -> (&'a Arc<Chunk>, u32)) {
         self.ready.reserve(self.waiting.len());
-        for Waiting {
+        for PendingItem {
             table,
             key,
             priority,
@@ -113,7 +113,7 @@ impl Pending {
         } in self.waiting.drain(..)
         {
             let trajectory = match body {
-                Body::Rows {
+                PendingTrajectory::Rows {
                     offset,
                     len,
                     squeeze,
@@ -126,7 +126,7 @@ impl Pending {
                         squeeze,
                     }
                 }
-                Body::Window { offset, shape } => {
+                PendingTrajectory::Window { offset, shape } => {
                     let (chunk, offset) = place(offset);
                     Trajectory::Window {
                         chunk: Arc::clone(chunk),
@@ -134,7 +134,7 @@ impl Pending {
                         shape,
                     }
                 }
-                Body::Spans(mut spans) => {
+                PendingTrajectory::Spans(mut spans) => {
                     let number = spans.sealed.len();
                     let mut open = None;
                     for slice in &mut spans.slices {
@@ -147,7 +147,7 @@ impl Pending {
                     }
                     spans.close(open)
                 }
-                Body::Sealed(trajectory) => trajectory,
+                PendingTrajectory::Sealed(trajectory) => trajectory,
             };
             let item = NewItem {
                 key,

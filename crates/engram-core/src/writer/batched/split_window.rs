@@ -6,16 +6,16 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::StepPosition;
-use super::super::batch_chunk::OpenBatch;
+use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
-use super::super::pending::{Body, OpenSpans};
+use super::super::pending_items::{OpenSpans, PendingTrajectory};
 use super::BatchSegment;
 use crate::error::{Error, Result};
 use crate::schema::Shape;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
 /// Where the steps of a window lie: the same for every environment but for the rows.
-pub(super) struct Plan<'a> {
+pub(super) struct SplitWindow<'a> {
     pattern: &'a Pattern,
     /// The sealed chunks in the order of the item's; the open one comes after them.
     segments: SmallVec<[&'a BatchSegment; 2]>,
@@ -28,13 +28,13 @@ pub(super) struct Plan<'a> {
 
 /// A stretch of steps in one place: the sealed segment or the open chunks.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct StepLocation<'a> {
     pub(super) segment: Option<&'a BatchSegment>,
     pub(super) first: StepPosition,
     pub(super) end: StepPosition,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> SplitWindow<'a> {
     /// Splits the window from `first` on by chunks; `None` where steps are gone.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
 
     fn push(
         &mut self,
-        place: Place<'a>,
+        place: StepLocation<'a>,
         open: &OpenBatch,
         column: u32,
         at: StepPosition,
@@ -119,11 +119,11 @@ impl<'a> Plan<'a> {
     }
 
     /// The item of one environment.
-    pub(super) fn body(&self, env: usize) -> Body {
+    pub(super) fn body(&self, env: usize) -> PendingTrajectory {
         let chunk = |segment: &&BatchSegment| Arc::clone(&segment.chunks[env / segment.group]);
         if let ([segment], None) = (&self.segments[..], self.open) {
             let first = self.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-            return Body::Sealed(Trajectory::Window {
+            return PendingTrajectory::Sealed(Trajectory::Window {
                 chunk: chunk(segment),
                 offset: first + segment.row(env),
                 shape: Arc::clone(&self.pattern.shape),
@@ -147,9 +147,9 @@ impl<'a> Plan<'a> {
             slices: slices.collect(),
         };
         if spans.open {
-            Body::Spans(Box::new(spans))
+            PendingTrajectory::Spans(Box::new(spans))
         } else {
-            Body::Sealed(spans.close(None))
+            PendingTrajectory::Sealed(spans.close(None))
         }
     }
 }
@@ -169,9 +169,9 @@ pub(super) fn place<'a>(
     history: &'a VecDeque<BatchSegment>,
     open: &OpenBatch,
     at: StepPosition,
-) -> Option<Place<'a>> {
+) -> Option<StepLocation<'a>> {
     if at >= open.first {
-        return Some(Place {
+        return Some(StepLocation {
             segment: None,
             first: open.first,
             end: open.first + open.steps as StepPosition,
@@ -180,7 +180,7 @@ pub(super) fn place<'a>(
     let index = history.partition_point(|s| s.first <= at).checked_sub(1)?;
     let segment = &history[index];
     let end = segment.first + segment.steps as StepPosition;
-    (at < end).then_some(Place {
+    (at < end).then_some(StepLocation {
         segment: Some(segment),
         first: segment.first,
         end,

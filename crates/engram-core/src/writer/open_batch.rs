@@ -54,7 +54,7 @@ pub(super) struct OpenBatch {
     strings: Vec<Vec<Vec<u8>>>,
     string_bytes: usize,
     /// Those of the steps that were copied from the chunks before.
-    carried_bytes: usize,
+    overlap_bytes: usize,
 }
 
 impl OpenBatch {
@@ -72,7 +72,7 @@ impl OpenBatch {
             episodes: vec![SmallVec::new(); grouping.groups()],
             strings: vec![Vec::new(); schema.cells.len()],
             string_bytes: 0,
-            carried_bytes: 0,
+            overlap_bytes: 0,
             schema: Arc::clone(schema),
             grouping,
             first,
@@ -97,7 +97,7 @@ impl OpenBatch {
     pub(super) fn push(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
         let new: usize = columns.iter().map(BatchColumn::string_bytes).sum();
         // Checked here, so that sealing finds room for everything.
-        let held = self.string_bytes + self.carried_bytes + self.fixed_bytes();
+        let held = self.string_bytes + self.overlap_bytes + self.fixed_bytes();
         if new > 0 && held + new > MAX_STRINGS {
             return Err(Error::InvalidArgument(format!(
                 "a batch of {new} bytes of strings does not fit; the chunks of one batch hold at \
@@ -142,9 +142,9 @@ impl OpenBatch {
             }
         }
         for (new, old) in self.strings.iter_mut().zip(&old.strings) {
-            let carried = old.iter().skip(from * envs);
-            self.carried_bytes += carried.clone().map(|cell| cell.len() + 4).sum::<usize>();
-            new.extend(carried.cloned());
+            let overlap = old.iter().skip(from * envs);
+            self.overlap_bytes += overlap.clone().map(|cell| cell.len() + 4).sum::<usize>();
+            new.extend(overlap.cloned());
         }
         self.steps = steps;
     }

@@ -1,6 +1,6 @@
 //! How the priority of an item is found.
 
-use super::refusal::check_priority;
+use super::selection_error::check_priority;
 use crate::chunk::Chunk;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -45,13 +45,13 @@ impl PriorityRule {
 
 /// TD errors without their signs, as they come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sizes {
+pub(super) struct TdErrorStats {
     largest: f64,
     sum: f64,
     count: f64,
 }
 
-impl Sizes {
+impl TdErrorStats {
     /// Takes the cells of a run, end to end.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ mod tests {
         ];
         for (dtype, cells) in all {
             for shape in [&[][..], &[1], &[1, 1]] {
-                let mut sizes = Sizes::default();
+                let mut sizes = TdErrorStats::default();
                 let half = cells.len() / 2;
                 sizes.add("x", &spec(dtype, shape), &cells[..half]).unwrap();
                 sizes.add("x", &spec(dtype, shape), &cells[half..]).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn one_that_is_nan_makes_the_priority_nan() {
         for weight in [0.0, 0.5, 1.0] {
-            let mut sizes = Sizes::default();
+            let mut sizes = TdErrorStats::default();
             let cells = bytes(&[1.0_f64, f64::NAN, 2.0].map(f64::to_le_bytes));
             sizes.add("x", &spec(DType::Float64, &[]), &cells).unwrap();
             assert!(sizes.priority(weight).is_nan());
@@ -188,7 +188,7 @@ mod tests {
             ("float32[2]", DType::Float32, &[2]),
             ("float64[0]", DType::Float64, &[0]),
         ] {
-            let error = Sizes::default().add("x", &spec(dtype, shape), &[]);
+            let error = TdErrorStats::default().add("x", &spec(dtype, shape), &[]);
             assert_eq!(
                 error.unwrap_err(),
                 Error::Priority(format!("{rule}{found}"))
@@ -198,7 +198,7 @@ mod tests {
             dtype: DType::String,
             shape: smallvec![],
         };
-        assert!(Sizes::default().add("x", &text, &[]).is_err());
+        assert!(TdErrorStats::default().add("x", &text, &[]).is_err());
     }
 
     #[test]

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 
 use super::super::StepPosition;
-use super::super::item_columns::{ItemColumns, Kind};
+use super::super::item_columns::{ItemColumns, Source};
 use super::super::pattern::Pattern;
-use super::super::pending::Body;
-use super::super::priority::{PriorityRule, Sizes};
-use super::super::refusal::{Context, Refusal, kept};
-use super::super::select::{ColumnSelection, Draft, View};
+use super::super::pending_items::PendingTrajectory;
+use super::super::priority_rule::{PriorityRule, TdErrorStats};
+use super::super::selection::{ColumnSelection, HistoryView, LocatedItem};
+use super::super::selection_error::{ErrorContext, SelectionError, kept};
 use super::Recorder;
 use crate::error::{Error, Result};
 use crate::schema::Layout;
 
 impl Recorder {
-    pub(super) fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> HistoryView<'_> {
         let steps = self.available_steps();
-        View {
+        HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
-            floor: steps.start,
+            first_available: steps.start,
             end: steps.end,
         }
     }
@@ -42,7 +42,7 @@ impl Recorder {
         let fits = open.is_dense()
             && first >= open.first
             && first >= self.available_steps().start
-            && first.checked_add(len)? <= self.head
+            && first.checked_add(len)? <= self.complete_steps
             && if squeeze { len == 1 } else { len > 0 };
         fits.then(|| u32::try_from(first - open.first).ok())?
     }
@@ -51,10 +51,10 @@ impl Recorder {
         &self,
         layout: &Layout,
         columns: impl Iterator<Item = ColumnSelection<'s>>,
-    ) -> Result<Draft> {
+    ) -> Result<LocatedItem> {
         self.view()
             .find(columns)
-            .map_err(|refusal| self.refuse(refusal, layout))
+            .map_err(|error| self.refuse(error, layout))
     }
 
     /// Queues an item whose slices were found.
@@ -64,23 +64,23 @@ impl Recorder {
         key: u64,
         priority: f64,
         layout: &Arc<Layout>,
-        draft: &Draft,
+        located: &LocatedItem,
         check: impl FnOnce(&ItemColumns<'_>) -> Result<()>,
     ) -> Result<()> {
         let steps = self.available_steps();
-        let view = View {
+        let view = HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
-            floor: steps.start,
+            first_available: steps.start,
             end: steps.end,
         };
-        check(&ItemColumns(Kind::Draft {
+        check(&ItemColumns(Source::LocatedItem {
             layout,
-            draft,
+            located,
             view,
         }))?;
-        let body = self.shapes.body(layout, draft, &view);
-        self.reached(draft.oldest);
+        let body = self.shapes.body(layout, located, &view);
+        self.note_lookback(located.oldest);
         self.pending.push(table, key, priority, body);
         Ok(())
     }
@@ -93,34 +93,36 @@ impl Recorder {
         accepts: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<bool> {
         let end = self.available_steps().end;
-        let Some(first) = end.checked_sub(pattern.reach) else {
+        let Some(first) = end.checked_sub(pattern.lookback) else {
             return Ok(false);
         };
         if first < self.available_steps().start {
             return Ok(false);
         }
-        let len = pattern.reach - pattern.tail;
+        let len = pattern.lookback - pattern.end_offset;
         if let Some(offset) = self.rows_in_open(first, len, false) {
             let body = match pattern.as_rows(&self.schema) {
-                Some(squeeze) => Body::Rows {
+                Some(squeeze) => PendingTrajectory::Rows {
                     offset,
                     len: u32::try_from(len).unwrap_or(u32::MAX),
                     squeeze,
                 },
-                None => Body::Window {
+                None => PendingTrajectory::Window {
                     offset,
                     shape: Arc::clone(&pattern.shape),
                 },
             };
             let priority = self.priority(pattern, accepts)?;
             let key = self.keys.next_key();
-            self.reached(first);
+            self.note_lookback(first);
             self.pending.push(pattern.table, key, priority, body);
             return Ok(true);
         }
-        let draft = match self.view().find(pattern.picked(end)) {
-            Ok(draft) => draft,
-            Err(mixed @ Refusal::Mixed { .. }) if self.view().has_all(pattern.picked(end)) => {
+        let located = match self.view().find(pattern.picked(end)) {
+            Ok(located) => located,
+            Err(mixed @ SelectionError::Mixed { .. })
+                if self.view().has_all(pattern.picked(end)) =>
+            {
                 return Err(self.refuse(mixed, &pattern.shape.layout));
             }
             Err(_) => return Ok(false),
@@ -128,7 +130,7 @@ impl Recorder {
         let priority = self.priority(pattern, accepts)?;
         let key = self.keys.next_key();
         let layout = &pattern.shape.layout;
-        self.accept(pattern.table, key, priority, layout, &draft, |_| Ok(()))?;
+        self.accept(pattern.table, key, priority, layout, &located, |_| Ok(()))?;
         Ok(true)
     }
 
@@ -143,9 +145,9 @@ impl Recorder {
             PriorityRule::TdError { column, max_weight } => (column, max_weight),
         };
         let picked = pattern.columns[column].picked(self.available_steps().end);
-        let draft = self.find(&pattern.shape.layout, std::iter::once(picked))?;
-        let mut sizes = Sizes::default();
-        for slice in draft.slices {
+        let located = self.find(&pattern.shape.layout, std::iter::once(picked))?;
+        let mut sizes = TdErrorStats::default();
+        for slice in located.slices {
             self.add_sizes(slice, pattern.name(column), &mut sizes)?;
         }
         let priority = sizes.priority(max_weight);
@@ -153,20 +155,20 @@ impl Recorder {
         Ok(priority)
     }
 
-    pub(super) fn reached(&mut self, oldest: StepPosition) {
-        self.reach = self.reach.max(self.available_steps().end - oldest);
+    pub(super) fn note_lookback(&mut self, oldest: StepPosition) {
+        self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 
-    pub(super) fn refuse(&self, refusal: Refusal, item: &Layout) -> Error {
-        refusal.into_error(&self.context(item))
+    pub(super) fn refuse(&self, error: SelectionError, item: &Layout) -> Error {
+        error.into_error(&self.context(item))
     }
 
-    fn context<'a>(&'a self, item: &'a Layout) -> Context<'a> {
+    fn context<'a>(&'a self, item: &'a Layout) -> ErrorContext<'a> {
         let steps = self.available_steps();
-        Context {
+        ErrorContext {
             item,
             steps: &self.schema.layout,
-            floor: steps.start,
+            first_available: steps.start,
             end: steps.end,
             history: self.options.history,
         }

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::StepPosition;
 use super::history::History;
-use super::open::OpenChunk;
-use super::refusal::Refusal;
+use super::open_chunk::OpenChunk;
+use super::selection_error::SelectionError;
 use crate::schema::{CellSpec, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn};
 
@@ -75,25 +75,25 @@ pub(super) const OPEN: u32 = u32::MAX;
 
 /// Everything that may be referred to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View<'a> {
+pub(super) struct HistoryView<'a> {
     pub(super) history: &'a History,
     pub(super) open: Option<&'a OpenChunk>,
     /// Positions from here...
-    pub(super) floor: StepPosition,
+    pub(super) first_available: StepPosition,
     /// ...to before here.
     pub(super) end: StepPosition,
 }
 
 /// A selection that was found: slices whose chunks are numbers of segments, or [`OPEN`].
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct LocatedItem {
     pub(super) columns: SmallVec<[SpanColumn; 8]>,
     pub(super) slices: SmallVec<[Slice; 8]>,
     /// Oldest step referred to.
     pub(super) oldest: StepPosition,
 }
 
-impl View<'_> {
+impl HistoryView<'_> {
     pub(super) fn schema(&self, source: u32) -> Option<&Arc<Schema>> {
         match source {
             OPEN => self.open.map(OpenChunk::schema),
@@ -107,14 +107,19 @@ impl View<'_> {
     }
 
     /// The cells from `at` on that lie next to each other, up to `want` of them.
-    pub(super) fn run(&self, column: usize, at: StepPosition, want: u64) -> Result<Slice, Refusal> {
-        if at < self.floor {
-            return Err(Refusal::Expired { at });
+    pub(super) fn run(
+        &self,
+        column: usize,
+        at: StepPosition,
+        want: u64,
+    ) -> Result<Slice, SelectionError> {
+        if at < self.first_available {
+            return Err(SelectionError::Expired { at });
         }
         if at >= self.end {
-            return Err(Refusal::Future { at });
+            return Err(SelectionError::Future { at });
         }
-        let missing = Refusal::Missing { column, at };
+        let missing = SelectionError::Missing { column, at };
         let slice = |chunk: usize, own: usize, offset, left: StepPosition| {
             // Columns, rows and segments were counted in 32 bits when they were made.
             Ok(Slice {
@@ -159,8 +164,8 @@ impl View<'_> {
     pub(super) fn find<'s>(
         &self,
         columns: impl Iterator<Item = ColumnSelection<'s>>,
-    ) -> Result<Draft, Refusal> {
-        let mut draft = Draft {
+    ) -> Result<LocatedItem, SelectionError> {
+        let mut located = LocatedItem {
             columns: SmallVec::new(),
             slices: SmallVec::new(),
             oldest: StepPosition::MAX,
@@ -168,17 +173,17 @@ impl View<'_> {
         for (number, picked) in columns.enumerate() {
             let len = picked.cells.len();
             if len == 0 {
-                return Err(Refusal::Empty { column: number });
+                return Err(SelectionError::Empty { column: number });
             }
             if picked.squeeze && len != 1 {
-                return Err(Refusal::Squeeze {
+                return Err(SelectionError::Squeeze {
                     column: number,
                     len,
                 });
             }
-            draft.columns.push(SpanColumn {
-                first_slice: u32::try_from(draft.slices.len()).unwrap_or(u32::MAX),
-                len: u32::try_from(len).map_err(|_| Refusal::TooLong { len })?,
+            located.columns.push(SpanColumn {
+                first_slice: u32::try_from(located.slices.len()).unwrap_or(u32::MAX),
+                len: u32::try_from(len).map_err(|_| SelectionError::TooLong { len })?,
                 squeeze: picked.squeeze,
             });
             match picked.cells {
@@ -188,7 +193,7 @@ impl View<'_> {
                     mut len,
                 } => {
                     while len > 0 {
-                        let taken = self.take(&mut draft, number, picked.source, first, len)?;
+                        let taken = self.take(&mut located, number, picked.source, first, len)?;
                         first += taken;
                         len -= taken;
                     }
@@ -196,20 +201,20 @@ impl View<'_> {
                 CellPositions::Range { first, stride, len } => {
                     for n in 0..len {
                         let at = first.saturating_add(n.saturating_mul(stride));
-                        self.take(&mut draft, number, picked.source, at, 1)?;
+                        self.take(&mut located, number, picked.source, at, 1)?;
                     }
                 }
                 CellPositions::List(positions) => {
                     for at in positions {
-                        self.take(&mut draft, number, picked.source, *at, 1)?;
+                        self.take(&mut located, number, picked.source, *at, 1)?;
                     }
                 }
             }
         }
-        if draft.columns.is_empty() {
-            return Err(Refusal::NoColumns);
+        if located.columns.is_empty() {
+            return Err(SelectionError::NoColumns);
         }
-        Ok(draft)
+        Ok(located)
     }
 
     /// True when every cell has a value, of whatever shape.
@@ -226,20 +231,20 @@ impl View<'_> {
         })
     }
 
-    /// Adds a run to the draft's last column and says how many cells it has.
+    /// Adds a run to the located's last column and says how many cells it has.
     fn take(
         &self,
-        draft: &mut Draft,
+        located: &mut LocatedItem,
         number: usize,
         source: usize,
         at: StepPosition,
         want: u64,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<u64, SelectionError> {
         let run = self.run(source, at, want)?;
-        draft.oldest = draft.oldest.min(at);
-        let from = draft.columns[number].first_slice as usize;
-        let Some(before) = draft.slices[from..].last_mut() else {
-            draft.slices.push(run);
+        located.oldest = located.oldest.min(at);
+        let from = located.columns[number].first_slice as usize;
+        let Some(before) = located.slices[from..].last_mut() else {
+            located.slices.push(run);
             return Ok(run.len.into());
         };
         let joins = before.chunk == run.chunk
@@ -249,18 +254,18 @@ impl View<'_> {
             before.len += run.len;
             return Ok(run.len.into());
         }
-        let (first, other) = (self.cell(draft.slices[from]), self.cell(run));
+        let (first, other) = (self.cell(located.slices[from]), self.cell(run));
         if let (Some(first), Some(other)) = (first, other)
             && first != other
         {
-            return Err(Refusal::Mixed {
+            return Err(SelectionError::Mixed {
                 column: number,
                 at,
                 first: first.shape.clone(),
                 other: other.shape.clone(),
             });
         }
-        draft.slices.push(run);
+        located.slices.push(run);
         Ok(run.len.into())
     }
 }

@@ -7,7 +7,7 @@ use super::StepPosition;
 
 /// Patterns are refused on most steps of a sparse column, so no text is made here.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Refusal {
+pub(super) enum SelectionError {
     NoColumns,
     /// Columns are the item's here...
     Empty {
@@ -41,16 +41,16 @@ pub(super) enum Refusal {
 
 /// What the words need.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Context<'a> {
+pub(super) struct ErrorContext<'a> {
     pub(super) item: &'a Layout,
     pub(super) steps: &'a Layout,
-    pub(super) floor: StepPosition,
+    pub(super) first_available: StepPosition,
     pub(super) end: StepPosition,
     pub(super) history: u64,
 }
 
-impl Refusal {
-    pub(super) fn into_error(self, context: &Context<'_>) -> Error {
+impl SelectionError {
+    pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
         let item = |column: usize| named(context.item, column);
         match self {
             Self::NoColumns => Error::InvalidArgument(
@@ -108,16 +108,16 @@ pub(super) fn check_priority(priority: f64) -> Result<()> {
 }
 
 /// Says which steps can be referred to.
-pub(super) fn kept(context: &Context<'_>) -> String {
-    let Context {
-        floor,
+pub(super) fn kept(context: &ErrorContext<'_>) -> String {
+    let ErrorContext {
+        first_available,
         end,
         history,
         ..
     } = context;
-    let found = match end.checked_sub(*floor) {
+    let found = match end.checked_sub(*first_available) {
         None | Some(0) => "no step can be referred to".to_owned(),
-        Some(_) => format!("steps {floor} to {} can be referred to", end - 1),
+        Some(_) => format!("steps {first_available} to {} can be referred to", end - 1),
     };
     format!(
         "{found} (history: the newest {history}, since the last cleared episode): create items \

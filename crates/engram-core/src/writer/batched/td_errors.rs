@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use super::super::StepPosition;
-use super::super::batch_chunk::OpenBatch;
+use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
-use super::super::priority::Sizes;
+use super::super::priority_rule::TdErrorStats;
 use super::BatchSegment;
-use super::plan::place;
+use super::split_window::place;
 use crate::dtype::DType;
 use crate::error::Result;
 
@@ -19,8 +19,8 @@ pub(super) fn sizes(
     open: &OpenBatch,
     env: usize,
     first: StepPosition,
-) -> Result<Sizes> {
-    let mut sizes = Sizes::default();
+) -> Result<TdErrorStats> {
+    let mut sizes = TdErrorStats::default();
     let name = pattern.name(column);
     for slice in pattern.shape.column_slices(column) {
         let source = slice.column as usize;

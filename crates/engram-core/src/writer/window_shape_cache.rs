@@ -2,36 +2,42 @@
 
 use std::sync::Arc;
 
-use super::pending::{Body, OpenSpans};
-use super::select::{Draft, OPEN, View};
+use super::pending_items::{OpenSpans, PendingTrajectory};
+use super::selection::{HistoryView, LocatedItem, OPEN};
 use crate::schema::Layout;
 use crate::trajectory::{Slice, SpanColumn, Trajectory, WindowShape};
 
-/// Shapes that one writer's items are expected to take turns in.
+/// WindowShapeCache that one writer's items are expected to take turns in.
 const REMEMBERED: usize = 8;
 
 /// The shapes of the newest items, so that the next of the same shape can share one.
 #[derive(Debug, Default)]
-pub(super) struct Shapes {
+pub(super) struct WindowShapeCache {
     known: Vec<Arc<WindowShape>>,
     next: usize,
 }
 
-impl Shapes {
-    /// Turns a draft into what the queue keeps.
-    pub(super) fn body(&mut self, layout: &Arc<Layout>, draft: &Draft, view: &View<'_>) -> Body {
-        let source = draft.slices[0].chunk;
-        if draft.slices.iter().any(|slice| slice.chunk != source) {
-            return Body::Spans(Box::new(spans(layout, draft, view))).sealed_if_complete();
+impl WindowShapeCache {
+    /// Turns a located into what the queue keeps.
+    pub(super) fn body(
+        &mut self,
+        layout: &Arc<Layout>,
+        located: &LocatedItem,
+        view: &HistoryView<'_>,
+    ) -> PendingTrajectory {
+        let source = located.slices[0].chunk;
+        if located.slices.iter().any(|slice| slice.chunk != source) {
+            return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
+                .sealed_if_complete();
         }
-        if let Some((offset, len, squeeze)) = as_rows(layout, draft, view) {
+        if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
             return match sealed(view, source) {
-                None => Body::Rows {
+                None => PendingTrajectory::Rows {
                     offset,
                     len,
                     squeeze,
                 },
-                Some(chunk) => Body::Sealed(Trajectory::Rows {
+                Some(chunk) => PendingTrajectory::Sealed(Trajectory::Rows {
                     chunk,
                     offset,
                     len,
@@ -39,18 +45,19 @@ impl Shapes {
                 }),
             };
         }
-        let base = draft.slices.iter().map(|s| s.offset).min().unwrap_or(0);
+        let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
         // The first item of a shape pays for it in full: what is stored stays accounted for
         // even where no two items are alike.
-        let Some(shape) = self.find(layout, draft, base) else {
-            return Body::Spans(Box::new(spans(layout, draft, view))).sealed_if_complete();
+        let Some(shape) = self.find(layout, located, base) else {
+            return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
+                .sealed_if_complete();
         };
         match sealed(view, source) {
-            None => Body::Window {
+            None => PendingTrajectory::Window {
                 offset: base,
                 shape,
             },
-            Some(chunk) => Body::Sealed(Trajectory::Window {
+            Some(chunk) => PendingTrajectory::Sealed(Trajectory::Window {
                 chunk,
                 offset: base,
                 shape,
@@ -59,20 +66,25 @@ impl Shapes {
     }
 
     /// A shape seen before; one that was not is remembered for the next time.
-    fn find(&mut self, layout: &Arc<Layout>, draft: &Draft, base: u32) -> Option<Arc<WindowShape>> {
+    fn find(
+        &mut self,
+        layout: &Arc<Layout>,
+        located: &LocatedItem,
+        base: u32,
+    ) -> Option<Arc<WindowShape>> {
         let relative = |slice: &Slice| Slice {
             chunk: 0,
             offset: slice.offset - base,
             ..*slice
         };
         let same = |shape: &&Arc<WindowShape>| {
-            *shape.columns == *draft.columns
-                && shape.slices.len() == draft.slices.len()
+            *shape.columns == *located.columns
+                && shape.slices.len() == located.slices.len()
                 && shape
                     .slices
                     .iter()
                     .copied()
-                    .eq(draft.slices.iter().map(relative))
+                    .eq(located.slices.iter().map(relative))
                 && (Arc::ptr_eq(&shape.layout, layout) || shape.layout == *layout)
         };
         if let Some(shape) = self.known.iter().find(same) {
@@ -80,8 +92,8 @@ impl Shapes {
         }
         let shape = Arc::new(WindowShape {
             layout: Arc::clone(layout),
-            columns: draft.columns.to_vec().into(),
-            slices: draft.slices.iter().map(relative).collect(),
+            columns: located.columns.to_vec().into(),
+            slices: located.slices.iter().map(relative).collect(),
         });
         if self.known.len() < REMEMBERED {
             self.known.push(shape);
@@ -93,7 +105,7 @@ impl Shapes {
     }
 }
 
-impl Body {
+impl PendingTrajectory {
     fn sealed_if_complete(self) -> Self {
         match self {
             Self::Spans(spans) if !spans.open => Self::Sealed(spans.close(None)),
@@ -102,28 +114,38 @@ impl Body {
     }
 }
 
-fn sealed(view: &View<'_>, source: u32) -> Option<Arc<crate::Chunk>> {
+fn sealed(view: &HistoryView<'_>, source: u32) -> Option<Arc<crate::Chunk>> {
     (source != OPEN).then(|| Arc::clone(&view.history.get(source as usize).chunk))
 }
 
-/// Offset, length and squeeze of a draft that is the same rows of all columns of one chunk.
-fn as_rows(layout: &Arc<Layout>, draft: &Draft, view: &View<'_>) -> Option<(u32, u32, bool)> {
-    let (first, column) = (draft.slices[0], draft.columns[0]);
+/// Offset, length and squeeze of a located that is the same rows of all columns of one chunk.
+fn as_rows(
+    layout: &Arc<Layout>,
+    located: &LocatedItem,
+    view: &HistoryView<'_>,
+) -> Option<(u32, u32, bool)> {
+    let (first, column) = (located.slices[0], located.columns[0]);
     let schema = view.schema(first.chunk)?;
     let alike = |(number, slice): (usize, &Slice)| {
         slice.column as usize == number && (slice.offset, slice.len) == (first.offset, first.len)
     };
-    let fits = draft.slices.len() == draft.columns.len()
-        && draft.columns.len() == schema.cells.len()
-        && draft.slices.iter().enumerate().all(alike)
-        && draft.columns.iter().all(|c| c.squeeze == column.squeeze)
+    let fits = located.slices.len() == located.columns.len()
+        && located.columns.len() == schema.cells.len()
+        && located.slices.iter().enumerate().all(alike)
+        && located.columns.iter().all(|c| c.squeeze == column.squeeze)
         && (Arc::ptr_eq(layout, &schema.layout) || *layout == schema.layout);
     fits.then_some((first.offset, first.len, column.squeeze))
 }
 
-/// Numbers the distinct chunks of a draft, the open one last.
-fn spans(layout: &Arc<Layout>, draft: &Draft, view: &View<'_>) -> OpenSpans {
-    let used = || draft.slices.iter().map(|s| s.chunk).filter(|c| *c != OPEN);
+/// Numbers the distinct chunks of a located, the open one last.
+fn spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
+    let used = || {
+        located
+            .slices
+            .iter()
+            .map(|s| s.chunk)
+            .filter(|c| *c != OPEN)
+    };
     let (low, high) = (used().min(), used().max());
     let low = low.unwrap_or(0);
     let mut numbers = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];
@@ -136,7 +158,7 @@ fn spans(layout: &Arc<Layout>, draft: &Draft, view: &View<'_>) -> OpenSpans {
         }
     }
     let last = u32::try_from(sealed.len()).unwrap_or(OPEN);
-    let slices = draft.slices.iter().map(|slice| Slice {
+    let slices = located.slices.iter().map(|slice| Slice {
         chunk: match slice.chunk {
             OPEN => last,
             source => numbers[(source - low) as usize].unwrap_or(last),
@@ -145,8 +167,12 @@ fn spans(layout: &Arc<Layout>, draft: &Draft, view: &View<'_>) -> OpenSpans {
     });
     OpenSpans {
         layout: Arc::clone(layout),
-        open: draft.slices.iter().any(|slice| slice.chunk == OPEN),
-        columns: draft.columns.iter().copied().collect::<Box<[SpanColumn]>>(),
+        open: located.slices.iter().any(|slice| slice.chunk == OPEN),
+        columns: located
+            .columns
+            .iter()
+            .copied()
+            .collect::<Box<[SpanColumn]>>(),
         slices: slices.collect(),
         sealed,
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use super::super::history::Segment;
-use super::super::open::{Mark, OpenChunk};
+use super::super::open_chunk::{CellState, OpenChunk};
 use super::Recorder;
 use crate::chunk::{Origin, Packed};
 use crate::error::{Error, Result};
@@ -26,39 +26,39 @@ impl Recorder {
     fn begin(&mut self) -> Result<()> {
         let schema = Arc::clone(&self.schema);
         let length = self.options.chunk_steps(&schema);
-        let carried = self.options.carried_steps(&schema, length, self.reach);
-        self.cut(schema, carried, |old| old)?;
+        let overlap = self.options.overlap_steps(&schema, length, self.lookback);
+        self.cut(schema, overlap, |old| old)?;
         if self.open.is_none() {
             let schema = Arc::clone(&self.schema);
-            self.open = Some(OpenChunk::new(schema, length, self.head)?);
+            self.open = Some(OpenChunk::new(schema, length, self.complete_steps)?);
         }
-        self.reach = 0;
+        self.lookback = 0;
         Ok(())
     }
 
-    /// Seals the open chunk. What the step in progress has, and copies of the last `carried`
+    /// Seals the open chunk. What the step in progress has, and copies of the last `overlap`
     /// steps, begin the next one: old column `i` as column `map(i)` of `schema`. Where it fails
     /// nothing has changed.
     pub(super) fn cut(
         &mut self,
         schema: Arc<Schema>,
-        carried: u32,
+        overlap: u32,
         map: impl Fn(usize) -> usize,
     ) -> Result<()> {
         let next = match &self.open {
-            Some(open) if carried > 0 || open.has_marks() => {
-                let carried = carried.min(open.steps);
-                let first = open.first + u64::from(open.steps - carried);
+            Some(open) if overlap > 0 || open.has_open_step_values() => {
+                let overlap = overlap.min(open.steps);
+                let first = open.first + u64::from(open.steps - overlap);
                 let length = self.options.chunk_steps(&schema);
                 let mut next = OpenChunk::new(Arc::clone(&schema), length, first)?;
-                next.carry(open, carried, map)?;
+                next.carry(open, overlap, map)?;
                 Some(next)
             }
             _ => None,
         };
         // Copies of steps that the chunk before has are worth a chunk only to items.
-        let waiting = self.pending.is_waiting();
-        let worth = |open: &&mut OpenChunk| open.steps > open.carried || waiting;
+        let waiting = self.pending.needs_open_chunk();
+        let worth = |open: &&mut OpenChunk| open.steps > open.overlap || waiting;
         let packed = match self.open.as_mut().filter(worth) {
             Some(open) => Some(open.pack(&mut self.compressor)?),
             None => None,
@@ -76,7 +76,7 @@ impl Recorder {
         let origin = Origin {
             key: self.keys.next_key(),
             episodes: smallvec![self.episode],
-            first_step: first - self.episode_first,
+            first_step: first - self.episode_start,
             steps,
         };
         let (chunk, rows) = open.seal(packed, origin);
@@ -88,11 +88,13 @@ impl Recorder {
 
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
         match &self.open {
-            Some(open) if open.mark(column) == Mark::Set => Err(Error::InvalidArgument(format!(
-                "column `{}` has a value in the open step already; a step takes one value per \
+            Some(open) if open.state(column) == CellState::Set => {
+                Err(Error::InvalidArgument(format!(
+                    "column `{}` has a value in the open step already; a step takes one value per \
                  column",
-                self.schema.layout.names[column]
-            ))),
+                    self.schema.layout.names[column]
+                )))
+            }
             _ => Ok(()),
         }
     }

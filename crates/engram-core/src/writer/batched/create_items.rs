@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::super::StepPosition;
-use super::super::batch_chunk::OpenBatch;
-use super::super::condition::{Condition, ConditionInput, Moment, number};
+use super::super::condition::{Condition, ConditionInput, StepContext, number};
+use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
-use super::super::pending::Body;
-use super::super::priority::PriorityRule;
-use super::plan::Plan;
-use super::priority::sizes;
+use super::super::pending_items::PendingTrajectory;
+use super::super::priority_rule::PriorityRule;
+use super::split_window::SplitWindow;
+use super::td_errors::sizes;
 use super::{BatchedRecorder, Entry};
 use crate::error::Result;
 use crate::schema::Schema;
@@ -26,40 +26,40 @@ impl BatchedRecorder {
         };
         let mut problem = Ok(());
         let before = self.pending.len();
-        let furthest = self.patterns.iter().map(|e| e.pattern.reach).max();
+        let furthest = self.patterns.iter().map(|e| e.pattern.lookback).max();
         for Entry { pattern, applied } in &mut self.patterns {
-            let Some(first) = self.head.checked_sub(pattern.reach) else {
+            let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
                 continue;
             };
             // All environments are at the same step: where its window lies is found out once.
             let plan = if first >= open.first {
                 Ok(None)
             } else {
-                match Plan::new(pattern, &self.history, open, first) {
+                match SplitWindow::new(pattern, &self.history, open, first) {
                     Ok(None) => continue,
                     plan => plan,
                 }
             };
-            let inside = Inside::new(pattern, open, &self.schema, first);
+            let inside = OpenWindow::new(pattern, open, &self.schema, first);
             let counts = pattern
                 .conditions
                 .iter()
                 .any(|c| c.subject == ConditionInput::StepsSinceApplied);
             for env in 0..self.envs {
-                if first < self.episode_first[env] {
+                if first < self.episode_start[env] {
                     continue;
                 }
                 if !pattern.conditions.is_empty() {
                     // Tried as any step first and then as the last, as one stream's steps are.
                     let holds = |end_of_episode| {
-                        let moment = Moment {
-                            step_index: self.head - 1 - self.episode_first[env],
-                            since_applied: self.head - applied[env],
-                            history_length: (self.head - self.episode_first[env])
+                        let context = StepContext {
+                            step_index: self.complete_steps - 1 - self.episode_start[env],
+                            since_applied: self.complete_steps - applied[env],
+                            history_length: (self.complete_steps - self.episode_start[env])
                                 .min(furthest.unwrap_or(0)),
                             end_of_episode,
                         };
-                        due(&pattern.conditions, moment, open, &self.schema, env)
+                        due(&pattern.conditions, context, open, &self.schema, env)
                     };
                     if !(holds(false) || ends.is_some_and(|ends| ends[env]) && holds(true)) {
                         continue;
@@ -89,7 +89,7 @@ impl BatchedRecorder {
                     }
                 };
                 if counts {
-                    applied[env] = self.head;
+                    applied[env] = self.complete_steps;
                 }
                 let key = self.keys.next_key();
                 self.pending.push(pattern.table, key, priority, body);
@@ -100,7 +100,7 @@ impl BatchedRecorder {
 }
 
 /// A window inside the open chunks.
-struct Inside<'a> {
+struct OpenWindow<'a> {
     pattern: &'a Pattern,
     /// Whether its items are rows of all columns, and then squeezed or not.
     as_rows: Option<bool>,
@@ -109,7 +109,7 @@ struct Inside<'a> {
     step: StepPosition,
 }
 
-impl<'a> Inside<'a> {
+impl<'a> OpenWindow<'a> {
     fn new(pattern: &'a Pattern, open: &OpenBatch, schema: &Schema, first: StepPosition) -> Self {
         Self {
             pattern,
@@ -119,17 +119,18 @@ impl<'a> Inside<'a> {
         }
     }
 
-    fn body(&self, env: usize) -> Body {
+    fn body(&self, env: usize) -> PendingTrajectory {
         // The rows of all environments were counted in 32 bits when the chunks were begun.
         let row = (env * self.length) as StepPosition + self.step;
         let offset = u32::try_from(row).unwrap_or(u32::MAX);
         match self.as_rows {
-            Some(squeeze) => Body::Rows {
+            Some(squeeze) => PendingTrajectory::Rows {
                 offset,
-                len: u32::try_from(self.pattern.reach - self.pattern.tail).unwrap_or(u32::MAX),
+                len: u32::try_from(self.pattern.lookback - self.pattern.end_offset)
+                    .unwrap_or(u32::MAX),
                 squeeze,
             },
-            None => Body::Window {
+            None => PendingTrajectory::Window {
                 offset,
                 shape: Arc::clone(&self.pattern.shape),
             },
@@ -139,11 +140,11 @@ impl<'a> Inside<'a> {
 
 fn due(
     conditions: &[Condition],
-    moment: Moment,
+    context: StepContext,
     open: &OpenBatch,
     schema: &Schema,
     env: usize,
 ) -> bool {
     let value = |column: usize| number(&schema.cells[column], open.newest(column, env));
-    conditions.iter().all(|c| c.holds(moment, value))
+    conditions.iter().all(|c| c.holds(context, value))
 }

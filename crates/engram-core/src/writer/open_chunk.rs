@@ -5,19 +5,19 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::StepPosition;
-use super::rows::RowMap;
+use super::row_map::RowMap;
 use crate::chunk::{Chunk, ChunkBuilder, Origin, Packed};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// Strings are counted after the fact: a chunk that reached this many bytes of them is full.
+/// Strings are counted after the fact: a chunk that note_lookback this many bytes of them is full.
 const STRING_BUDGET: usize = 16 << 10;
 
 /// What the step in progress has of one column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum CellState {
     /// No value.
     Unset,
     /// Written by the append under way; gone if that fails.
@@ -35,9 +35,9 @@ pub(super) struct OpenChunk {
     /// Complete steps.
     pub(super) steps: u32,
     /// Of these, the first so many are copies of the chunk before.
-    pub(super) carried: u32,
+    pub(super) overlap: u32,
     rows: RowMap,
-    marks: SmallVec<[Mark; 8]>,
+    cell_states: SmallVec<[CellState; 8]>,
 }
 
 impl OpenChunk {
@@ -47,9 +47,9 @@ impl OpenChunk {
             builder: ChunkBuilder::new(schema, capacity)?,
             first,
             steps: 0,
-            carried: 0,
+            overlap: 0,
             rows: RowMap::default(),
-            marks: SmallVec::from_elem(Mark::Unset, columns),
+            cell_states: SmallVec::from_elem(CellState::Unset, columns),
         })
     }
 
@@ -64,36 +64,38 @@ impl OpenChunk {
     /// True when the next step needs a chunk of its own.
     pub(super) fn is_full(&self) -> bool {
         self.steps as usize == self.builder.capacity()
-            || self.steps > self.carried && self.builder.string_bytes() > STRING_BUDGET
+            || self.steps > self.overlap && self.builder.string_bytes() > STRING_BUDGET
     }
 
-    pub(super) fn mark(&self, column: usize) -> Mark {
-        self.marks[column]
+    pub(super) fn state(&self, column: usize) -> CellState {
+        self.cell_states[column]
     }
 
     /// True when the step in progress has a value already.
-    pub(super) fn has_marks(&self) -> bool {
-        self.marks.iter().any(|mark| *mark != Mark::Unset)
+    pub(super) fn has_open_step_values(&self) -> bool {
+        self.cell_states
+            .iter()
+            .any(|state| *state != CellState::Unset)
     }
 
     /// Destination of the step in progress.
     pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
-        self.marks[column] = Mark::Written;
+        self.cell_states[column] = CellState::Written;
         let row = self.builder.rows(column) as usize;
         self.builder.cell_mut(column, row)
     }
 
     pub(super) fn set_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.builder.stage_string(column, encoded)?;
-        self.marks[column] = Mark::Written;
+        self.cell_states[column] = CellState::Written;
         Ok(())
     }
 
     /// Forgets what the append under way has written.
     pub(super) fn abort(&mut self) {
-        for (column, mark) in self.marks.iter_mut().enumerate() {
-            if *mark == Mark::Written {
-                *mark = Mark::Unset;
+        for (column, state) in self.cell_states.iter_mut().enumerate() {
+            if *state == CellState::Written {
+                *state = CellState::Unset;
                 self.builder.unstage_string(column);
             }
         }
@@ -101,15 +103,15 @@ impl OpenChunk {
 
     /// Forgets what the append under way has written of one column.
     pub(super) fn forget(&mut self, column: usize) {
-        self.marks[column] = Mark::Unset;
+        self.cell_states[column] = CellState::Unset;
         self.builder.unstage_string(column);
     }
 
     /// Keeps what the append under way has written, and leaves the step open.
     pub(super) fn keep_partial(&mut self) {
-        for mark in &mut self.marks {
-            if *mark == Mark::Written {
-                *mark = Mark::Set;
+        for state in &mut self.cell_states {
+            if *state == CellState::Written {
+                *state = CellState::Set;
             }
         }
     }
@@ -117,22 +119,21 @@ impl OpenChunk {
     /// Makes the step in progress a complete one.
     pub(super) fn complete(&mut self) {
         let mut dense = self.rows.is_dense();
-        for (column, mark) in self.marks.iter().enumerate() {
-            if *mark == Mark::Unset {
+        for (column, state) in self.cell_states.iter().enumerate() {
+            if *state == CellState::Unset {
                 dense = false;
             } else {
                 self.builder.commit(column);
             }
         }
         if !dense {
-            let (builder, marks) = (&self.builder, &self.marks);
-            let rows = marks
-                .iter()
-                .enumerate()
-                .map(|(column, mark)| (*mark != Mark::Unset).then(|| builder.rows(column) - 1));
+            let (builder, cell_states) = (&self.builder, &self.cell_states);
+            let rows = cell_states.iter().enumerate().map(|(column, state)| {
+                (*state != CellState::Unset).then(|| builder.rows(column) - 1)
+            });
             self.rows.push(self.steps, rows);
         }
-        self.marks.fill(Mark::Unset);
+        self.cell_states.fill(CellState::Unset);
         self.steps += 1;
     }
 
@@ -141,7 +142,7 @@ impl OpenChunk {
         if step < self.steps {
             self.rows.row(column, step)
         } else {
-            (self.marks[column] == Mark::Set).then(|| self.builder.rows(column))
+            (self.cell_states[column] == CellState::Set).then(|| self.builder.rows(column))
         }
     }
 
@@ -164,7 +165,7 @@ impl OpenChunk {
         steps: u32,
         columns: impl Fn(usize) -> usize,
     ) -> Result<()> {
-        let count = old.marks.len();
+        let count = old.cell_states.len();
         for step in old.steps - steps..old.steps {
             for from in 0..count {
                 if let Some(row) = old.row(from, step) {
@@ -173,11 +174,11 @@ impl OpenChunk {
             }
             self.complete();
         }
-        self.carried = self.steps;
-        for from in (0..count).filter(|from| old.marks[*from] != Mark::Unset) {
+        self.overlap = self.steps;
+        for from in (0..count).filter(|from| old.cell_states[*from] != CellState::Unset) {
             let to = columns(from);
             self.write(to, old.cell(from, old.builder.rows(from)))?;
-            self.marks[to] = old.marks[from];
+            self.cell_states[to] = old.cell_states[from];
         }
         Ok(())
     }
@@ -196,8 +197,8 @@ impl OpenChunk {
     /// # Errors
     /// As [`ChunkBuilder::seal`]; nothing has changed then.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Packed> {
-        let (marks, builder) = (&self.marks, &mut self.builder);
-        let set = || (0..marks.len()).filter(|column| marks[*column] == Mark::Set);
+        let (cell_states, builder) = (&self.cell_states, &mut self.builder);
+        let set = || (0..cell_states.len()).filter(|column| cell_states[*column] == CellState::Set);
         for column in set() {
             builder.commit(column);
         }
