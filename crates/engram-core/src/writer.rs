@@ -1,7 +1,8 @@
-//! The client side of writing: steps go in, chunks and the items that refer to them come out.
+//! The client side of writing: turns appended steps into chunks, and into items that refer to them.
 //!
-//! Nothing here waits, reads a clock or knows a table. A [`Recorder`] takes one stream of steps,
-//! a [`BatchedRecorder`] those of many environments; [`Pattern`]s say once which items to make.
+//! Nothing here blocks, reads a clock or accesses a table. A [`Recorder`] records one stream of
+//! steps, a [`BatchedRecorder`] the steps of many environments. A [`Pattern`] describes which items
+//! to create from the newest steps.
 
 mod batch_column;
 mod batched;
@@ -34,5 +35,5 @@ pub use priority_rule::PriorityRule;
 pub use recorder::Recorder;
 pub use selection::{CellPositions, ColumnSelection, Selection};
 
-/// Steps before this one since the writer began: grows by one, never reused.
+/// Number of a step, counted from 0 since the writer was created; never reused.
 pub type StepPosition = u64;

@@ -1,4 +1,4 @@
-//! The chunk being filled.
+//! The chunk that a recorder is filling.
 
 use std::sync::Arc;
 
@@ -12,29 +12,29 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// Strings are counted after the fact: a chunk that note_lookback this many bytes of them is full.
+/// A chunk is full once it has more than this many bytes of strings.
 const STRING_BUDGET: usize = 16 << 10;
 
-/// What the step in progress has of one column.
+/// State of one column's cell in the open step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellState {
     /// No value.
     Unset,
-    /// Written by the append under way; gone if that fails.
+    /// Written by the current append. Discarded if that append is aborted.
     Written,
-    /// Given by an earlier partial append.
+    /// Set by an earlier partial append.
     Set,
 }
 
-/// Complete steps, and perhaps one in progress, of one schema and one episode.
+/// Complete steps, and possibly one open step, of one schema and one episode.
 #[derive(Debug)]
 pub(super) struct OpenChunk {
     builder: ChunkBuilder,
-    /// Position of its first step.
+    /// First step of the chunk.
     pub(super) first: StepPosition,
-    /// Complete steps.
+    /// Number of complete steps.
     pub(super) steps: u32,
-    /// Of these, the first so many are copies of the chunk before.
+    /// Number of leading steps that were copied from the previous chunk.
     pub(super) overlap: u32,
     rows: RowMap,
     cell_states: SmallVec<[CellState; 8]>,
@@ -61,24 +61,24 @@ impl OpenChunk {
         self.rows.is_dense()
     }
 
-    /// True when the next step needs a chunk of its own.
+    /// True if the chunk has no room for another step.
     pub(super) fn is_full(&self) -> bool {
         self.steps as usize == self.builder.capacity()
             || self.steps > self.overlap && self.builder.string_bytes() > STRING_BUDGET
     }
 
-    pub(super) fn state(&self, column: usize) -> CellState {
+    pub(super) fn cell_state(&self, column: usize) -> CellState {
         self.cell_states[column]
     }
 
-    /// True when the step in progress has a value already.
+    /// True if the open step has a value in any column.
     pub(super) fn has_open_step_values(&self) -> bool {
         self.cell_states
             .iter()
             .any(|state| *state != CellState::Unset)
     }
 
-    /// Destination of the step in progress.
+    /// Returns the memory of the open step's cell in a column of fixed-size cells.
     pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
         self.cell_states[column] = CellState::Written;
         let row = self.builder.rows(column) as usize;
@@ -91,7 +91,7 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Forgets what the append under way has written.
+    /// Discards the cells written by the current append.
     pub(super) fn abort(&mut self) {
         for (column, state) in self.cell_states.iter_mut().enumerate() {
             if *state == CellState::Written {
@@ -101,14 +101,14 @@ impl OpenChunk {
         }
     }
 
-    /// Forgets what the append under way has written of one column.
-    pub(super) fn forget(&mut self, column: usize) {
+    /// Discards the cell that the current append has written in one column.
+    pub(super) fn discard_cell(&mut self, column: usize) {
         self.cell_states[column] = CellState::Unset;
         self.builder.unstage_string(column);
     }
 
-    /// Keeps what the append under way has written, and leaves the step open.
-    pub(super) fn keep_partial(&mut self) {
+    /// Ends a partial append: keeps the cells written, and leaves the step open.
+    pub(super) fn finish_partial_append(&mut self) {
         for state in &mut self.cell_states {
             if *state == CellState::Written {
                 *state = CellState::Set;
@@ -116,8 +116,8 @@ impl OpenChunk {
         }
     }
 
-    /// Makes the step in progress a complete one.
-    pub(super) fn complete(&mut self) {
+    /// Completes the open step.
+    pub(super) fn complete_step(&mut self) {
         let mut dense = self.rows.is_dense();
         for (column, state) in self.cell_states.iter().enumerate() {
             if *state == CellState::Unset {
@@ -137,7 +137,8 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Row of `column` at the chunk's `step`; the one after the complete steps is in progress.
+    /// Returns the row of `column` that has the chunk's `step`. Step number `self.steps` is the open
+    /// step.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         if step < self.steps {
             self.rows.row(column, step)
@@ -146,7 +147,7 @@ impl OpenChunk {
         }
     }
 
-    /// Bytes of one cell; strings come encoded.
+    /// Returns the bytes of one cell. Strings are encoded.
     pub(super) fn cell(&self, column: usize, row: u32) -> &[u8] {
         if self.schema().cells[column].dtype != DType::String {
             self.builder.cell(column, row as usize)
@@ -157,9 +158,9 @@ impl OpenChunk {
         }
     }
 
-    /// Copies the last `steps` complete steps of `old`, and what its step in progress has.
-    /// `columns` gives the place here of each of its columns.
-    pub(super) fn carry(
+    /// Copies the last `steps` complete steps of `old`, and the cells of its open step.
+    /// `columns` maps each column of `old` to a column of this chunk.
+    pub(super) fn copy_last_steps(
         &mut self,
         old: &Self,
         steps: u32,
@@ -172,7 +173,7 @@ impl OpenChunk {
                     self.write(columns(from), old.cell(from, row))?;
                 }
             }
-            self.complete();
+            self.complete_step();
         }
         self.overlap = self.steps;
         for from in (0..count).filter(|from| old.cell_states[*from] != CellState::Unset) {
@@ -191,27 +192,29 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Prepares to seal it. Items may refer to the step in progress, so what earlier partial
-    /// appends gave goes along; no step of the chunk's own refers to it.
+    /// Prepares the chunk for sealing. Items may refer to cells of the open step that earlier
+    /// partial appends set, so those cells are included as extra rows that belong to none of the
+    /// chunk's steps.
     ///
     /// # Errors
-    /// As [`ChunkBuilder::seal`]; nothing has changed then.
+    /// As [`ChunkBuilder::seal`]; the chunk is then unchanged.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Packed> {
         let (cell_states, builder) = (&self.cell_states, &mut self.builder);
-        let set = || (0..cell_states.len()).filter(|column| cell_states[*column] == CellState::Set);
-        for column in set() {
+        let set_columns =
+            || (0..cell_states.len()).filter(|column| cell_states[*column] == CellState::Set);
+        for column in set_columns() {
             builder.commit(column);
         }
         let packed = builder.pack(compressor);
         if packed.is_err() {
-            for column in set() {
+            for column in set_columns() {
                 builder.uncommit(column);
             }
         }
         packed
     }
 
-    /// Makes what was packed immutable.
+    /// Returns the packed chunk as an immutable chunk, and the rows of its steps.
     pub(super) fn seal(self, packed: Packed, origin: Origin) -> (Chunk, RowMap) {
         (self.builder.finish(packed, origin), self.rows)
     }

@@ -1,4 +1,4 @@
-//! What an item may be made of, and how it is found among the chunks.
+//! Selects the cells of an item, and locates them in the writer's chunks.
 
 use std::sync::Arc;
 
@@ -11,53 +11,53 @@ use super::selection_error::SelectionError;
 use crate::schema::{CellSpec, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn};
 
-/// The steps that an item is made of.
+/// The cells of an item.
 #[derive(Clone, Copy, Debug)]
 pub enum Selection<'a> {
-    /// All columns of the newest so many steps.
+    /// All columns of this many newest steps.
     Last(u64),
     /// All columns of consecutive steps.
     Steps {
-        /// The first.
+        /// First step.
         first: StepPosition,
-        /// How many.
+        /// Number of steps.
         len: u64,
-        /// One step, without a time axis.
+        /// True for a single step without a time axis.
         squeeze: bool,
     },
-    /// Cells column by column.
+    /// A separate selection for each column of the item.
     Columns {
         /// Names and nesting of the item's columns.
         layout: &'a Arc<Layout>,
-        /// One per name.
+        /// One selection per name.
         columns: &'a [ColumnSelection<'a>],
     },
 }
 
-/// Cells of one column.
+/// The cells of one column of an item.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSelection<'a> {
-    /// The writer's column they come from.
+    /// Number of the writer's column.
     pub source: usize,
-    /// Which.
+    /// Steps of the cells.
     pub cells: CellPositions<'a>,
-    /// One cell, without a time axis.
+    /// True for a single cell without a time axis.
     pub squeeze: bool,
 }
 
-/// Cells of one column, by the positions of their steps.
+/// The steps of selected cells.
 #[derive(Clone, Copy, Debug)]
 pub enum CellPositions<'a> {
-    /// Evenly spaced, oldest first.
+    /// Evenly spaced steps, oldest first.
     Range {
-        /// The first.
+        /// First step.
         first: StepPosition,
-        /// From one to the next; at least 1.
+        /// Distance from one step to the next. At least 1.
         stride: u64,
-        /// How many.
+        /// Number of steps.
         len: u64,
     },
-    /// In any order, repeated or not.
+    /// Steps in any order. Repetitions are allowed.
     List(&'a [StepPosition]),
 }
 
@@ -70,32 +70,34 @@ impl CellPositions<'_> {
     }
 }
 
-/// In place of a chunk's number: the open chunk.
+/// Placeholder for the number of the open chunk.
 pub(super) const OPEN: u32 = u32::MAX;
 
-/// Everything that may be referred to.
+/// The available steps and the chunks that have them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HistoryView<'a> {
     pub(super) history: &'a History,
     pub(super) open: Option<&'a OpenChunk>,
-    /// Positions from here...
+    /// First available step.
     pub(super) first_available: StepPosition,
-    /// ...to before here.
+    /// End of the available steps, exclusive.
     pub(super) end: StepPosition,
 }
 
-/// A selection that was found: slices whose chunks are numbers of segments, or [`OPEN`].
+/// The located cells of an item. `Slice::chunk` is the index of a segment in the history, or
+/// [`OPEN`].
 #[derive(Debug)]
 pub(super) struct LocatedItem {
     pub(super) columns: SmallVec<[SpanColumn; 8]>,
     pub(super) slices: SmallVec<[Slice; 8]>,
-    /// Oldest step referred to.
+    /// Oldest step of the item.
     pub(super) oldest: StepPosition,
 }
 
 impl HistoryView<'_> {
-    pub(super) fn schema(&self, source: u32) -> Option<&Arc<Schema>> {
-        match source {
+    /// Returns the schema of a segment, or of the open chunk.
+    pub(super) fn schema(&self, chunk: u32) -> Option<&Arc<Schema>> {
+        match chunk {
             OPEN => self.open.map(OpenChunk::schema),
             index => Some(self.history.get(index as usize).chunk.schema()),
         }
@@ -106,12 +108,12 @@ impl HistoryView<'_> {
         schema.cells.get(slice.column as usize)
     }
 
-    /// The cells from `at` on that lie next to each other, up to `want` of them.
-    pub(super) fn run(
+    /// Returns up to `max_len` contiguous cells, starting at step `at`.
+    pub(super) fn locate_run(
         &self,
         column: usize,
         at: StepPosition,
-        want: u64,
+        max_len: u64,
     ) -> Result<Slice, SelectionError> {
         if at < self.first_available {
             return Err(SelectionError::Expired { at });
@@ -120,13 +122,13 @@ impl HistoryView<'_> {
             return Err(SelectionError::Future { at });
         }
         let missing = SelectionError::Missing { column, at };
-        let slice = |chunk: usize, own: usize, offset, left: StepPosition| {
-            // Columns, rows and segments were counted in 32 bits when they were made.
+        let slice = |chunk: usize, chunk_column: usize, offset, left: StepPosition| {
+            // Columns, rows and segments fit 32 bits, which was checked when they were created.
             Ok(Slice {
                 chunk: u32::try_from(chunk).unwrap_or(OPEN),
-                column: u32::try_from(own).unwrap_or(u32::MAX),
+                column: u32::try_from(chunk_column).unwrap_or(u32::MAX),
                 offset,
-                len: u32::try_from(left.min(want)).unwrap_or(u32::MAX),
+                len: u32::try_from(left.min(max_len)).unwrap_or(u32::MAX),
             })
         };
         if let Some(open) = self.open.filter(|open| at >= open.first) {
@@ -142,14 +144,14 @@ impl HistoryView<'_> {
         };
         let segment = self.history.get(index);
         if at >= segment.end() {
-            // A step that a partial append opened without giving it a value.
+            // An open step in which no partial append has set a value.
             return Err(missing);
         }
-        let found = segment.column(column).and_then(|own| {
-            let row = segment.rows.row(own, offset(at, segment.first)?)?;
-            Some((own, row))
+        let cell = segment.column(column).and_then(|chunk_column| {
+            let row = segment.rows.row(chunk_column, offset(at, segment.first)?)?;
+            Some((chunk_column, row))
         });
-        let Some((own, row)) = found else {
+        let Some((chunk_column, row)) = cell else {
             return Err(missing);
         };
         let left = if segment.rows.is_dense() {
@@ -157,11 +159,11 @@ impl HistoryView<'_> {
         } else {
             1
         };
-        slice(index, own, row, left)
+        slice(index, chunk_column, row, left)
     }
 
-    /// Finds the cells of every column.
-    pub(super) fn find<'s>(
+    /// Locates the cells of every column.
+    pub(super) fn locate<'s>(
         &self,
         columns: impl Iterator<Item = ColumnSelection<'s>>,
     ) -> Result<LocatedItem, SelectionError> {
@@ -170,12 +172,12 @@ impl HistoryView<'_> {
             slices: SmallVec::new(),
             oldest: StepPosition::MAX,
         };
-        for (number, picked) in columns.enumerate() {
-            let len = picked.cells.len();
+        for (number, selection) in columns.enumerate() {
+            let len = selection.cells.len();
             if len == 0 {
                 return Err(SelectionError::Empty { column: number });
             }
-            if picked.squeeze && len != 1 {
+            if selection.squeeze && len != 1 {
                 return Err(SelectionError::Squeeze {
                     column: number,
                     len,
@@ -183,30 +185,34 @@ impl HistoryView<'_> {
             }
             located.columns.push(SpanColumn {
                 first_slice: u32::try_from(located.slices.len()).unwrap_or(u32::MAX),
-                len: u32::try_from(len).map_err(|_| SelectionError::TooLong { len })?,
-                squeeze: picked.squeeze,
+                len: u32::try_from(len).map_err(|_| SelectionError::TooLong {
+                    column: number,
+                    len,
+                })?,
+                squeeze: selection.squeeze,
             });
-            match picked.cells {
+            match selection.cells {
                 CellPositions::Range {
                     mut first,
                     stride: 1,
                     mut len,
                 } => {
                     while len > 0 {
-                        let taken = self.take(&mut located, number, picked.source, first, len)?;
-                        first += taken;
-                        len -= taken;
+                        let added =
+                            self.add_run(&mut located, number, selection.source, first, len)?;
+                        first += added;
+                        len -= added;
                     }
                 }
                 CellPositions::Range { first, stride, len } => {
                     for n in 0..len {
                         let at = first.saturating_add(n.saturating_mul(stride));
-                        self.take(&mut located, number, picked.source, at, 1)?;
+                        self.add_run(&mut located, number, selection.source, at, 1)?;
                     }
                 }
                 CellPositions::List(positions) => {
                     for at in positions {
-                        self.take(&mut located, number, picked.source, *at, 1)?;
+                        self.add_run(&mut located, number, selection.source, *at, 1)?;
                     }
                 }
             }
@@ -217,40 +223,42 @@ impl HistoryView<'_> {
         Ok(located)
     }
 
-    /// True when every cell has a value, of whatever shape.
+    /// True if every selected cell has a value. Shapes are not checked.
     pub(super) fn has_all<'s>(
         &self,
         mut columns: impl Iterator<Item = ColumnSelection<'s>>,
     ) -> bool {
-        columns.all(|picked| match picked.cells {
+        columns.all(|selection| match selection.cells {
             CellPositions::Range { first, stride, len } => (0..len).all(|n| {
-                self.run(picked.source, first.saturating_add(n * stride), 1)
+                self.locate_run(selection.source, first.saturating_add(n * stride), 1)
                     .is_ok()
             }),
-            CellPositions::List(at) => at.iter().all(|at| self.run(picked.source, *at, 1).is_ok()),
+            CellPositions::List(at) => at
+                .iter()
+                .all(|at| self.locate_run(selection.source, *at, 1).is_ok()),
         })
     }
 
-    /// Adds a run to the located's last column and says how many cells it has.
-    fn take(
+    /// Adds up to `max_len` contiguous cells to the item's last column, and returns their number.
+    fn add_run(
         &self,
         located: &mut LocatedItem,
         number: usize,
         source: usize,
         at: StepPosition,
-        want: u64,
+        max_len: u64,
     ) -> Result<u64, SelectionError> {
-        let run = self.run(source, at, want)?;
+        let run = self.locate_run(source, at, max_len)?;
         located.oldest = located.oldest.min(at);
         let from = located.columns[number].first_slice as usize;
         let Some(before) = located.slices[from..].last_mut() else {
             located.slices.push(run);
             return Ok(run.len.into());
         };
-        let joins = before.chunk == run.chunk
+        let contiguous = before.chunk == run.chunk
             && before.column == run.column
             && before.offset + before.len == run.offset;
-        if joins {
+        if contiguous {
             before.len += run.len;
             return Ok(run.len.into());
         }

@@ -1,15 +1,17 @@
-//! Why a selection cannot become an item: cheap to make, put into words when somebody reads it.
+//! Errors of selections that cannot become an item.
 
 use crate::error::{Error, Result};
 use crate::schema::{Layout, Shape};
 
 use super::StepPosition;
 
-/// Patterns are refused on most steps of a sparse column, so no text is made here.
+/// Why a selection cannot become an item. A cheap value without text, because patterns fail to
+/// select at most steps of a column with missing values; [`Self::into_error`] adds the text.
+///
+/// `column` is a column of the item, except in [`Self::Missing`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SelectionError {
     NoColumns,
-    /// Columns are the item's here...
     Empty {
         column: usize,
     },
@@ -18,6 +20,7 @@ pub(super) enum SelectionError {
         len: u64,
     },
     TooLong {
+        column: usize,
         len: u64,
     },
     Mixed {
@@ -32,42 +35,51 @@ pub(super) enum SelectionError {
     Future {
         at: StepPosition,
     },
-    /// ...and the writer's here.
+    /// The `len` newest steps were selected, but the writer does not have that many.
+    TooFewSteps {
+        len: u64,
+    },
     Missing {
+        /// A column of the writer.
         column: usize,
         at: StepPosition,
     },
 }
 
-/// What the words need.
+/// The state of the writer, as needed for error texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorContext<'a> {
     pub(super) item: &'a Layout,
     pub(super) steps: &'a Layout,
     pub(super) first_available: StepPosition,
+    /// End of the available steps, exclusive.
     pub(super) end: StepPosition,
+    /// End of the steps of cleared episodes, exclusive.
+    pub(super) cleared: StepPosition,
+    pub(super) episode_start: StepPosition,
     pub(super) history: u64,
 }
 
 impl SelectionError {
     pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
-        let item = |column: usize| named(context.item, column);
+        let item = |column: usize| column_name(context.item, column);
+        let history = context.history;
         match self {
-            Self::NoColumns => Error::InvalidArgument(
-                "trajectory must not be empty: it has no columns; an item needs one or more".into(),
-            ),
+            Self::NoColumns => {
+                Error::InvalidArgument("the trajectory has no columns; select at least one".into())
+            }
             Self::Empty { column } => Error::InvalidArgument(format!(
-                "trajectory must not be empty: column {} selects no steps; every column needs one \
-                 or more",
+                "column {} of the trajectory selects no steps; select at least one",
                 item(column)
             )),
             Self::Squeeze { column, len } => Error::InvalidArgument(format!(
                 "column {} of the trajectory is squeezed but selects {len} steps; a squeezed \
-                 column has exactly 1",
+                 column must select exactly 1",
                 item(column)
             )),
-            Self::TooLong { len } => Error::InvalidArgument(format!(
-                "trajectory has {len} steps; a column holds at most {}",
+            Self::TooLong { column, len } => Error::InvalidArgument(format!(
+                "column {} of the trajectory selects {len} steps; at most {} are allowed",
+                item(column),
                 u32::MAX
             )),
             Self::Mixed {
@@ -76,56 +88,92 @@ impl SelectionError {
                 first,
                 other,
             } => Error::Signature(format!(
-                "column {} of the trajectory mixes cells of shape {first:?} and, at step {at}, of \
-                 shape {other:?}; one item's cells have one shape",
+                "column {} of the trajectory has cells of different shapes, {first:?} and, at step \
+                 {at}, {other:?}; within one item, a column's cells must have the same shape",
                 item(column)
             )),
+            Self::Expired { at } if at < context.cleared => Error::ExpiredStep(format!(
+                "the trajectory refers to step {at}, which was cleared at the end of its episode; \
+                 {}; create items before the episode ends, or end it without clearing the history",
+                available_steps(context)
+            )),
             Self::Expired { at } => Error::ExpiredStep(format!(
-                "trajectory asks for step {at}, which has expired; {}",
-                kept(context)
+                "the trajectory refers to step {at}, which has expired: the writer retains only \
+                 the newest {history} steps (`history`); {}; create items earlier or raise \
+                 `history`",
+                available_steps(context)
             )),
             Self::Future { at } => Error::InvalidArgument(format!(
-                "trajectory asks for step {at}, which was not appended yet; {}",
-                kept(context)
+                "the trajectory refers to step {at}, which was not appended yet; {}; append it \
+                 first",
+                available_steps(context)
             )),
+            Self::TooFewSteps { len } => too_few_steps(len, context),
             Self::Missing { column, at } => Error::InvalidArgument(format!(
-                "trajectory asks for column {} at step {at}, which has no value there; select \
-                 steps that have one",
-                named(context.steps, column)
+                "the trajectory refers to column {} at step {at}, where it has no value; select \
+                 only steps with a value",
+                column_name(context.steps, column)
             )),
         }
     }
 }
 
-/// NaN has no place in any order.
+fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
+    let history = context.history;
+    let appended = context.end - context.cleared;
+    if appended >= len {
+        return Error::ExpiredStep(format!(
+            "`num_steps` is {len}, but the writer retains only the newest {history} steps \
+             (`history`); raise `history` to at least {len} or select fewer steps"
+        ));
+    }
+    let since = if context.cleared == context.episode_start {
+        "in this episode"
+    } else if context.cleared == 0 {
+        "so far"
+    } else {
+        "since the history was last cleared"
+    };
+    let verb = if appended == 1 {
+        "step was"
+    } else {
+        "steps were"
+    };
+    let also = if len > history {
+        format!(" and raise `history`, which is {history}, to at least {len}")
+    } else {
+        String::new()
+    };
+    Error::InvalidArgument(format!(
+        "`num_steps` is {len}, but only {appended} {verb} appended {since}; append more steps \
+         first{also}, or select fewer"
+    ))
+}
+
+/// Rejects NaN, which cannot be ordered.
 pub(super) fn check_priority(priority: f64) -> Result<()> {
     if priority.is_nan() {
         return Err(Error::Priority(
-            "priority is NaN; an item's priority is a number".into(),
+            "`priority` must be a number; got NaN".into(),
         ));
     }
     Ok(())
 }
 
-/// Says which steps can be referred to.
-pub(super) fn kept(context: &ErrorContext<'_>) -> String {
+fn available_steps(context: &ErrorContext<'_>) -> String {
     let ErrorContext {
         first_available,
         end,
-        history,
         ..
     } = context;
-    let found = match end.checked_sub(*first_available) {
-        None | Some(0) => "no step can be referred to".to_owned(),
-        Some(_) => format!("steps {first_available} to {} can be referred to", end - 1),
-    };
-    format!(
-        "{found} (history: the newest {history}, since the last cleared episode): create items \
-         sooner or raise `history`"
-    )
+    match end.checked_sub(*first_available) {
+        None | Some(0) => "no steps are available".into(),
+        Some(1) => format!("only step {first_available} is available"),
+        Some(_) => format!("steps {first_available} to {} are available", end - 1),
+    }
 }
 
-fn named(layout: &Layout, column: usize) -> String {
+fn column_name(layout: &Layout, column: usize) -> String {
     match layout.names.get(column) {
         Some(name) => format!("`{name}`"),
         None => column.to_string(),

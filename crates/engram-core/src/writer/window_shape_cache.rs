@@ -1,4 +1,4 @@
-//! From found slices to what is stored: the smallest form that says the same.
+//! Chooses the smallest trajectory representation for the located cells of an item.
 
 use std::sync::Arc;
 
@@ -7,31 +7,32 @@ use super::selection::{HistoryView, LocatedItem, OPEN};
 use crate::schema::Layout;
 use crate::trajectory::{Slice, SpanColumn, Trajectory, WindowShape};
 
-/// WindowShapeCache that one writer's items are expected to take turns in.
-const REMEMBERED: usize = 8;
+/// Number of window shapes that the cache stores.
+const CAPACITY: usize = 8;
 
-/// The shapes of the newest items, so that the next of the same shape can share one.
+/// The window shapes of recent items, so that later items of the same shape can share one.
 #[derive(Debug, Default)]
 pub(super) struct WindowShapeCache {
-    known: Vec<Arc<WindowShape>>,
+    shapes: Vec<Arc<WindowShape>>,
+    /// Index of the shape to replace next.
     next: usize,
 }
 
 impl WindowShapeCache {
-    /// Turns a located into what the queue keeps.
-    pub(super) fn body(
+    /// Returns the trajectory of the located cells.
+    pub(super) fn trajectory(
         &mut self,
         layout: &Arc<Layout>,
         located: &LocatedItem,
         view: &HistoryView<'_>,
     ) -> PendingTrajectory {
-        let source = located.slices[0].chunk;
-        if located.slices.iter().any(|slice| slice.chunk != source) {
+        let chunk_number = located.slices[0].chunk;
+        if (located.slices.iter()).any(|slice| slice.chunk != chunk_number) {
             return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
                 .sealed_if_complete();
         }
         if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
-            return match sealed(view, source) {
+            return match sealed_chunk(view, chunk_number) {
                 None => PendingTrajectory::Rows {
                     offset,
                     len,
@@ -46,13 +47,13 @@ impl WindowShapeCache {
             };
         }
         let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-        // The first item of a shape pays for it in full: what is stored stays accounted for
-        // even where no two items are alike.
+        // The first item of a shape stores its own slices. So memory stays accounted for even if
+        // no two items have the same shape.
         let Some(shape) = self.find(layout, located, base) else {
             return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
                 .sealed_if_complete();
         };
-        match sealed(view, source) {
+        match sealed_chunk(view, chunk_number) {
             None => PendingTrajectory::Window {
                 offset: base,
                 shape,
@@ -65,7 +66,7 @@ impl WindowShapeCache {
         }
     }
 
-    /// A shape seen before; one that was not is remembered for the next time.
+    /// Returns the shape if an earlier item had it. Otherwise stores it for later items.
     fn find(
         &mut self,
         layout: &Arc<Layout>,
@@ -87,7 +88,7 @@ impl WindowShapeCache {
                     .eq(located.slices.iter().map(relative))
                 && (Arc::ptr_eq(&shape.layout, layout) || shape.layout == *layout)
         };
-        if let Some(shape) = self.known.iter().find(same) {
+        if let Some(shape) = self.shapes.iter().find(same) {
             return Some(Arc::clone(shape));
         }
         let shape = Arc::new(WindowShape {
@@ -95,11 +96,11 @@ impl WindowShapeCache {
             columns: located.columns.to_vec().into(),
             slices: located.slices.iter().map(relative).collect(),
         });
-        if self.known.len() < REMEMBERED {
-            self.known.push(shape);
+        if self.shapes.len() < CAPACITY {
+            self.shapes.push(shape);
         } else {
-            self.known[self.next] = shape;
-            self.next = (self.next + 1) % REMEMBERED;
+            self.shapes[self.next] = shape;
+            self.next = (self.next + 1) % CAPACITY;
         }
         None
     }
@@ -108,17 +109,18 @@ impl WindowShapeCache {
 impl PendingTrajectory {
     fn sealed_if_complete(self) -> Self {
         match self {
-            Self::Spans(spans) if !spans.open => Self::Sealed(spans.close(None)),
-            body => body,
+            Self::Spans(spans) if !spans.open => Self::Sealed(spans.finish(None)),
+            trajectory => trajectory,
         }
     }
 }
 
-fn sealed(view: &HistoryView<'_>, source: u32) -> Option<Arc<crate::Chunk>> {
-    (source != OPEN).then(|| Arc::clone(&view.history.get(source as usize).chunk))
+/// Returns a sealed chunk, or `None` for the open chunk.
+fn sealed_chunk(view: &HistoryView<'_>, number: u32) -> Option<Arc<crate::Chunk>> {
+    (number != OPEN).then(|| Arc::clone(&view.history.get(number as usize).chunk))
 }
 
-/// Offset, length and squeeze of a located that is the same rows of all columns of one chunk.
+/// Returns offset, length and squeeze if the cells are the same rows of all columns of one chunk.
 fn as_rows(
     layout: &Arc<Layout>,
     located: &LocatedItem,
@@ -126,18 +128,18 @@ fn as_rows(
 ) -> Option<(u32, u32, bool)> {
     let (first, column) = (located.slices[0], located.columns[0]);
     let schema = view.schema(first.chunk)?;
-    let alike = |(number, slice): (usize, &Slice)| {
+    let same_rows = |(number, slice): (usize, &Slice)| {
         slice.column as usize == number && (slice.offset, slice.len) == (first.offset, first.len)
     };
-    let fits = located.slices.len() == located.columns.len()
+    let matches = located.slices.len() == located.columns.len()
         && located.columns.len() == schema.cells.len()
-        && located.slices.iter().enumerate().all(alike)
+        && located.slices.iter().enumerate().all(same_rows)
         && located.columns.iter().all(|c| c.squeeze == column.squeeze)
         && (Arc::ptr_eq(layout, &schema.layout) || *layout == schema.layout);
-    fits.then_some((first.offset, first.len, column.squeeze))
+    matches.then_some((first.offset, first.len, column.squeeze))
 }
 
-/// Numbers the distinct chunks of a located, the open one last.
+/// Returns the cells as spans. Their chunks are numbered in order of use, the open chunk last.
 fn spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
     let used = || {
         located
@@ -150,18 +152,18 @@ fn spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) ->
     let low = low.unwrap_or(0);
     let mut numbers = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];
     let mut sealed = Vec::new();
-    for source in used() {
-        let number = &mut numbers[(source - low) as usize];
+    for index in used() {
+        let number = &mut numbers[(index - low) as usize];
         if number.is_none() {
             *number = u32::try_from(sealed.len()).ok();
-            sealed.push(Arc::clone(&view.history.get(source as usize).chunk));
+            sealed.push(Arc::clone(&view.history.get(index as usize).chunk));
         }
     }
     let last = u32::try_from(sealed.len()).unwrap_or(OPEN);
     let slices = located.slices.iter().map(|slice| Slice {
         chunk: match slice.chunk {
             OPEN => last,
-            source => numbers[(source - low) as usize].unwrap_or(last),
+            index => numbers[(index - low) as usize].unwrap_or(last),
         },
         ..*slice
     });

@@ -1,4 +1,4 @@
-//! The items that patterns make of a batch's newest step.
+//! Creates the items that patterns describe from a batch's newest step.
 
 use std::sync::Arc;
 
@@ -9,103 +9,107 @@ use super::super::pattern::Pattern;
 use super::super::pending_items::PendingTrajectory;
 use super::super::priority_rule::PriorityRule;
 use super::split_window::SplitWindow;
-use super::td_errors::sizes;
-use super::{BatchedRecorder, Entry};
+use super::td_errors::td_error_stats;
+use super::{BatchedPattern, BatchedRecorder};
 use crate::error::Result;
 use crate::schema::Schema;
 
 impl BatchedRecorder {
-    /// Tries every pattern on the newest step of every environment.
-    pub(super) fn make_items(
+    /// Applies every pattern to the newest step of every environment; returns the number of items
+    /// created. After an error of one item it still creates the others, then returns the first error.
+    pub(super) fn create_due_items(
         &mut self,
         ends: Option<&[bool]>,
-        accepts: &impl Fn(u32, f64) -> Result<()>,
+        check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         let Some(open) = &self.open else {
             return Ok(0);
         };
-        let mut problem = Ok(());
+        let mut outcome = Ok(());
         let before = self.pending.len();
-        let furthest = self.patterns.iter().map(|e| e.pattern.lookback).max();
-        for Entry { pattern, applied } in &mut self.patterns {
+        let longest = self.patterns.iter().map(|p| p.pattern.lookback).max();
+        for BatchedPattern { pattern, applied } in &mut self.patterns {
             let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
                 continue;
             };
-            // All environments are at the same step: where its window lies is found out once.
-            let plan = if first >= open.first {
+            // All environments are at the same step, so the window is located once.
+            let split_window = if first >= open.first {
                 Ok(None)
             } else {
                 match SplitWindow::new(pattern, &self.history, open, first) {
                     Ok(None) => continue,
-                    plan => plan,
+                    window => window,
                 }
             };
-            let inside = OpenWindow::new(pattern, open, &self.schema, first);
-            let counts = pattern
+            let open_window = OpenWindow::new(pattern, open, &self.schema, first);
+            let uses_applied = pattern
                 .conditions
                 .iter()
-                .any(|c| c.subject == ConditionInput::StepsSinceApplied);
+                .any(|c| c.input == ConditionInput::StepsSinceApplied);
             for env in 0..self.envs {
                 if first < self.episode_start[env] {
                     continue;
                 }
                 if !pattern.conditions.is_empty() {
-                    // Tried as any step first and then as the last, as one stream's steps are.
-                    let holds = |end_of_episode| {
+                    // As in a single stream: tried as an ordinary step, then as the episode's last.
+                    let is_due = |end_of_episode| {
                         let context = StepContext {
                             step_index: self.complete_steps - 1 - self.episode_start[env],
                             since_applied: self.complete_steps - applied[env],
                             history_length: (self.complete_steps - self.episode_start[env])
-                                .min(furthest.unwrap_or(0)),
+                                .min(longest.unwrap_or(0)),
                             end_of_episode,
                         };
-                        due(&pattern.conditions, context, open, &self.schema, env)
+                        all_hold(&pattern.conditions, context, open, &self.schema, env)
                     };
-                    if !(holds(false) || ends.is_some_and(|ends| ends[env]) && holds(true)) {
+                    if !(is_due(false) || ends.is_some_and(|ends| ends[env]) && is_due(true)) {
                         continue;
                     }
                 }
-                let body = match &plan {
-                    Ok(None) => inside.body(env),
-                    Ok(Some(plan)) => plan.body(env),
+                let trajectory = match &split_window {
+                    Ok(None) => open_window.trajectory(env),
+                    Ok(Some(window)) => window.trajectory(env),
                     Err(error) => {
-                        problem = problem.and(Err(error.clone()));
+                        outcome = outcome.and(Err(error.clone()));
                         break;
                     }
                 };
                 let priority = match pattern.priority {
                     PriorityRule::Constant(priority) => Ok(priority),
                     PriorityRule::TdError { column, max_weight } => {
-                        sizes(pattern, column, &self.history, open, env, first)
-                            .map(|sizes| sizes.priority(max_weight))
-                            .and_then(|found| accepts(pattern.table, found).map(|()| found))
+                        td_error_stats(pattern, column, &self.history, open, env, first)
+                            .map(|stats| stats.priority(max_weight))
+                            .and_then(|priority| {
+                                check_priority(pattern.table, priority).map(|()| priority)
+                            })
                     }
                 };
                 let priority = match priority {
                     Ok(priority) => priority,
                     Err(error) => {
-                        problem = problem.and(Err(error));
+                        outcome = outcome.and(Err(error));
                         continue;
                     }
                 };
-                if counts {
+                if uses_applied {
                     applied[env] = self.complete_steps;
                 }
                 let key = self.keys.next_key();
-                self.pending.push(pattern.table, key, priority, body);
+                self.pending.push(pattern.table, key, priority, trajectory);
             }
         }
-        problem.map(|()| self.pending.len() - before)
+        outcome.map(|()| self.pending.len() - before)
     }
 }
 
-/// A window inside the open chunks.
+/// A pattern's window that lies entirely in the open chunks.
 struct OpenWindow<'a> {
     pattern: &'a Pattern,
-    /// Whether its items are rows of all columns, and then squeezed or not.
+    /// `Some(squeeze)` if the items are rows of all columns.
     as_rows: Option<bool>,
+    /// Capacity of an open chunk, in steps.
     length: usize,
-    /// Steps of the open chunks before the window.
+    /// First step of the window, counted from the first step of the open chunks.
     step: StepPosition,
 }
 
@@ -119,8 +123,9 @@ impl<'a> OpenWindow<'a> {
         }
     }
 
-    fn body(&self, env: usize) -> PendingTrajectory {
-        // The rows of all environments were counted in 32 bits when the chunks were begun.
+    /// Returns the trajectory of one environment's item.
+    fn trajectory(&self, env: usize) -> PendingTrajectory {
+        // `begin_chunks` checked that the rows of all environments fit 32 bits.
         let row = (env * self.length) as StepPosition + self.step;
         let offset = u32::try_from(row).unwrap_or(u32::MAX);
         match self.as_rows {
@@ -138,7 +143,7 @@ impl<'a> OpenWindow<'a> {
     }
 }
 
-fn due(
+fn all_hold(
     conditions: &[Condition],
     context: StepContext,
     open: &OpenBatch,
