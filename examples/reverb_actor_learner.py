@@ -2,9 +2,9 @@
 
     python examples/reverb_actor_learner.py
 
-The learner serves two tables: `replay`, from which it samples transitions, and `variables`, whose only item is its newest
-values. The actor walks a corridor whose last cell gives a reward of 1; it does not need TensorFlow. The rate limiter
-makes the faster process wait for the other.
+The learner serves two tables: `replay`, from which it samples transitions, and `variables`, whose only item has its
+newest values. The actor walks a corridor whose last cell gives a reward of 1; it does not need TensorFlow. The rate
+limiter makes the faster process wait for the other.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ def walk(cell: int, action: int) -> tuple[int, float]:
 
 
 def act(address: str) -> None:
-    """Runs episodes until the process is terminated; half of the actions are greedy with respect to the newest values."""
+    """Runs episodes until the process is terminated; half of the actions follow the newest values."""
     client = reverb.Client(address)
     rng = np.random.default_rng(0)
     with client.trajectory_writer(num_keep_alive_refs=2) as writer:
