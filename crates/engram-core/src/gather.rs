@@ -1,6 +1,6 @@
 //! From items to batches: the cells of many trajectories, copied side by side.
 
-mod unpacked;
+mod unpacked_columns;
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,13 +13,13 @@ use crate::prefetch::prefetch;
 use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
 use crate::trajectory::Trajectory;
-use unpacked::Unpacked;
+use unpacked_columns::UnpackedColumns;
 
 /// Batches from this size on are copied by several threads.
-const PARALLEL: usize = 4 << 20;
+const MIN_PARALLEL_BYTES: usize = 4 << 20;
 
 /// How many items ahead of the copying memory is asked for.
-const AHEAD: usize = 16;
+const PREFETCHED_ITEMS: usize = 16;
 
 /// What to do where items differ in length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,24 +116,24 @@ pub fn gather<T: AsTrajectory>(
     let models = if alike { &items[..1] } else { items };
     check_layouts(models)?;
     let plans = (0..first.columns())
-        .map(|column| Plan::new(models, column, length_policy))
+        .map(|column| ColumnPlan::new(models, column, length_policy))
         .collect::<Result<Vec<_>>>()?;
     let least = plans.iter().try_fold(0_usize, |all, plan| {
-        all.checked_add(plan.least_bytes(items.len())?)
+        all.checked_add(plan.min_bytes(items.len())?)
     });
     pool.check(items.len(), least)?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
         .zip(&first.layout().names)
         .map(|(plan, name)| {
-            let bytes = plan.least_bytes(items.len());
+            let bytes = plan.min_bytes(items.len());
             bytes
                 .and_then(|bytes| pool.take(if plan.is_string() { 0 } else { bytes }))
                 .ok_or_else(|| too_large(name, items.len(), bytes))
         })
         .collect::<Result<_>>()?;
     let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-    let parts = if total >= PARALLEL && may_go_parallel() {
+    let parts = if total >= MIN_PARALLEL_BYTES && may_go_parallel() {
         rayon::current_num_threads().min(items.len())
     } else {
         1
@@ -234,13 +234,13 @@ fn is_like(one: &Trajectory, other: &Trajectory) -> bool {
 }
 
 /// Where the cells of one column go.
-struct Plan {
+struct ColumnPlan {
     cell: CellSpec,
     cell_bytes: usize,
     time: TimeAxis,
 }
 
-impl Plan {
+impl ColumnPlan {
     fn new<T: AsTrajectory>(items: &[T], at: usize, length_policy: LengthPolicy) -> Result<Self> {
         let first = items[0].trajectory();
         let model = first.column(at);
@@ -317,7 +317,7 @@ impl Plan {
 
     /// Bytes of all items, or the least that their strings take; `None` when they are too many to
     /// count.
-    fn least_bytes(&self, items: usize) -> Option<usize> {
+    fn min_bytes(&self, items: usize) -> Option<usize> {
         let cells = match &self.time {
             TimeAxis::Even(each) | TimeAxis::Padded { longest: each, .. } => {
                 items.checked_mul(*each)?
@@ -365,7 +365,7 @@ impl Plan {
         taken: &mut usize,
     ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let least = self.least_bytes(items.len());
+        let least = self.min_bytes(items.len());
         let others = *taken - least.unwrap_or(0);
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
             let sum = more.and_then(|more| others.checked_add(out.len())?.checked_add(more));
@@ -402,7 +402,7 @@ impl Plan {
 
 fn copy_in_parallel<T: AsTrajectory>(
     items: &[T],
-    plans: &[Plan],
+    plans: &[ColumnPlan],
     buffers: &mut [PooledBytes],
     parts: usize,
 ) -> Result<()> {
@@ -432,16 +432,16 @@ fn copy_in_parallel<T: AsTrajectory>(
 fn copy_part<T: AsTrajectory>(
     items: &[T],
     first: usize,
-    plans: &[Plan],
+    plans: &[ColumnPlan],
     mut out: Vec<&mut [u8]>,
 ) -> Result<()> {
-    let mut unpacked = Unpacked::default();
-    for item in items.iter().take(AHEAD) {
-        ask_for(item.trajectory(), plans);
+    let mut unpacked = UnpackedColumns::default();
+    for item in items.iter().take(PREFETCHED_ITEMS) {
+        prefetch_cells(item.trajectory(), plans);
     }
     for (i, item) in items.iter().enumerate() {
-        if let Some(later) = items.get(i + AHEAD) {
-            ask_for(later.trajectory(), plans);
+        if let Some(later) = items.get(i + PREFETCHED_ITEMS) {
+            prefetch_cells(later.trajectory(), plans);
         }
         let i = first + i;
         let trajectory = item.trajectory();
@@ -473,14 +473,14 @@ fn copy_part<T: AsTrajectory>(
 }
 
 /// Slices of one column that are read in their order.
-const FEW: usize = 8;
+const MAX_SLICES_IN_ORDER: usize = 8;
 
 fn copy_slices(
     trajectory: &Trajectory,
     at: usize,
     cell_bytes: usize,
     mut target: &mut [u8],
-    unpacked: &mut Unpacked,
+    unpacked: &mut UnpackedColumns,
 ) -> Result<()> {
     let mut many = Vec::new();
     let mut count = 0;
@@ -488,7 +488,7 @@ fn copy_slices(
         let (now, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
         target = later;
         count += 1;
-        if count > FEW {
+        if count > MAX_SLICES_IN_ORDER {
             many.push((chunk, column, offset * cell_bytes, now));
             return Ok(());
         }
@@ -522,7 +522,7 @@ fn copy(target: &mut [u8], source: &[u8]) {
 }
 
 /// Asks for the first cells of each column.
-fn ask_for(trajectory: &Trajectory, plans: &[Plan]) {
+fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
     // A window's columns are mostly those of its chunk: near enough for a guess.
     if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
         trajectory
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn sizes_beyond_counting_are_none() {
-        let plan = |time| Plan {
+        let plan = |time| ColumnPlan {
             cell: CellSpec {
                 dtype: DType::Uint8,
                 shape: smallvec![1 << 30],
@@ -554,12 +554,12 @@ mod tests {
             longest: 1 << 30,
             lengths: Vec::new(),
         });
-        assert_eq!(padded.least_bytes(1), Some(1 << 60));
-        assert_eq!(padded.least_bytes(16), None);
-        assert_eq!(plan(TimeAxis::Even(usize::MAX)).least_bytes(2), None);
+        assert_eq!(padded.min_bytes(1), Some(1 << 60));
+        assert_eq!(padded.min_bytes(16), None);
+        assert_eq!(plan(TimeAxis::Even(usize::MAX)).min_bytes(2), None);
         assert_eq!(
             too_large("x", 16, None).to_string(),
-            "column `x` of a batch of 16 items needs 2^64 or more bytes, more than the system gives"
+            "column `x` of a batch of 16 items needs 2^64 or more bytes, more than can be allocated"
         );
     }
 }

@@ -27,15 +27,15 @@ impl<T: Copy> Pages<T> {
     }
 
     /// Makes `at` a valid index.
-    pub fn reach(&mut self, at: usize) {
+    pub fn ensure_index(&mut self, at: usize) {
         while self.pages.len() * PAGE <= at {
             self.pages.push(vec![self.fill; PAGE].into_boxed_slice());
         }
     }
 
     /// Sets an entry, growing as needed.
-    pub fn put(&mut self, at: usize, value: T) {
-        self.reach(at);
+    pub fn set(&mut self, at: usize, value: T) {
+        self.ensure_index(at);
         self[at] = value;
     }
 
@@ -70,26 +70,26 @@ const COPIES_PER_STEP: usize = 4;
 /// turn comes, the first write to it copies it beforehand. Nothing is left of it afterwards, so that
 /// writes cost what they do in [`Pages`].
 #[derive(Debug)]
-pub struct CopiedPages<T> {
+pub struct CopyablePages<T> {
     live: Pages<T>,
-    copying: Option<Copying<T>>,
+    in_progress: Option<CopyInProgress<T>>,
 }
 
 /// Memory for the pages of a copy.
-pub type CopyRoom<T> = Vec<Option<Box<[T]>>>;
+pub type CopyBuffer<T> = Vec<Option<Box<[T]>>>;
 
 /// A copy under way: pages before `next`, and written ones, are in it.
 #[derive(Debug)]
-struct Copying<T> {
-    pages: CopyRoom<T>,
+struct CopyInProgress<T> {
+    pages: CopyBuffer<T>,
     next: usize,
 }
 
 /// The entries of one moment, up to the end of their last page.
 #[derive(Clone, Debug, Default)]
-pub struct Copied<T>(CopyRoom<T>);
+pub struct PagesCopy<T>(CopyBuffer<T>);
 
-impl<T: Copy> Copied<T> {
+impl<T: Copy> PagesCopy<T> {
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.0
@@ -106,19 +106,19 @@ impl<T: Copy> Copied<T> {
     }
 }
 
-impl<T: Copy> CopiedPages<T> {
+impl<T: Copy> CopyablePages<T> {
     /// An empty array whose new entries hold `fill`.
     #[must_use]
     pub fn new(fill: T) -> Self {
         Self {
             live: Pages::new(fill),
-            copying: None,
+            in_progress: None,
         }
     }
 
     /// Sets an entry, growing as needed.
-    pub fn put(&mut self, at: usize, value: T) {
-        self.live.reach(at);
+    pub fn set(&mut self, at: usize, value: T) {
+        self.live.ensure_index(at);
         self[at] = value;
     }
 
@@ -131,14 +131,14 @@ impl<T: Copy> CopiedPages<T> {
     /// Begins a copy of what the array holds now. One that is under way is given up.
     ///
     /// `room` should have an unset entry for each page, so that nothing large is done here.
-    pub fn begin_copy(&mut self, mut pages: CopyRoom<T>) {
+    pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
         pages.resize(self.pages(), None);
-        self.copying = Some(Copying { pages, next: 0 });
+        self.in_progress = Some(CopyInProgress { pages, next: 0 });
     }
 
     /// Copies some more pages; the copy once it has all of them, and nothing where none was begun.
-    pub fn continue_copy(&mut self) -> Option<Copied<T>> {
-        let Copying { pages, next } = self.copying.as_mut()?;
+    pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
+        let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
         let end = pages.len().min(*next + COPIES_PER_STEP);
         for (page, copy) in self.live.pages[*next..end]
             .iter()
@@ -150,21 +150,23 @@ impl<T: Copy> CopiedPages<T> {
         if end < pages.len() {
             return None;
         }
-        self.copying.take().map(|copying| Copied(copying.pages))
+        self.in_progress
+            .take()
+            .map(|in_progress| PagesCopy(in_progress.pages))
     }
 
     /// Puts a page that is about to be written into the copy under way.
     #[cold]
     fn copy_before_write(&mut self, page: usize) {
-        if let Some(copying) = &mut self.copying
-            && let Some(copy) = copying.pages.get_mut(page)
+        if let Some(in_progress) = &mut self.in_progress
+            && let Some(copy) = in_progress.pages.get_mut(page)
         {
             copy.get_or_insert_with(|| self.live.pages[page].clone());
         }
     }
 }
 
-impl<T> Index<usize> for CopiedPages<T> {
+impl<T> Index<usize> for CopyablePages<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
@@ -172,9 +174,9 @@ impl<T> Index<usize> for CopiedPages<T> {
     }
 }
 
-impl<T: Copy> IndexMut<usize> for CopiedPages<T> {
+impl<T: Copy> IndexMut<usize> for CopyablePages<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
-        if self.copying.is_some() {
+        if self.in_progress.is_some() {
             self.copy_before_write(split(at).0);
         }
         &mut self.live[at]
@@ -187,15 +189,15 @@ mod tests {
 
     #[test]
     fn a_copy_in_steps_shows_one_moment() {
-        let mut pages = CopiedPages::new(0_u32);
+        let mut pages = CopyablePages::new(0_u32);
         let last = (COPIES_PER_STEP + 1) * PAGE;
-        pages.put(last, 1);
+        pages.set(last, 1);
         pages.begin_copy(Vec::new());
         assert!(pages.continue_copy().is_none());
         // Before its turn, after its turn, and beyond the end.
         pages[last] = 2;
         pages[0] = 3;
-        pages.put(last + PAGE, 4);
+        pages.set(last + PAGE, 4);
         let copy = pages.continue_copy().unwrap();
         assert_eq!([copy.get(0), copy.get(last)], [Some(0), Some(1)]);
         assert_eq!(
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn pages_grow_and_keep_what_they_hold() {
         let mut pages = Pages::new(7_u32);
-        pages.put(3 * PAGE + 1, 9);
+        pages.set(3 * PAGE + 1, 9);
         assert_eq!((pages[0], pages[3 * PAGE + 1]), (7, 9));
         assert_eq!(pages.group(3 * PAGE, 4), [7, 9, 7, 7]);
     }

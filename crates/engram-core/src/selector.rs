@@ -10,7 +10,7 @@ use rand_xoshiro::rand_core::Rng;
 
 use crate::error::{Error, Result};
 use crate::item::{Rank, Slot};
-use crate::pages::CopiedPages;
+use crate::pages::CopyablePages;
 use dense::Dense;
 use heap::Heap;
 use order::Order;
@@ -137,9 +137,9 @@ impl Selector {
     }
 
     /// Adds an item that was here before, at its old place.
-    pub fn put_back(&mut self, slot: Slot, rank: Rank) {
+    pub fn reinsert(&mut self, slot: Slot, rank: Rank) {
         match self {
-            Self::Order(order) => order.put_back(slot, rank.seq),
+            Self::Order(order) => order.reinsert(slot, rank.seq),
             _ => self.insert(slot, rank),
         }
     }
@@ -177,7 +177,7 @@ impl Selector {
     }
 
     /// The slots in the order that random draws depend on, if they do.
-    pub(crate) fn slots(&mut self) -> Option<&mut CopiedPages<Slot>> {
+    pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
             Self::Dense(dense) => Some(dense.slots()),
             Self::Prioritized(prioritized) => Some(prioritized.slots()),
@@ -252,7 +252,7 @@ pub struct Odds {
 }
 
 /// Uniform in `[0, 1)`.
-fn unit(rng: &mut TableRng) -> f64 {
+fn uniform_unit(rng: &mut TableRng) -> f64 {
     const STEP: f64 = 1.0 / 9_007_199_254_740_992.0; // 2^-53
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let bits = (rng.next_u64() >> 11) as f64;
@@ -260,7 +260,7 @@ fn unit(rng: &mut TableRng) -> f64 {
 }
 
 /// Uniform in `0..n`. The bias of the multiply is below 2^-32 for any table.
-fn below(rng: &mut TableRng, n: usize) -> usize {
+fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "the high half is below n")]
     let at = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
     at

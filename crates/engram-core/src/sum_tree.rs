@@ -10,7 +10,7 @@ const FANOUT: usize = 16;
 const LANES: usize = 64;
 
 /// Changes that are settled together at most.
-const STALE: usize = 1024;
+const MAX_STALE: usize = 1024;
 
 /// Weights with their sums and smallest non-zero values, level by level.
 ///
@@ -52,14 +52,14 @@ impl Default for SumTree {
             stale: Vec::new(),
             reached: 0,
         };
-        tree.reach(0);
+        tree.ensure_index(0);
         tree
     }
 }
 
 impl SumTree {
     /// Makes `at` a valid leaf; new leaves weigh 0.
-    pub fn reach(&mut self, at: usize) {
+    pub fn ensure_index(&mut self, at: usize) {
         if at < self.reached {
             return;
         }
@@ -68,14 +68,14 @@ impl SumTree {
         for depth in 0.. {
             if depth == self.levels.len() {
                 self.levels.push(Level::new());
-                self.levels[depth].sums.reach(0);
-                self.levels[depth].mins.reach(0);
+                self.levels[depth].sums.ensure_index(0);
+                self.levels[depth].mins.ensure_index(0);
                 self.refresh(depth, 0);
             }
             let level = &mut self.levels[depth];
-            level.sums.reach(index);
+            level.sums.ensure_index(index);
             if depth > 0 {
-                level.mins.reach(index);
+                level.mins.ensure_index(index);
                 if index == 0 && depth + 1 == self.levels.len() {
                     return;
                 }
@@ -86,20 +86,20 @@ impl SumTree {
 
     /// Sets the weight of leaf `at`, growing as needed. Weights are finite and not negative.
     pub fn set(&mut self, at: usize, weight: f64) {
-        self.reach(at);
+        self.ensure_index(at);
         let before = std::mem::replace(&mut self.levels[0].sums[at], weight);
         self.non_zero += usize::from(weight > 0.0);
         self.non_zero -= usize::from(before > 0.0);
         if self.stale.last() != Some(&(at / FANOUT)) {
             self.stale.push(at / FANOUT);
-            if self.stale.len() == STALE {
-                self.settle();
+            if self.stale.len() == MAX_STALE {
+                self.refresh_stale();
             }
         }
     }
 
     /// Makes the sums right.
-    fn settle(&mut self) {
+    fn refresh_stale(&mut self) {
         if self.stale.is_empty() {
             return;
         }
@@ -157,14 +157,14 @@ impl SumTree {
     /// Sum of all weights.
     #[must_use]
     pub fn total(&mut self) -> f64 {
-        self.settle();
+        self.refresh_stale();
         self.levels[self.levels.len() - 1].sums[0]
     }
 
     /// Smallest non-zero weight; infinite when there is none.
     #[must_use]
     pub fn min_weight(&mut self) -> f64 {
-        self.settle();
+        self.refresh_stale();
         self.levels[self.levels.len() - 1].mins[0]
     }
 
@@ -178,7 +178,7 @@ impl SumTree {
     ///
     /// Whatever rounding does, the leaf's weight is above 0. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
-        self.settle();
+        self.refresh_stale();
         for masses in masses.chunks(LANES) {
             let mut left = [0.0; LANES];
             left[..masses.len()].copy_from_slice(masses);

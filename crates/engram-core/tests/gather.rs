@@ -320,7 +320,7 @@ fn strings_count_towards_the_most_that_a_batch_may_take() {
     assert_eq!(bytes(&within(200).unwrap().columns[1]), text);
     assert_eq!(
         within(199).unwrap_err().to_string(),
-        "a batch of 1 items takes at least 200 bytes; at most 199 are allowed: ask for fewer items"
+        "a batch of 1 items takes at least 200 bytes, but at most 199 are allowed; sample fewer items at once"
     );
 }
 

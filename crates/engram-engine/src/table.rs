@@ -315,7 +315,7 @@ impl Table {
         let (mut done, mut sum) = (0, 0);
         while done < len {
             sum += self.change(|shared, after, _| {
-                let some = done..len.min(done + shared.state.items_per_hold());
+                let some = done..len.min(done + shared.state.items_per_lock_hold());
                 done = some.end;
                 work(shared, after, some)
             })?;
@@ -421,7 +421,7 @@ impl Table {
                 let mut shared = self.shared.lock();
                 // What is left of a table that was closed is not what it was.
                 shared.check_open()?;
-                shared.state.snapshot_pages()
+                shared.state.snapshot_page_counts()
             };
             let room = SnapshotBuffers::new(pages);
             self.shared.lock().state.begin_snapshot(room);

@@ -63,8 +63,8 @@ impl Heap {
     }
 
     pub(super) fn insert(&mut self, slot: Slot, rank: Rank) {
-        self.positions.reach(slot as usize);
-        self.entries.reach(self.len);
+        self.positions.ensure_index(slot as usize);
+        self.entries.ensure_index(self.len);
         self.len += 1;
         let entry = self.entry(slot, rank);
         self.sift(self.len - 1, entry);

@@ -55,7 +55,7 @@ impl Order {
     }
 
     pub(super) fn push_newest(&mut self, slot: Slot, seq: u64) {
-        self.links.put(
+        self.links.set(
             slot as usize,
             Link {
                 older: self.newest,
@@ -71,13 +71,13 @@ impl Order {
         self.len += 1;
     }
 
-    pub(super) fn put_back(&mut self, slot: Slot, seq: u64) {
+    pub(super) fn reinsert(&mut self, slot: Slot, seq: u64) {
         let link = Link {
             older: NONE,
             newer: NONE,
             seq,
         };
-        self.links.put(slot as usize, link);
+        self.links.set(slot as usize, link);
         self.returned.insert(seq, slot);
         self.len += 1;
     }
@@ -149,7 +149,7 @@ mod tests {
             }
             order.push_newest(4, 14);
             for slot in [3, 0, 2] {
-                order.put_back(slot, 10 + u64::from(slot));
+                order.reinsert(slot, 10 + u64::from(slot));
             }
             assert_eq!(drain(&mut order), expected);
         }

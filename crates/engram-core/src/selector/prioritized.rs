@@ -1,9 +1,9 @@
 //! Choice in proportion to `priority ^ exponent` (Schaul et al. 2016, equation 1).
 
 use super::dense::Dense;
-use super::{Odds, Pick, TableRng, unit};
+use super::{Odds, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
-use crate::pages::CopiedPages;
+use crate::pages::CopyablePages;
 use crate::sum_tree::SumTree;
 
 /// 2^32 such weights still have a finite sum.
@@ -39,7 +39,7 @@ impl Prioritized {
         self.dense.len()
     }
 
-    pub(super) fn slots(&mut self) -> &mut CopiedPages<Slot> {
+    pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         self.dense.slots()
     }
 
@@ -61,7 +61,7 @@ impl Prioritized {
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
-        let (position, moved) = self.dense.take_out(slot);
+        let (position, moved) = self.dense.swap_remove(slot);
         if position != moved {
             self.tree.set(position, self.tree.weight(moved));
         }
@@ -89,7 +89,7 @@ impl Prioritized {
         if total <= 0.0 {
             return self.dense.pick(n, rng, picks);
         }
-        let masses: Vec<f64> = (0..n).map(|_| unit(rng) * total).collect();
+        let masses: Vec<f64> = (0..n).map(|_| uniform_unit(rng) * total).collect();
         let mut positions = Vec::with_capacity(n);
         self.tree.find(&masses, &mut positions);
         for position in &positions {

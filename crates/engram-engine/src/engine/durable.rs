@@ -137,7 +137,7 @@ impl Engine {
         for (number, mut state) in kept {
             let sink = engine.sink(number);
             if state.last_lsn() < sink.last() {
-                state.reach(sink.last());
+                state.set_last_lsn(sink.last());
             }
             state.set_sink(Arc::clone(&sink));
             let table = Table::with(state, number, Arc::clone(&engine.clock), sink);
@@ -257,7 +257,7 @@ impl Engine {
             Backend::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
         };
         let sink = self.sink(number);
-        state.reach(sink.last());
+        state.set_last_lsn(sink.last());
         state.set_sink(Arc::clone(&sink));
         Arc::new(Table::with(state, number, Arc::clone(&self.clock), sink))
     }

@@ -141,7 +141,7 @@ impl LockedTable {
     /// when it stopped before that.
     fn serve_some(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         // Waiting draws are leased whoever asked: at a deadline they go back.
-        let step = self.state.items_per_hold();
+        let step = self.state.items_per_lock_hold();
         let mut budget = step;
         let mut waiting = self.first_unserved_sample();
         while budget > 0 {

@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(said, Some(Request::Cancel(5)));
         assert_eq!(
             error.to_string(),
-            "a batch of 0 items takes at least 9 bytes; at most 8 are allowed: ask for fewer items"
+            "a batch of 0 items takes at least 9 bytes, but at most 8 are allowed; sample fewer items at once"
         );
         let (said, error) = heard(vec![part]);
         assert_eq!(said, Some(Request::Cancel(5)));

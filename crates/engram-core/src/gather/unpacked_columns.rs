@@ -9,16 +9,16 @@ use crate::error::Result;
 use crate::payload::Pinned;
 
 /// Bytes that are kept for items to come: a batch of many compressed chunks takes no more.
-const KEEP: usize = 256 << 20;
+const MAX_KEPT_BYTES: usize = 256 << 20;
 
 /// Columns unpacked for this batch: each once, however many items share it, as long as they are few.
 #[derive(Default)]
-pub(super) struct Unpacked {
+pub(super) struct UnpackedColumns {
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
     bytes: usize,
 }
 
-impl Unpacked {
+impl UnpackedColumns {
     pub(super) fn read(
         &mut self,
         chunk: &Arc<Chunk>,
@@ -40,7 +40,7 @@ impl Unpacked {
         }
         let bytes = chunk.unpack(&pinned, column)?;
         out.copy_from_slice(&bytes[from..from + out.len()]);
-        if self.bytes + bytes.len() > KEEP {
+        if self.bytes + bytes.len() > MAX_KEPT_BYTES {
             self.columns.clear();
             self.bytes = 0;
         }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_column_is_unpacked_once() {
         let chunk = chunk(5_000);
-        let mut unpacked = Unpacked::default();
+        let mut unpacked = UnpackedColumns::default();
         let mut out = [1; 10];
         unpacked.read(&chunk, 0, 5_000, &mut out).unwrap();
         assert_eq!(out, [0; 10]);
@@ -90,12 +90,15 @@ mod tests {
 
     #[test]
     fn little_is_kept() {
-        let chunks = [(); 5].map(|()| chunk(KEEP / 8));
-        let mut unpacked = Unpacked::default();
+        let chunks = [(); 5].map(|()| chunk(MAX_KEPT_BYTES / 8));
+        let mut unpacked = UnpackedColumns::default();
         for chunk in &chunks {
             unpacked.read(chunk, 0, 0, &mut [1; 10]).unwrap();
-            assert!(unpacked.bytes <= KEEP, "{} bytes", unpacked.bytes);
+            assert!(unpacked.bytes <= MAX_KEPT_BYTES, "{} bytes", unpacked.bytes);
         }
-        assert_eq!((unpacked.columns.len(), unpacked.bytes), (1, KEEP / 4));
+        assert_eq!(
+            (unpacked.columns.len(), unpacked.bytes),
+            (1, MAX_KEPT_BYTES / 4)
+        );
     }
 }
