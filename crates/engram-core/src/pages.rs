@@ -1,4 +1,4 @@
-//! Growing arrays in pages: no growth, copy or free ever touches more than one page.
+//! Growing arrays in pages: growing, copying and freeing touch one page at a time.
 
 use std::ops::{Index, IndexMut};
 
@@ -9,7 +9,7 @@ const fn split(at: usize) -> (usize, usize) {
     (at / PAGE, at % PAGE)
 }
 
-/// A growing array of plain values; unset entries hold the fill value.
+/// A growing array of `Copy` values. Entries never set have the fill value.
 #[derive(Debug)]
 pub struct Pages<T> {
     pages: Vec<Box<[T]>>,
@@ -17,7 +17,7 @@ pub struct Pages<T> {
 }
 
 impl<T: Copy> Pages<T> {
-    /// An empty array whose new entries hold `fill`.
+    /// An empty array with this fill value.
     #[must_use]
     pub fn new(fill: T) -> Self {
         Self {
@@ -26,20 +26,21 @@ impl<T: Copy> Pages<T> {
         }
     }
 
-    /// Makes `at` a valid index.
+    /// Grows the array until `at` is a valid index.
     pub fn ensure_index(&mut self, at: usize) {
         while self.pages.len() * PAGE <= at {
             self.pages.push(vec![self.fill; PAGE].into_boxed_slice());
         }
     }
 
-    /// Sets an entry, growing as needed.
+    /// Sets an entry; grows the array as needed.
     pub fn set(&mut self, at: usize, value: T) {
         self.ensure_index(at);
         self[at] = value;
     }
 
-    /// `len` entries from `at`, which must not cross a page: `at` a multiple of a `len` that divides [`PAGE`].
+    /// The `len` entries from `at` on. They must lie in one page: `len` divides [`PAGE`], and `at` is a
+    /// multiple of `len`.
     #[must_use]
     pub fn group(&self, at: usize, len: usize) -> &[T] {
         let (page, entry) = split(at);
@@ -63,29 +64,31 @@ impl<T> IndexMut<usize> for Pages<T> {
     }
 }
 
-/// Pages that one step of a copy makes.
+/// Pages that one call of [`CopyablePages::continue_copy`] copies.
 const COPIES_PER_STEP: usize = 4;
 
-/// As [`Pages`], and copied in steps: a copy shows the array as it was when begun. Until a page's
-/// turn comes, the first write to it copies it beforehand. Nothing is left of it afterwards, so that
-/// writes cost what they do in [`Pages`].
+/// Like [`Pages`], and can be copied in steps, [`CopyablePages::begin_copy`] and then
+/// [`CopyablePages::continue_copy`] until it returns the copy.
+///
+/// The copy contains the entries as they were at the begin: the first write to a page not copied yet
+/// copies the page first. Once the copy is complete, writes cost the same as in [`Pages`] again.
 #[derive(Debug)]
 pub struct CopyablePages<T> {
     live: Pages<T>,
     in_progress: Option<CopyInProgress<T>>,
 }
 
-/// Memory for the pages of a copy.
+/// Memory for the page pointers of a copy. `None`: the page is not copied yet.
 pub type CopyBuffer<T> = Vec<Option<Box<[T]>>>;
 
-/// A copy under way: pages before `next`, and written ones, are in it.
+/// A begun copy. It contains the pages before `next`, and later ones that were written since.
 #[derive(Debug)]
 struct CopyInProgress<T> {
     pages: CopyBuffer<T>,
     next: usize,
 }
 
-/// The entries of one moment, up to the end of their last page.
+/// The entries of an array at one moment, up to the end of the last page.
 #[derive(Clone, Debug, Default)]
 pub struct PagesCopy<T>(CopyBuffer<T>);
 
@@ -98,7 +101,7 @@ impl<T: Copy> PagesCopy<T> {
             .flat_map(|page| page.iter().copied())
     }
 
-    /// An entry, if there was one.
+    /// The entry at index `at`, if the array had it.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<T> {
         let (page, entry) = split(at);
@@ -107,7 +110,7 @@ impl<T: Copy> PagesCopy<T> {
 }
 
 impl<T: Copy> CopyablePages<T> {
-    /// An empty array whose new entries hold `fill`.
+    /// An empty array with this fill value.
     #[must_use]
     pub fn new(fill: T) -> Self {
         Self {
@@ -116,27 +119,27 @@ impl<T: Copy> CopyablePages<T> {
         }
     }
 
-    /// Sets an entry, growing as needed.
+    /// Sets an entry; grows the array as needed.
     pub fn set(&mut self, at: usize, value: T) {
         self.live.ensure_index(at);
         self[at] = value;
     }
 
-    /// How many pages there are: the room that a copy needs.
+    /// Number of pages.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.live.pages.len()
     }
 
-    /// Begins a copy of what the array holds now. One that is under way is given up.
+    /// Begins a copy of the current entries. Drops a copy that is in progress.
     ///
-    /// `room` should have an unset entry for each page, so that nothing large is done here.
+    /// `pages` should have at least one `None` per page, so that nothing large is allocated here.
     pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
         pages.resize(self.pages(), None);
         self.in_progress = Some(CopyInProgress { pages, next: 0 });
     }
 
-    /// Copies some more pages; the copy once it has all of them, and nothing where none was begun.
+    /// Copies a bounded number of pages. Returns the copy once it is complete; `None` also if none was begun.
     pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
         let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
         let end = pages.len().min(*next + COPIES_PER_STEP);
@@ -155,7 +158,7 @@ impl<T: Copy> CopyablePages<T> {
             .map(|in_progress| PagesCopy(in_progress.pages))
     }
 
-    /// Puts a page that is about to be written into the copy under way.
+    /// Copies a page that is about to be written into the copy in progress.
     #[cold]
     fn copy_before_write(&mut self, page: usize) {
         if let Some(in_progress) = &mut self.in_progress
@@ -188,13 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_in_steps_shows_one_moment() {
+    fn a_copy_in_steps_contains_the_entries_at_its_begin() {
         let mut pages = CopyablePages::new(0_u32);
         let last = (COPIES_PER_STEP + 1) * PAGE;
         pages.set(last, 1);
         pages.begin_copy(Vec::new());
         assert!(pages.continue_copy().is_none());
-        // Before its turn, after its turn, and beyond the end.
+        // Writes to a page not copied yet, to a copied one, and beyond the end of the copy.
         pages[last] = 2;
         pages[0] = 3;
         pages.set(last + PAGE, 4);
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_grow_and_keep_what_they_hold() {
+    fn growing_keeps_entries() {
         let mut pages = Pages::new(7_u32);
         pages.set(3 * PAGE + 1, 9);
         assert_eq!((pages[0], pages[3 * PAGE + 1]), (7, 9));

@@ -1,15 +1,15 @@
-//! Uniform choice: the slots side by side, in no particular order.
+//! Uniform choice: an unordered array of slots without gaps.
 
 use super::{Pick, TableRng, uniform_below};
 use crate::item::Slot;
 use crate::pages::{CopyablePages, Pages};
 use crate::prefetch::prefetch;
 
-/// Slots without gaps: removing one moves the last into its place.
+/// An array of slots without gaps: removing a slot moves the last one into its position.
 #[derive(Debug)]
 pub struct Dense {
     slots: CopyablePages<Slot>,
-    /// Where each slot stands in `slots`.
+    /// Position of each slot in `slots`.
     positions: Pages<u32>,
     len: usize,
 }
@@ -29,7 +29,7 @@ impl Dense {
         self.len
     }
 
-    /// The slots, in the order that draws depend on: positions from `len` on mean nothing.
+    /// The slots, in the order that draws depend on. Positions from `len` on are unused.
     pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         &mut self.slots
     }
@@ -51,7 +51,7 @@ impl Dense {
         self.swap_remove(slot);
     }
 
-    /// Removes a slot; returns the position it had and the position that moved into it.
+    /// Removes a slot. Returns its position and the position of the slot that moved there.
     pub(super) fn swap_remove(&mut self, slot: Slot) -> (usize, usize) {
         let position = self.positions[slot as usize];
         self.len -= 1;
@@ -69,7 +69,7 @@ impl Dense {
         self.slots[position]
     }
 
-    /// Asks for the slot at a position, which is read later.
+    /// Prefetches the slot at a position.
     pub(super) fn prefetch(&self, position: usize) {
         prefetch(&raw const self.slots[position]);
     }
