@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import raises, until
+from support import raises, wait_until
 
 from engram import Client, Dataset, Pattern, Store, Table, selectors
 from engram.errors import OutOfMemoryError
@@ -63,4 +63,4 @@ def test_memory_of_a_dropped_table_is_offered_to_the_system():
         full = offered()
         store.drop_table("t")
         # 190 MB; within half a minute, and some more for a slow machine.
-        until(lambda: offered() > full + 150e6, seconds=90)
+        wait_until(lambda: offered() > full + 150e6, seconds=90)

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engram_core::writer::{
-    BatchColumn, BatchedRecorder, Cells, Pattern, PatternColumn, PatternSet, PickedColumn,
-    Recorder, Selection, WriterOptions,
+    BatchColumn, BatchedRecorder, CellPositions, ColumnSelection, Pattern, PatternColumn,
+    PatternSet, Recorder, Selection, WriterOptions,
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
 
@@ -164,7 +164,7 @@ fn main() {
             let key = recorder.next_key();
             let selection = Selection::Last((step as u64 + 1).min(2));
             recorder
-                .create(0, key, 1.0, &selection, |_| Ok(()))
+                .create_item(0, key, 1.0, &selection, |_| Ok(()))
                 .unwrap();
         });
     }
@@ -179,10 +179,10 @@ fn main() {
                 return;
             }
             let key = recorder.next_key();
-            let end = recorder.referable().end;
-            let columns = [0, 1, 2, 3].map(|source| PickedColumn {
+            let end = recorder.available_steps().end;
+            let columns = [0, 1, 2, 3].map(|source| ColumnSelection {
                 source,
-                cells: Cells::Range {
+                cells: CellPositions::Range {
                     first: end - 2,
                     stride: 1,
                     len: if source == 2 { 2 } else { 1 },
@@ -194,7 +194,7 @@ fn main() {
                 columns: &columns,
             };
             recorder
-                .create(0, key, 1.0, &selection, |_| Ok(()))
+                .create_item(0, key, 1.0, &selection, |_| Ok(()))
                 .unwrap();
         },
     );

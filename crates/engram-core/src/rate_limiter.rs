@@ -200,7 +200,10 @@ impl RateLimiter {
             (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, _) => format!(", the limit of {limiter}"),
             (_, Ordering::Greater) => {
-                format!("; {limiter} keeps writers at least {} ahead", samples(min_diff))
+                format!(
+                    "; {limiter} keeps writers at least {} ahead",
+                    samples(min_diff)
+                )
             }
             (_, Ordering::Equal) => format!("; {limiter} does not let the learner get ahead"),
             (_, Ordering::Less) => {

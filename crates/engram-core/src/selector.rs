@@ -47,7 +47,7 @@ impl SelectorKind {
     pub fn check_priority(&self, table: &str, priority: f64) -> Result<()> {
         if priority.is_nan() {
             return Err(Error::Priority(format!(
-                "priority for table `{table}` must be a number, got NaN"
+                "priority for table `{table}` is NaN; it must be a number"
             )));
         }
         let Self::Prioritized { exponent } = *self else {
@@ -55,7 +55,7 @@ impl SelectorKind {
         };
         if !(priority.is_finite() && priority >= 0.0) {
             return Err(Error::Priority(format!(
-                "priority for table `{table}` must be finite and at least 0 (its selector is Prioritized), got {priority}"
+                "priority for table `{table}` is {priority}; a Prioritized selector needs a finite value of at least 0"
             )));
         }
         // `powf` is slow; these exponents and priorities stay below the limit.

@@ -24,15 +24,15 @@ mod shapes;
 
 pub use batch_column::BatchColumn;
 pub use batched::BatchedRecorder;
-pub use condition::{Comparison, Condition, Subject};
+pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;
 pub use keys::KeySource;
 pub use options::WriterOptions;
 pub use pattern::{Pattern, PatternColumn};
 pub use pattern_set::PatternSet;
-pub use priority::Priority;
+pub use priority::PriorityRule;
 pub use recorder::Recorder;
-pub use select::{Cells, PickedColumn, Selection};
+pub use select::{CellPositions, ColumnSelection, Selection};
 
 /// Steps before this one since the writer began: grows by one, never reused.
-pub type Position = u64;
+pub type StepPosition = u64;

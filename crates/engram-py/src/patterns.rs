@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use engram_core::Layout;
-use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Priority, Subject};
+use engram_core::writer::{
+    Comparison, Condition, ConditionInput, Pattern, PatternColumn, PriorityRule,
+};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -51,10 +53,10 @@ impl PatternConfig {
             PriorityConfig::Constant(priority) => {
                 let options = sender.options(number);
                 options.check_priority(priority).map_err(wrong)?;
-                Priority::Constant(priority)
+                PriorityRule::Constant(priority)
             }
             PriorityConfig::TdError((column, max_weight)) => {
-                Priority::TdError { column, max_weight }
+                PriorityRule::TdError { column, max_weight }
             }
         };
         let columns = self
@@ -75,11 +77,11 @@ impl PatternConfig {
             .iter()
             .map(|(subject, leaf, comparison, a, b, inverse)| {
                 let subject = match subject.as_str() {
-                    "step_index" => Subject::StepIndex,
-                    "steps_since_applied" => Subject::StepsSinceApplied,
-                    "history_length" => Subject::HistoryLength,
-                    "end_of_episode" => Subject::EndOfEpisode,
-                    _ => Subject::Column(column(*leaf)?),
+                    "step_index" => ConditionInput::StepIndex,
+                    "steps_since_applied" => ConditionInput::StepsSinceApplied,
+                    "history_length" => ConditionInput::HistoryLength,
+                    "end_of_episode" => ConditionInput::EndOfEpisode,
+                    _ => ConditionInput::Column(column(*leaf)?),
                 };
                 let comparison = match comparison.as_str() {
                     "eq" => Comparison::Eq(*a),
@@ -122,6 +124,6 @@ pub(crate) fn check(
         return Ok(());
     };
     signature
-        .check(&options.name, pattern.found(schema))
+        .check(&options.name, pattern.item_columns(schema))
         .map_err(|error| errors::to_py(py, &error))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Position;
+use super::StepPosition;
 use super::batch_column::BatchColumn;
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, PackedColumns};
@@ -45,7 +45,7 @@ impl Grouping {
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pub(super) grouping: Grouping,
-    pub(super) first: Position,
+    pub(super) first: StepPosition,
     pub(super) steps: usize,
     schema: Arc<Schema>,
     builders: Vec<ChunkBuilder>,
@@ -58,7 +58,11 @@ pub(super) struct OpenBatch {
 }
 
 impl OpenBatch {
-    pub(super) fn new(schema: &Arc<Schema>, grouping: Grouping, first: Position) -> Result<Self> {
+    pub(super) fn new(
+        schema: &Arc<Schema>,
+        grouping: Grouping,
+        first: StepPosition,
+    ) -> Result<Self> {
         let builder = |group| {
             let rows = grouping.members(group).len() * grouping.length;
             ChunkBuilder::new(Arc::clone(schema), rows)

@@ -7,7 +7,7 @@ mod priority;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::Position;
+use super::StepPosition;
 use super::batch_chunk::{Grouping, OpenBatch};
 use super::batch_column::{BatchColumn, check};
 use super::keys::KeySource;
@@ -37,9 +37,9 @@ pub struct BatchedRecorder {
     pending: Pending,
     patterns: Vec<Entry>,
     /// Steps of every environment so far.
-    head: Position,
+    head: StepPosition,
     /// Of each environment: where its episode began, and the episode's id.
-    episode_first: Vec<Position>,
+    episode_first: Vec<StepPosition>,
     episode: Vec<u64>,
     /// Environments whose episode is not among those of the open chunk.
     unlisted: Vec<usize>,
@@ -48,7 +48,7 @@ pub struct BatchedRecorder {
 /// Sealed chunks of one stretch of steps, one per group of environments.
 #[derive(Debug)]
 struct BatchSegment {
-    first: Position,
+    first: StepPosition,
     steps: usize,
     group: usize,
     chunks: Vec<Arc<Chunk>>,
@@ -58,7 +58,7 @@ struct BatchSegment {
 struct Entry {
     pattern: Pattern,
     /// Per environment, position after the step at which it last made an item.
-    applied: Vec<Position>,
+    applied: Vec<StepPosition>,
 }
 
 impl BatchedRecorder {
@@ -232,7 +232,7 @@ impl BatchedRecorder {
             Some(open) => open.steps.min(carried as usize),
             None => 0,
         };
-        let first = self.head - carried as Position;
+        let first = self.head - carried as StepPosition;
         let mut next = OpenBatch::new(&self.schema, grouping, first)?;
         if let Some(open) = &self.open {
             next.carry(open, carried);
@@ -279,7 +279,7 @@ impl BatchedRecorder {
         });
         let reach = self.patterns.iter().map(|e| e.pattern.reach).max();
         let floor = self.head.saturating_sub(reach.unwrap_or(0));
-        while (self.history.front()).is_some_and(|s| s.first + s.steps as Position <= floor) {
+        while (self.history.front()).is_some_and(|s| s.first + s.steps as StepPosition <= floor) {
             self.history.pop_front();
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::schema::CellSpec;
 
 /// What a condition looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum ConditionInput {
     /// Number of the step in its episode, from 0.
     StepIndex,
     /// Steps since the pattern last made an item, this one included: 1 on the first step.
@@ -40,7 +40,7 @@ pub enum Comparison {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// What it looks at.
-    pub subject: Subject,
+    pub subject: ConditionInput,
     /// What it asks.
     pub comparison: Comparison,
     /// Holds where the comparison does not. A column without a value still never holds.
@@ -72,11 +72,11 @@ impl Condition {
     /// `value` gives the newest value of a column, if it is one integer or bool.
     pub(super) fn holds(&self, moment: Moment, value: impl Fn(usize) -> Option<i128>) -> bool {
         let found = match self.subject {
-            Subject::StepIndex => moment.step_index.into(),
-            Subject::StepsSinceApplied => moment.since_applied.into(),
-            Subject::HistoryLength => moment.history_length.into(),
-            Subject::EndOfEpisode => moment.end_of_episode.into(),
-            Subject::Column(column) => match value(column) {
+            ConditionInput::StepIndex => moment.step_index.into(),
+            ConditionInput::StepsSinceApplied => moment.since_applied.into(),
+            ConditionInput::HistoryLength => moment.history_length.into(),
+            ConditionInput::EndOfEpisode => moment.end_of_episode.into(),
+            ConditionInput::Column(column) => match value(column) {
                 Some(found) => found,
                 None => return false,
             },
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn conditions_compare_and_invert() {
         let every_third = Condition {
-            subject: Subject::StepIndex,
+            subject: ConditionInput::StepIndex,
             comparison: Comparison::Mod {
                 divisor: 3,
                 remainder: 1,
@@ -147,19 +147,19 @@ mod tests {
         };
         assert_eq!(steps(others), [0, 2, 3, 5, 6]);
         let late = Condition {
-            subject: Subject::StepsSinceApplied,
+            subject: ConditionInput::StepsSinceApplied,
             comparison: Comparison::Ge(6),
             inverse: false,
         };
         assert_eq!(steps(late), [5, 6, 7]);
         let long = Condition {
-            subject: Subject::HistoryLength,
+            subject: ConditionInput::HistoryLength,
             comparison: Comparison::Eq(4),
             inverse: true,
         };
         assert_eq!(steps(long), [0, 1, 2]);
         let end = Condition {
-            subject: Subject::EndOfEpisode,
+            subject: ConditionInput::EndOfEpisode,
             comparison: Comparison::Eq(1),
             inverse: false,
         };
@@ -183,7 +183,7 @@ mod tests {
         // What is not a number does not hold, inverted or not.
         for inverse in [false, true] {
             let condition = Condition {
-                subject: Subject::Column(0),
+                subject: ConditionInput::Column(0),
                 comparison: Comparison::Eq(3),
                 inverse,
             };
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_divisor_is_positive() {
         let condition = Condition {
-            subject: Subject::StepIndex,
+            subject: ConditionInput::StepIndex,
             comparison: Comparison::Mod {
                 divisor: 0,
                 remainder: 0,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::Position;
+use super::StepPosition;
 use super::rows::RowMap;
 use crate::chunk::Chunk;
 
@@ -14,7 +14,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Segment {
     /// Position of its first step.
-    pub(super) first: Position,
+    pub(super) first: StepPosition,
     /// Steps that may be found in it.
     pub(super) steps: u32,
     pub(super) chunk: Arc<Chunk>,
@@ -24,7 +24,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    pub(super) fn new(first: Position, steps: u32, chunk: Arc<Chunk>, rows: RowMap) -> Self {
+    pub(super) fn new(first: StepPosition, steps: u32, chunk: Arc<Chunk>, rows: RowMap) -> Self {
         Self {
             first,
             steps,
@@ -44,8 +44,8 @@ impl Segment {
         }
     }
 
-    pub(super) fn end(&self) -> Position {
-        self.first + Position::from(self.steps)
+    pub(super) fn end(&self) -> StepPosition {
+        self.first + StepPosition::from(self.steps)
     }
 
     /// Follows a change of structure: old column `i` is now `map[i]` of `count`.
@@ -77,7 +77,7 @@ impl History {
     }
 
     /// Lets go of chunks that end before `floor`.
-    pub(super) fn expire(&mut self, floor: Position) {
+    pub(super) fn expire(&mut self, floor: StepPosition) {
         while self.segments.front().is_some_and(|s| s.end() <= floor) {
             self.segments.pop_front();
         }
@@ -90,7 +90,7 @@ impl History {
     }
 
     /// Index of the newest segment that begins at or before `at`.
-    pub(super) fn find(&self, at: Position) -> Option<usize> {
+    pub(super) fn find(&self, at: StepPosition) -> Option<usize> {
         self.segments
             .partition_point(|s| s.first <= at)
             .checked_sub(1)

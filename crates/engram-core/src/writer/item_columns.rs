@@ -23,7 +23,7 @@ pub(super) enum Kind<'a> {
 
 impl ItemColumns<'_> {
     /// The columns in order.
-    pub fn found(&self) -> impl Iterator<Item = FoundColumn<'_>> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = FoundColumn<'_>> + Clone {
         let count = match &self.0 {
             Kind::Rows { schema, .. } => schema.cells.len(),
             Kind::Draft { draft, .. } => draft.columns.len(),
@@ -36,7 +36,7 @@ impl ItemColumns<'_> {
     /// # Errors
     /// [`crate::Error::Signature`] naming what does not fit.
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
-        signature.check(table, self.found())
+        signature.check(table, self.iter())
     }
 
     fn column(&self, column: usize) -> Option<FoundColumn<'_>> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Position;
+use super::StepPosition;
 use super::rows::RowMap;
 use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
 use crate::codec::Compressor;
@@ -31,7 +31,7 @@ pub(super) enum Mark {
 pub(super) struct OpenChunk {
     builder: ChunkBuilder,
     /// Position of its first step.
-    pub(super) first: Position,
+    pub(super) first: StepPosition,
     /// Complete steps.
     pub(super) steps: u32,
     /// Of these, the first so many are copies of the chunk before.
@@ -41,7 +41,7 @@ pub(super) struct OpenChunk {
 }
 
 impl OpenChunk {
-    pub(super) fn new(schema: Arc<Schema>, capacity: usize, first: Position) -> Result<Self> {
+    pub(super) fn new(schema: Arc<Schema>, capacity: usize, first: StepPosition) -> Result<Self> {
         let columns = schema.cells.len();
         Ok(Self {
             builder: ChunkBuilder::new(schema, capacity)?,

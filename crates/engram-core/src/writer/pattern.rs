@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::condition::Condition;
-use super::priority::Priority;
-use super::select::{Cells, PickedColumn};
-use super::{Position, Subject};
+use super::priority::PriorityRule;
+use super::select::{CellPositions, ColumnSelection};
+use super::{ConditionInput, StepPosition};
 use crate::error::{Error, Result};
 use crate::schema::{FoundColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
@@ -29,7 +29,7 @@ pub struct PatternColumn {
 #[derive(Clone, Debug)]
 pub struct Pattern {
     pub(super) table: u32,
-    pub(super) priority: Priority,
+    pub(super) priority: PriorityRule,
     pub(super) columns: Box<[PatternColumn]>,
     pub(super) conditions: Box<[Condition]>,
     /// Steps back from after the newest to the first that it needs...
@@ -54,7 +54,7 @@ impl Pattern {
         layout: Arc<Layout>,
         columns: Box<[PatternColumn]>,
         conditions: Box<[Condition]>,
-        priority: impl Into<Priority>,
+        priority: impl Into<PriorityRule>,
     ) -> Result<Self> {
         let priority = priority.into();
         conditions.iter().try_for_each(Condition::check)?;
@@ -95,7 +95,7 @@ impl Pattern {
 
     /// The columns of its items, were they made of steps of this schema: for checking them
     /// against a table's signature before the first.
-    pub fn found<'a>(
+    pub fn item_columns<'a>(
         &'a self,
         schema: &'a Schema,
     ) -> impl Iterator<Item = FoundColumn<'a>> + Clone + 'a {
@@ -136,7 +136,7 @@ impl Pattern {
             column.source = map[column.source];
         }
         for condition in &mut self.conditions {
-            if let Subject::Column(column) = &mut condition.subject {
+            if let ConditionInput::Column(column) = &mut condition.subject {
                 *column = map[*column];
             }
         }
@@ -148,7 +148,10 @@ impl Pattern {
     }
 
     /// Its cells when the step before `end` is the newest.
-    pub(super) fn picked(&self, end: Position) -> impl Iterator<Item = PickedColumn<'static>> {
+    pub(super) fn picked(
+        &self,
+        end: StepPosition,
+    ) -> impl Iterator<Item = ColumnSelection<'static>> {
         self.columns.iter().map(move |column| column.picked(end))
     }
 
@@ -182,10 +185,10 @@ impl PatternColumn {
     }
 
     /// Its cells when the step before `end` is the newest.
-    pub(super) fn picked(&self, end: Position) -> PickedColumn<'static> {
-        PickedColumn {
+    pub(super) fn picked(&self, end: StepPosition) -> ColumnSelection<'static> {
+        ColumnSelection {
             source: self.source,
-            cells: Cells::Range {
+            cells: CellPositions::Range {
                 first: end.saturating_sub(self.start.unsigned_abs()),
                 stride: self.step.unsigned_abs(),
                 len: self.len(),
@@ -313,7 +316,7 @@ mod tests {
             "priority is NaN; an item's priority is a number"
         );
         let condition = Condition {
-            subject: Subject::StepIndex,
+            subject: ConditionInput::StepIndex,
             comparison: Comparison::Mod {
                 divisor: -1,
                 remainder: 0,

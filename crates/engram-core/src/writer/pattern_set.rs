@@ -1,6 +1,6 @@
 //! The patterns of one stream of steps, tried after every append.
 
-use super::Position;
+use super::StepPosition;
 use super::condition::{Moment, number};
 use super::pattern::Pattern;
 use super::recorder::Recorder;
@@ -13,7 +13,7 @@ struct Entry {
     /// `None` until the columns it needs are known.
     pattern: Option<Pattern>,
     /// Position after the step at which it last made an item; 0 before the first.
-    applied: Position,
+    applied: StepPosition,
 }
 
 /// Patterns in declaration order. Each makes at most one item per step.
@@ -67,7 +67,7 @@ impl PatternSet {
         end_of_episode: bool,
         accepts: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
-        let newest = recorder.referable();
+        let newest = recorder.available_steps();
         if newest.end <= recorder.episode_first() {
             return Ok(0);
         }
@@ -107,12 +107,12 @@ impl PatternSet {
 }
 
 fn newest_number(recorder: &Recorder, column: usize) -> Option<i128> {
-    let newest = recorder.referable().end.checked_sub(1)?;
+    let newest = recorder.available_steps().end.checked_sub(1)?;
     let spec = recorder.cell_spec(column, newest)?;
     if spec.elements() != 1 {
         return None;
     }
     let mut cell = Vec::new();
-    recorder.read(column, newest, &mut cell).ok()?;
+    recorder.read_cell(column, newest, &mut cell).ok()?;
     number(spec, &cell)
 }

@@ -8,7 +8,7 @@ use crate::schema::CellSpec;
 
 /// How the priority of a pattern's items is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Priority {
+pub enum PriorityRule {
     /// Always this one.
     Constant(f64),
     /// `max_weight * max|x| + (1 - max_weight) * mean|x|` over the steps of a column.
@@ -20,13 +20,13 @@ pub enum Priority {
     },
 }
 
-impl From<f64> for Priority {
+impl From<f64> for PriorityRule {
     fn from(priority: f64) -> Self {
         Self::Constant(priority)
     }
 }
 
-impl Priority {
+impl PriorityRule {
     /// Checks it for items of so many columns.
     pub(super) fn check(self, columns: usize) -> Result<()> {
         match self {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_column_is_one_of_the_items() {
-        let priority = Priority::TdError {
+        let priority = PriorityRule::TdError {
             column: 2,
             max_weight: 0.5,
         };
@@ -212,6 +212,6 @@ mod tests {
             priority.check(2).unwrap_err().to_string(),
             "pattern finds priorities in column 2 of its items, which have the columns 0 to 1"
         );
-        assert!(Priority::from(f64::NAN).check(1).is_err());
+        assert!(PriorityRule::from(f64::NAN).check(1).is_err());
     }
 }

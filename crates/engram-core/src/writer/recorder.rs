@@ -6,7 +6,7 @@ mod read;
 
 use std::sync::Arc;
 
-use super::Position;
+use super::StepPosition;
 use super::history::History;
 use super::item_columns::{ItemColumns, Kind};
 use super::keys::KeySource;
@@ -14,7 +14,7 @@ use super::open::OpenChunk;
 use super::options::WriterOptions;
 use super::pending::{Body, Pending};
 use super::refusal::check_priority;
-use super::select::{Cells, PickedColumn, Selection};
+use super::select::{CellPositions, ColumnSelection, Selection};
 use super::shapes::Shapes;
 use crate::codec::Compressor;
 use crate::error::{Error, Result};
@@ -36,13 +36,13 @@ pub struct Recorder {
     pending: Pending,
     shapes: Shapes,
     /// Complete steps so far.
-    head: Position,
+    head: StepPosition,
     /// The step after them has values of partial appends.
     step_open: bool,
     episode: u64,
-    episode_first: Position,
+    episode_first: StepPosition,
     /// Steps before this one were cleared.
-    cleared: Position,
+    cleared: StepPosition,
     /// Steps back from the newest that items have reached since the last chunk was begun.
     reach: u64,
 }
@@ -88,13 +88,13 @@ impl Recorder {
 
     /// The steps that may be referred to, a step in progress included.
     #[must_use]
-    pub fn referable(&self) -> std::ops::Range<Position> {
-        let end = self.head + Position::from(self.step_open);
+    pub fn available_steps(&self) -> std::ops::Range<StepPosition> {
+        let end = self.head + StepPosition::from(self.step_open);
         end.saturating_sub(self.options.history).max(self.cleared)..end
     }
 
     /// Keeps at least the newest `history` steps from now on.
-    pub fn keep(&mut self, history: u64) {
+    pub fn extend_history(&mut self, history: u64) {
         self.options.history = self.options.history.max(history);
     }
 
@@ -104,7 +104,7 @@ impl Recorder {
         self.head - self.episode_first
     }
 
-    pub(super) fn episode_first(&self) -> Position {
+    pub(super) fn episode_first(&self) -> StepPosition {
         self.episode_first
     }
 
@@ -222,7 +222,7 @@ impl Recorder {
     /// [`Error::Priority`] for NaN, [`Error::ExpiredStep`] for steps no longer kept,
     /// [`Error::InvalidArgument`] for steps or values that never were or for an empty selection,
     /// [`Error::Signature`] for cells of several shapes, and whatever `check` returns.
-    pub fn create(
+    pub fn create_item(
         &mut self,
         table: u32,
         key: u64,
@@ -259,9 +259,9 @@ impl Recorder {
             self.pending.push(table, key, priority, body);
             return Ok(());
         }
-        let all = (0..steps.cells.len()).map(|source| PickedColumn {
+        let all = (0..steps.cells.len()).map(|source| ColumnSelection {
             source,
-            cells: Cells::Range {
+            cells: CellPositions::Range {
                 first,
                 stride: 1,
                 len,
@@ -308,7 +308,7 @@ impl Recorder {
 
     /// True when items wait in a chunk that is full: only the next step, or a flush, sends them.
     #[must_use]
-    pub fn waits_in_vain(&self) -> bool {
+    pub fn has_full_unsent_chunk(&self) -> bool {
         self.pending.is_waiting() && self.open.as_ref().is_some_and(OpenChunk::is_full)
     }
 

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::schema::{Layout, Shape};
 
-use super::Position;
+use super::StepPosition;
 
 /// Patterns are refused on most steps of a sparse column, so no text is made here.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,20 +22,20 @@ pub(super) enum Refusal {
     },
     Mixed {
         column: usize,
-        at: Position,
+        at: StepPosition,
         first: Shape,
         other: Shape,
     },
     Expired {
-        at: Position,
+        at: StepPosition,
     },
     Future {
-        at: Position,
+        at: StepPosition,
     },
     /// ...and the writer's here.
     Missing {
         column: usize,
-        at: Position,
+        at: StepPosition,
     },
 }
 
@@ -44,8 +44,8 @@ pub(super) enum Refusal {
 pub(super) struct Context<'a> {
     pub(super) item: &'a Layout,
     pub(super) steps: &'a Layout,
-    pub(super) floor: Position,
-    pub(super) end: Position,
+    pub(super) floor: StepPosition,
+    pub(super) end: StepPosition,
     pub(super) history: u64,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Position;
+use super::StepPosition;
 use super::history::History;
 use super::open::OpenChunk;
 use super::refusal::Refusal;
@@ -19,7 +19,7 @@ pub enum Selection<'a> {
     /// All columns of consecutive steps.
     Steps {
         /// The first.
-        first: Position,
+        first: StepPosition,
         /// How many.
         len: u64,
         /// One step, without a time axis.
@@ -30,38 +30,38 @@ pub enum Selection<'a> {
         /// Names and nesting of the item's columns.
         layout: &'a Arc<Layout>,
         /// One per name.
-        columns: &'a [PickedColumn<'a>],
+        columns: &'a [ColumnSelection<'a>],
     },
 }
 
 /// Cells of one column.
 #[derive(Clone, Copy, Debug)]
-pub struct PickedColumn<'a> {
+pub struct ColumnSelection<'a> {
     /// The writer's column they come from.
     pub source: usize,
     /// Which.
-    pub cells: Cells<'a>,
+    pub cells: CellPositions<'a>,
     /// One cell, without a time axis.
     pub squeeze: bool,
 }
 
 /// Cells of one column, by the positions of their steps.
 #[derive(Clone, Copy, Debug)]
-pub enum Cells<'a> {
+pub enum CellPositions<'a> {
     /// Evenly spaced, oldest first.
     Range {
         /// The first.
-        first: Position,
+        first: StepPosition,
         /// From one to the next; at least 1.
         stride: u64,
         /// How many.
         len: u64,
     },
     /// In any order, repeated or not.
-    List(&'a [Position]),
+    List(&'a [StepPosition]),
 }
 
-impl Cells<'_> {
+impl CellPositions<'_> {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Range { len, .. } => *len,
@@ -79,9 +79,9 @@ pub(super) struct View<'a> {
     pub(super) history: &'a History,
     pub(super) open: Option<&'a OpenChunk>,
     /// Positions from here...
-    pub(super) floor: Position,
+    pub(super) floor: StepPosition,
     /// ...to before here.
-    pub(super) end: Position,
+    pub(super) end: StepPosition,
 }
 
 /// A selection that was found: slices whose chunks are numbers of segments, or [`OPEN`].
@@ -90,7 +90,7 @@ pub(super) struct Draft {
     pub(super) columns: SmallVec<[SpanColumn; 8]>,
     pub(super) slices: SmallVec<[Slice; 8]>,
     /// Oldest step referred to.
-    pub(super) oldest: Position,
+    pub(super) oldest: StepPosition,
 }
 
 impl View<'_> {
@@ -107,7 +107,7 @@ impl View<'_> {
     }
 
     /// The cells from `at` on that lie next to each other, up to `want` of them.
-    pub(super) fn run(&self, column: usize, at: Position, want: u64) -> Result<Slice, Refusal> {
+    pub(super) fn run(&self, column: usize, at: StepPosition, want: u64) -> Result<Slice, Refusal> {
         if at < self.floor {
             return Err(Refusal::Expired { at });
         }
@@ -115,7 +115,7 @@ impl View<'_> {
             return Err(Refusal::Future { at });
         }
         let missing = Refusal::Missing { column, at };
-        let slice = |chunk: usize, own: usize, offset, left: Position| {
+        let slice = |chunk: usize, own: usize, offset, left: StepPosition| {
             // Columns, rows and segments were counted in 32 bits when they were made.
             Ok(Slice {
                 chunk: u32::try_from(chunk).unwrap_or(OPEN),
@@ -128,7 +128,7 @@ impl View<'_> {
             let Some(row) = offset(at, open.first).and_then(|step| open.row(column, step)) else {
                 return Err(missing);
             };
-            let end = open.first + Position::from(open.steps);
+            let end = open.first + StepPosition::from(open.steps);
             let dense = open.is_dense() && at < end;
             return slice(OPEN as usize, column, row, if dense { end - at } else { 1 });
         }
@@ -158,12 +158,12 @@ impl View<'_> {
     /// Finds the cells of every column.
     pub(super) fn find<'s>(
         &self,
-        columns: impl Iterator<Item = PickedColumn<'s>>,
+        columns: impl Iterator<Item = ColumnSelection<'s>>,
     ) -> Result<Draft, Refusal> {
         let mut draft = Draft {
             columns: SmallVec::new(),
             slices: SmallVec::new(),
-            oldest: Position::MAX,
+            oldest: StepPosition::MAX,
         };
         for (number, picked) in columns.enumerate() {
             let len = picked.cells.len();
@@ -182,7 +182,7 @@ impl View<'_> {
                 squeeze: picked.squeeze,
             });
             match picked.cells {
-                Cells::Range {
+                CellPositions::Range {
                     mut first,
                     stride: 1,
                     mut len,
@@ -193,13 +193,13 @@ impl View<'_> {
                         len -= taken;
                     }
                 }
-                Cells::Range { first, stride, len } => {
+                CellPositions::Range { first, stride, len } => {
                     for n in 0..len {
                         let at = first.saturating_add(n.saturating_mul(stride));
                         self.take(&mut draft, number, picked.source, at, 1)?;
                     }
                 }
-                Cells::List(positions) => {
+                CellPositions::List(positions) => {
                     for at in positions {
                         self.take(&mut draft, number, picked.source, *at, 1)?;
                     }
@@ -213,13 +213,16 @@ impl View<'_> {
     }
 
     /// True when every cell has a value, of whatever shape.
-    pub(super) fn has_all<'s>(&self, mut columns: impl Iterator<Item = PickedColumn<'s>>) -> bool {
+    pub(super) fn has_all<'s>(
+        &self,
+        mut columns: impl Iterator<Item = ColumnSelection<'s>>,
+    ) -> bool {
         columns.all(|picked| match picked.cells {
-            Cells::Range { first, stride, len } => (0..len).all(|n| {
+            CellPositions::Range { first, stride, len } => (0..len).all(|n| {
                 self.run(picked.source, first.saturating_add(n * stride), 1)
                     .is_ok()
             }),
-            Cells::List(at) => at.iter().all(|at| self.run(picked.source, *at, 1).is_ok()),
+            CellPositions::List(at) => at.iter().all(|at| self.run(picked.source, *at, 1).is_ok()),
         })
     }
 
@@ -229,7 +232,7 @@ impl View<'_> {
         draft: &mut Draft,
         number: usize,
         source: usize,
-        at: Position,
+        at: StepPosition,
         want: u64,
     ) -> Result<u64, Refusal> {
         let run = self.run(source, at, want)?;
@@ -262,6 +265,6 @@ impl View<'_> {
     }
 }
 
-fn offset(at: Position, first: Position) -> Option<u32> {
+fn offset(at: StepPosition, first: StepPosition) -> Option<u32> {
     u32::try_from(at - first).ok()
 }

@@ -1,6 +1,8 @@
 //! Patterns, tried naively on plain lists of steps.
 
-use engram_core::writer::{Comparison, Condition, Pattern, PatternColumn, Priority, Subject};
+use engram_core::writer::{
+    Comparison, Condition, ConditionInput, Pattern, PatternColumn, PriorityRule,
+};
 use engram_core::{DType, Error, Shape};
 use proptest::prelude::*;
 
@@ -14,7 +16,7 @@ pub(crate) type Step = Vec<Option<(Shape, Cell)>>;
 pub(crate) struct Plan {
     pub(crate) columns: Vec<PatternColumn>,
     pub(crate) conditions: Vec<Condition>,
-    pub(crate) priority: Priority,
+    pub(crate) priority: PriorityRule,
     /// Of its columns.
     dtypes: Vec<DType>,
 }
@@ -83,12 +85,12 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
         picks.into_iter().map(column).collect::<Vec<_>>()
     });
     let subject = prop_oneof![
-        Just(Subject::StepIndex),
-        Just(Subject::StepsSinceApplied),
-        Just(Subject::HistoryLength),
-        Just(Subject::EndOfEpisode),
-        (0..columns).prop_map(Subject::Column),
-        Just(Subject::Column(numbers)),
+        Just(ConditionInput::StepIndex),
+        Just(ConditionInput::StepsSinceApplied),
+        Just(ConditionInput::HistoryLength),
+        Just(ConditionInput::EndOfEpisode),
+        (0..columns).prop_map(ConditionInput::Column),
+        Just(ConditionInput::Column(numbers)),
     ];
     let comparison = prop_oneof![
         (0_i64..3).prop_map(Comparison::Eq),
@@ -109,9 +111,9 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
     ];
     let plan = (prop_oneof![all, some], conditions, priority).prop_map(
         |(columns, conditions, priority)| Plan {
-            priority: priority.map_or(Priority::Constant(2.0), |(column, max_weight)| {
+            priority: priority.map_or(PriorityRule::Constant(2.0), |(column, max_weight)| {
                 let column = column.index(columns.len());
-                Priority::TdError { column, max_weight }
+                PriorityRule::TdError { column, max_weight }
             }),
             dtypes: columns.iter().map(|column| DTYPES[column.source]).collect(),
             columns,
@@ -160,9 +162,9 @@ impl Plan {
             return Some(Err(Trouble::Mixed));
         }
         let priority = match self.priority {
-            Priority::Constant(priority) => Some(priority),
-            Priority::TdError { column, .. } if !scalar[column] => None,
-            Priority::TdError { column, max_weight } => {
+            PriorityRule::Constant(priority) => Some(priority),
+            PriorityRule::TdError { column, .. } if !scalar[column] => None,
+            PriorityRule::TdError { column, max_weight } => {
                 let sizes = item[column].1.iter();
                 let sizes = sizes.map(|cell| size(self.dtypes[column], cell));
                 sizes.collect::<Option<Vec<f64>>>().and_then(|sizes| {
@@ -218,11 +220,11 @@ impl Stream {
         }
         for condition in &plan.conditions {
             let found = match condition.subject {
-                Subject::StepIndex => (steps - 1 - self.episode_first) as i64,
-                Subject::StepsSinceApplied => (steps - self.applied[number]) as i64,
-                Subject::HistoryLength => (steps - self.floor).min(self.furthest) as i64,
-                Subject::EndOfEpisode => end.into(),
-                Subject::Column(column) => {
+                ConditionInput::StepIndex => (steps - 1 - self.episode_first) as i64,
+                ConditionInput::StepsSinceApplied => (steps - self.applied[number]) as i64,
+                ConditionInput::HistoryLength => (steps - self.floor).min(self.furthest) as i64,
+                ConditionInput::EndOfEpisode => end.into(),
+                ConditionInput::Column(column) => {
                     let (shape, cell) = self.steps[steps - 1][column].as_ref()?;
                     if shape.iter().product::<usize>() != 1 {
                         return None;

@@ -109,7 +109,7 @@ impl Run {
 
     fn apply(&mut self, end: bool) {
         // The recorder keeps the longest look-back and no more.
-        let history = self.recorder.referable();
+        let history = self.recorder.available_steps();
         let floor = self.stream.floor;
         self.stream.floor = usize::try_from(history.start).unwrap();
         let (mut made, mut troubles) = (0, Vec::new());
@@ -119,7 +119,8 @@ impl Run {
                 column.source = self.at[column.source];
             }
             for condition in &mut plan.conditions {
-                if let engram_core::writer::Subject::Column(column) = &mut condition.subject {
+                if let engram_core::writer::ConditionInput::Column(column) = &mut condition.subject
+                {
                     *column = self.at[*column];
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::common::{Cell, Item, layout, options, read, spec, value};
-use engram_core::writer::{Cells, PickedColumn, Position, Recorder, Selection};
+use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, StepPosition};
 use engram_core::{CellSpec, DType, Error, Shape};
 use proptest::prelude::*;
 
@@ -246,11 +246,13 @@ impl Run {
     fn create(&mut self, selection: &Selection<'_>, expected: Result<Item, Wrong>) {
         let key = self.recorder.next_key();
         let mut checked = None;
-        let outcome = self.recorder.create(3, key, 1.5, selection, |columns| {
-            let lengths = columns.found().map(|found| found.len).collect::<Vec<_>>();
-            checked = Some(lengths);
-            Ok(())
-        });
+        let outcome = self
+            .recorder
+            .create_item(3, key, 1.5, selection, |columns| {
+                let lengths = columns.iter().map(|found| found.len).collect::<Vec<_>>();
+                checked = Some(lengths);
+                Ok(())
+            });
         match expected {
             Ok(item) => {
                 outcome.unwrap();
@@ -307,7 +309,7 @@ impl Run {
                 let key = self.recorder.next_key();
                 let outcome = self
                     .recorder
-                    .create(0, key, f64::NAN, &selection, |_| Ok(()));
+                    .create_item(0, key, f64::NAN, &selection, |_| Ok(()));
                 assert_eq!(wrong(&outcome.unwrap_err()), Wrong::Priority);
             }
             Op::Flush => {
@@ -344,7 +346,7 @@ impl Run {
             Op::Read => self.read_back(),
         }
         self.take(false);
-        let steps = self.recorder.referable();
+        let steps = self.recorder.available_steps();
         assert_eq!(
             (steps.start, steps.end),
             (self.model.floor(), self.model.end())
@@ -364,7 +366,7 @@ impl Run {
 
     fn columns(&mut self, picks: &[Pick]) {
         let end = self.model.end();
-        let positions: Vec<Vec<Position>> = picks
+        let positions: Vec<Vec<StepPosition>> = picks
             .iter()
             .map(|pick| match &pick.cells {
                 Picked::Range { back, stride, len } => {
@@ -375,18 +377,18 @@ impl Run {
             })
             .collect();
         let count = self.model.cells.len();
-        let picked: Vec<PickedColumn<'_>> = picks
+        let picked: Vec<ColumnSelection<'_>> = picks
             .iter()
             .zip(&positions)
-            .map(|(pick, positions)| PickedColumn {
+            .map(|(pick, positions)| ColumnSelection {
                 source: pick.column % count,
                 cells: match &pick.cells {
-                    Picked::Range { back, stride, len } => Cells::Range {
+                    Picked::Range { back, stride, len } => CellPositions::Range {
                         first: end.saturating_sub(*back),
                         stride: *stride,
                         len: *len,
                     },
-                    Picked::List(_) => Cells::List(positions),
+                    Picked::List(_) => CellPositions::List(positions),
                 },
                 squeeze: pick.squeeze,
             })
@@ -424,7 +426,7 @@ impl Run {
             for at in self.model.floor().saturating_sub(1)..=self.model.end() {
                 let expected = self.model.cell(column, at);
                 let mut found = Vec::new();
-                let outcome = self.recorder.read(column, at, &mut found);
+                let outcome = self.recorder.read_cell(column, at, &mut found);
                 assert_eq!(self.recorder.has_value(column, at), expected.is_ok());
                 let found_spec = self.recorder.cell_spec(column, at);
                 match expected {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::super::Position;
+use super::super::StepPosition;
 use super::super::batch_chunk::OpenBatch;
-use super::super::condition::{Condition, Moment, Subject, number};
+use super::super::condition::{Condition, ConditionInput, Moment, number};
 use super::super::pattern::Pattern;
 use super::super::pending::Body;
-use super::super::priority::Priority;
+use super::super::priority::PriorityRule;
 use super::plan::Plan;
 use super::priority::sizes;
 use super::{BatchedRecorder, Entry};
@@ -44,7 +44,7 @@ impl BatchedRecorder {
             let counts = pattern
                 .conditions
                 .iter()
-                .any(|c| c.subject == Subject::StepsSinceApplied);
+                .any(|c| c.subject == ConditionInput::StepsSinceApplied);
             for env in 0..self.envs {
                 if first < self.episode_first[env] {
                     continue;
@@ -74,8 +74,8 @@ impl BatchedRecorder {
                     }
                 };
                 let priority = match pattern.priority {
-                    Priority::Constant(priority) => Ok(priority),
-                    Priority::TdError { column, max_weight } => {
+                    PriorityRule::Constant(priority) => Ok(priority),
+                    PriorityRule::TdError { column, max_weight } => {
                         sizes(pattern, column, &self.history, open, env, first)
                             .map(|sizes| sizes.priority(max_weight))
                             .and_then(|found| accepts(pattern.table, found).map(|()| found))
@@ -106,11 +106,11 @@ struct Inside<'a> {
     as_rows: Option<bool>,
     length: usize,
     /// Steps of the open chunks before the window.
-    step: Position,
+    step: StepPosition,
 }
 
 impl<'a> Inside<'a> {
-    fn new(pattern: &'a Pattern, open: &OpenBatch, schema: &Schema, first: Position) -> Self {
+    fn new(pattern: &'a Pattern, open: &OpenBatch, schema: &Schema, first: StepPosition) -> Self {
         Self {
             pattern,
             as_rows: pattern.as_rows(schema),
@@ -121,7 +121,7 @@ impl<'a> Inside<'a> {
 
     fn body(&self, env: usize) -> Body {
         // The rows of all environments were counted in 32 bits when the chunks were begun.
-        let row = (env * self.length) as Position + self.step;
+        let row = (env * self.length) as StepPosition + self.step;
         let offset = u32::try_from(row).unwrap_or(u32::MAX);
         match self.as_rows {
             Some(squeeze) => Body::Rows {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::Position;
+use super::super::StepPosition;
 use super::super::batch_chunk::OpenBatch;
 use super::super::pattern::Pattern;
 use super::super::pending::{Body, OpenSpans};
@@ -30,8 +30,8 @@ pub(super) struct Plan<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) segment: Option<&'a BatchSegment>,
-    pub(super) first: Position,
-    pub(super) end: Position,
+    pub(super) first: StepPosition,
+    pub(super) end: StepPosition,
 }
 
 impl<'a> Plan<'a> {
@@ -43,7 +43,7 @@ impl<'a> Plan<'a> {
         pattern: &'a Pattern,
         history: &'a VecDeque<BatchSegment>,
         open: &OpenBatch,
-        first: Position,
+        first: StepPosition,
     ) -> Result<Option<Self>> {
         let mut plan = Self {
             pattern,
@@ -60,8 +60,8 @@ impl<'a> Plan<'a> {
             });
             let mut shape: Option<&Shape> = None;
             for slice in pattern.shape.column_slices(number) {
-                let mut at = first + Position::from(slice.offset);
-                let end = at + Position::from(slice.len);
+                let mut at = first + StepPosition::from(slice.offset);
+                let end = at + StepPosition::from(slice.len);
                 while at < end {
                     let Some(place) = place(history, open, at) else {
                         return Ok(None);
@@ -93,8 +93,8 @@ impl<'a> Plan<'a> {
         place: Place<'a>,
         open: &OpenBatch,
         column: u32,
-        at: Position,
-        end: Position,
+        at: StepPosition,
+        end: StepPosition,
     ) {
         let chunk = match place.segment {
             None => {
@@ -168,18 +168,18 @@ impl BatchSegment {
 pub(super) fn place<'a>(
     history: &'a VecDeque<BatchSegment>,
     open: &OpenBatch,
-    at: Position,
+    at: StepPosition,
 ) -> Option<Place<'a>> {
     if at >= open.first {
         return Some(Place {
             segment: None,
             first: open.first,
-            end: open.first + open.steps as Position,
+            end: open.first + open.steps as StepPosition,
         });
     }
     let index = history.partition_point(|s| s.first <= at).checked_sub(1)?;
     let segment = &history[index];
-    let end = segment.first + segment.steps as Position;
+    let end = segment.first + segment.steps as StepPosition;
     (at < end).then_some(Place {
         segment: Some(segment),
         first: segment.first,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::super::Position;
+use super::super::StepPosition;
 use super::super::batch_chunk::OpenBatch;
 use super::super::pattern::Pattern;
 use super::super::priority::Sizes;
@@ -18,14 +18,14 @@ pub(super) fn sizes(
     history: &VecDeque<BatchSegment>,
     open: &OpenBatch,
     env: usize,
-    first: Position,
+    first: StepPosition,
 ) -> Result<Sizes> {
     let mut sizes = Sizes::default();
     let name = pattern.name(column);
     for slice in pattern.shape.column_slices(column) {
         let source = slice.column as usize;
-        let mut at = first + Position::from(slice.offset);
-        let end = at + Position::from(slice.len);
+        let mut at = first + StepPosition::from(slice.offset);
+        let end = at + StepPosition::from(slice.len);
         while at < end {
             let Some(place) = place(history, open, at) else {
                 break;
@@ -54,6 +54,6 @@ pub(super) fn sizes(
 }
 
 /// Steps of a chunk were counted in 32 bits when it was begun.
-fn offset(steps: Position) -> usize {
+fn offset(steps: StepPosition) -> usize {
     usize::try_from(steps).unwrap_or(usize::MAX)
 }

@@ -83,7 +83,7 @@ impl Recorder {
         let chunk = Arc::new(chunk);
         self.pending.resolve(|row| (&chunk, row));
         self.history.push(Segment::new(first, steps, chunk, rows));
-        self.history.expire(self.referable().start);
+        self.history.expire(self.available_steps().start);
     }
 
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
@@ -110,19 +110,19 @@ mod tests {
         let create = |recorder: &mut super::Recorder, steps| {
             let key = recorder.next_key();
             recorder
-                .create(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
+                .create_item(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
                 .unwrap();
         };
         append(&mut recorder, 1);
         create(&mut recorder, 1);
-        assert!(!recorder.waits_in_vain());
+        assert!(!recorder.has_full_unsent_chunk());
         append(&mut recorder, 1);
         create(&mut recorder, 2);
         // The chunk is full, but nothing needs its room yet.
         assert_eq!(recorder.take_ready().count(), 0);
-        assert!(recorder.waits_in_vain());
+        assert!(recorder.has_full_unsent_chunk());
         append(&mut recorder, 1);
-        assert!(!recorder.waits_in_vain());
+        assert!(!recorder.has_full_unsent_chunk());
         let ready: Vec<_> = recorder.take_ready().collect();
         let origin = ready[1].1.trajectory.chunks()[0].origin();
         assert_eq!((origin.first_step, origin.steps), (0, 2));
@@ -155,7 +155,7 @@ mod tests {
         let key = recorder.next_key();
         let selection = Selection::Last(2);
         recorder
-            .create(0, key, 1.0, &selection, |_| Ok(()))
+            .create_item(0, key, 1.0, &selection, |_| Ok(()))
             .unwrap();
         recorder.cell_mut(0).unwrap().fill(7);
         recorder.finish_step(true).unwrap();
@@ -173,7 +173,7 @@ mod tests {
         recorder.finish_step(false).unwrap();
         let key = recorder.next_key();
         recorder
-            .create(0, key, 1.0, &selection, |_| Ok(()))
+            .create_item(0, key, 1.0, &selection, |_| Ok(()))
             .unwrap();
         recorder.flush().unwrap();
         let ready: Vec<_> = recorder.take_ready().collect();
@@ -202,7 +202,7 @@ mod tests {
             let key = recorder.next_key();
             let steps = recorder.episode_steps().min(2);
             recorder
-                .create(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
+                .create_item(0, key, 1.0, &Selection::Last(steps), |_| Ok(()))
                 .unwrap();
         }
         recorder.flush().unwrap();

@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use super::super::Position;
+use super::super::StepPosition;
 use super::super::item_columns::{ItemColumns, Kind};
 use super::super::pattern::Pattern;
 use super::super::pending::Body;
-use super::super::priority::{Priority, Sizes};
+use super::super::priority::{PriorityRule, Sizes};
 use super::super::refusal::{Context, Refusal, kept};
-use super::super::select::{Draft, PickedColumn, View};
+use super::super::select::{ColumnSelection, Draft, View};
 use super::Recorder;
 use crate::error::{Error, Result};
 use crate::schema::Layout;
 
 impl Recorder {
     pub(super) fn view(&self) -> View<'_> {
-        let steps = self.referable();
+        let steps = self.available_steps();
         View {
             history: &self.history,
             open: self.open.as_ref(),
@@ -25,8 +25,8 @@ impl Recorder {
     }
 
     /// Position of the oldest of the newest `len` steps.
-    pub(super) fn last(&self, len: u64) -> Result<Position> {
-        let steps = self.referable();
+    pub(super) fn last(&self, len: u64) -> Result<StepPosition> {
+        let steps = self.available_steps();
         if len > steps.end - steps.start {
             return Err(Error::ExpiredStep(format!(
                 "trajectory asks for the last {len} steps; {}",
@@ -37,11 +37,11 @@ impl Recorder {
     }
 
     /// Row of the open chunk where these steps lie as they are, complete and in all columns.
-    pub(super) fn rows_in_open(&self, first: Position, len: u64, squeeze: bool) -> Option<u32> {
+    pub(super) fn rows_in_open(&self, first: StepPosition, len: u64, squeeze: bool) -> Option<u32> {
         let open = self.open.as_ref()?;
         let fits = open.is_dense()
             && first >= open.first
-            && first >= self.referable().start
+            && first >= self.available_steps().start
             && first.checked_add(len)? <= self.head
             && if squeeze { len == 1 } else { len > 0 };
         fits.then(|| u32::try_from(first - open.first).ok())?
@@ -50,7 +50,7 @@ impl Recorder {
     pub(super) fn find<'s>(
         &self,
         layout: &Layout,
-        columns: impl Iterator<Item = PickedColumn<'s>>,
+        columns: impl Iterator<Item = ColumnSelection<'s>>,
     ) -> Result<Draft> {
         self.view()
             .find(columns)
@@ -67,7 +67,7 @@ impl Recorder {
         draft: &Draft,
         check: impl FnOnce(&ItemColumns<'_>) -> Result<()>,
     ) -> Result<()> {
-        let steps = self.referable();
+        let steps = self.available_steps();
         let view = View {
             history: &self.history,
             open: self.open.as_ref(),
@@ -92,11 +92,11 @@ impl Recorder {
         pattern: &Pattern,
         accepts: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<bool> {
-        let end = self.referable().end;
+        let end = self.available_steps().end;
         let Some(first) = end.checked_sub(pattern.reach) else {
             return Ok(false);
         };
-        if first < self.referable().start {
+        if first < self.available_steps().start {
             return Ok(false);
         }
         let len = pattern.reach - pattern.tail;
@@ -139,10 +139,10 @@ impl Recorder {
         accepts: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<f64> {
         let (column, max_weight) = match pattern.priority {
-            Priority::Constant(priority) => return Ok(priority),
-            Priority::TdError { column, max_weight } => (column, max_weight),
+            PriorityRule::Constant(priority) => return Ok(priority),
+            PriorityRule::TdError { column, max_weight } => (column, max_weight),
         };
-        let picked = pattern.columns[column].picked(self.referable().end);
+        let picked = pattern.columns[column].picked(self.available_steps().end);
         let draft = self.find(&pattern.shape.layout, std::iter::once(picked))?;
         let mut sizes = Sizes::default();
         for slice in draft.slices {
@@ -153,8 +153,8 @@ impl Recorder {
         Ok(priority)
     }
 
-    pub(super) fn reached(&mut self, oldest: Position) {
-        self.reach = self.reach.max(self.referable().end - oldest);
+    pub(super) fn reached(&mut self, oldest: StepPosition) {
+        self.reach = self.reach.max(self.available_steps().end - oldest);
     }
 
     pub(super) fn refuse(&self, refusal: Refusal, item: &Layout) -> Error {
@@ -162,7 +162,7 @@ impl Recorder {
     }
 
     fn context<'a>(&'a self, item: &'a Layout) -> Context<'a> {
-        let steps = self.referable();
+        let steps = self.available_steps();
         Context {
             item,
             steps: &self.schema.layout,
@@ -176,7 +176,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{append, recorder};
-    use super::super::{Cells, PickedColumn, Selection};
+    use super::super::{CellPositions, ColumnSelection, Selection};
     use super::Recorder;
     use crate::error::Error;
     use crate::schema::{ColumnSpec, Layout, Shape, Signature};
@@ -185,10 +185,10 @@ mod tests {
     use smallvec::smallvec;
     use std::sync::Arc;
 
-    fn picked(source: usize, first: u64, len: u64, squeeze: bool) -> PickedColumn<'static> {
-        PickedColumn {
+    fn picked(source: usize, first: u64, len: u64, squeeze: bool) -> ColumnSelection<'static> {
+        ColumnSelection {
             source,
-            cells: Cells::Range {
+            cells: CellPositions::Range {
                 first,
                 stride: 1,
                 len,
@@ -204,14 +204,14 @@ mod tests {
         })
     }
 
-    fn create(recorder: &mut Recorder, columns: &[PickedColumn<'_>]) -> Result<(), Error> {
+    fn create(recorder: &mut Recorder, columns: &[ColumnSelection<'_>]) -> Result<(), Error> {
         let key = recorder.next_key();
         let layout = &item_layout();
         let selection = Selection::Columns { layout, columns };
-        recorder.create(0, key, 1.0, &selection, |_| Ok(()))
+        recorder.create_item(0, key, 1.0, &selection, |_| Ok(()))
     }
 
-    fn text(recorder: &mut Recorder, columns: &[PickedColumn<'_>]) -> String {
+    fn text(recorder: &mut Recorder, columns: &[ColumnSelection<'_>]) -> String {
         create(recorder, columns).unwrap_err().to_string()
     }
 
@@ -220,7 +220,7 @@ mod tests {
         let mut recorder = recorder(2, None);
         let all = "(history: the newest 2, since the last cleared episode): create items sooner \
                    or raise `history`";
-        let none = recorder.create(0, 1, 1.0, &Selection::Last(1), |_| Ok(()));
+        let none = recorder.create_item(0, 1, 1.0, &Selection::Last(1), |_| Ok(()));
         assert_eq!(
             none.unwrap_err().to_string(),
             format!("trajectory asks for the last 1 steps; no step can be referred to {all}")
@@ -231,7 +231,7 @@ mod tests {
             text(&mut recorder, &[picked(0, 1, 2, false)]),
             format!("trajectory asks for step 1, which has expired; {kept}")
         );
-        let last = recorder.create(0, 1, 1.0, &Selection::Last(3), |_| Ok(()));
+        let last = recorder.create_item(0, 1, 1.0, &Selection::Last(3), |_| Ok(()));
         let expired = format!("trajectory asks for the last 3 steps; {kept}");
         assert_eq!(last.unwrap_err(), Error::ExpiredStep(expired));
         assert_eq!(
@@ -255,7 +255,7 @@ mod tests {
             "column `before` of the trajectory is squeezed but selects 2 steps; a squeezed \
              column has exactly 1"
         );
-        let nan = recorder.create(0, 1, f64::NAN, &Selection::Last(1), |_| Ok(()));
+        let nan = recorder.create_item(0, 1, f64::NAN, &Selection::Last(1), |_| Ok(()));
         assert_eq!(
             nan.unwrap_err().to_string(),
             "priority is NaN; an item's priority is a number"
@@ -289,7 +289,7 @@ mod tests {
             }]),
             structure: "".into(),
         };
-        let refused = recorder.create(0, 1, 1.0, &Selection::Last(2), |columns| {
+        let refused = recorder.create_item(0, 1, 1.0, &Selection::Last(2), |columns| {
             columns.check("t", &signature)
         });
         assert_eq!(
@@ -302,7 +302,7 @@ mod tests {
         let columns = &[picked(0, 0, 2, false)];
         let selection = Selection::Columns { layout, columns };
         let fits = |columns: &super::ItemColumns<'_>| columns.check("t", &signature);
-        recorder.create(0, 1, 1.0, &selection, fits).unwrap();
+        recorder.create_item(0, 1, 1.0, &selection, fits).unwrap();
     }
 
     #[test]
@@ -310,13 +310,13 @@ mod tests {
         let mut recorder = recorder(40, Some(4));
         for _ in 0..3 {
             append(&mut recorder, 4);
-            let at = recorder.referable().end - 4;
+            let at = recorder.available_steps().end - 4;
             let apart = [picked(0, at, 2, false), picked(1, at + 3, 1, true)];
             create(&mut recorder, &apart).unwrap();
         }
         let key = recorder.next_key();
         recorder
-            .create(0, key, 1.0, &Selection::Last(3), |_| Ok(()))
+            .create_item(0, key, 1.0, &Selection::Last(3), |_| Ok(()))
             .unwrap();
         let across = [picked(0, 6, 4, false), picked(1, 8, 1, true)];
         create(&mut recorder, &across).unwrap();
@@ -374,7 +374,9 @@ mod tests {
         // Once of the open chunk, once of the sealed one.
         for _ in 0..2 {
             for selection in &asked {
-                recorder.create(0, 1, 1.0, selection, |_| Ok(())).unwrap();
+                recorder
+                    .create_item(0, 1, 1.0, selection, |_| Ok(()))
+                    .unwrap();
             }
             recorder.flush().unwrap();
         }

@@ -1,6 +1,6 @@
 //! Reading a writer's own history back.
 
-use super::super::Position;
+use super::super::StepPosition;
 use super::super::priority::Sizes;
 use super::super::select::OPEN;
 use super::Recorder;
@@ -13,13 +13,13 @@ use crate::trajectory::Slice;
 impl Recorder {
     /// True when items may refer to this column at this step.
     #[must_use]
-    pub fn has_value(&self, column: usize, at: Position) -> bool {
+    pub fn has_value(&self, column: usize, at: StepPosition) -> bool {
         self.view().run(column, at, 1).is_ok()
     }
 
     /// What the cell of a column at a step is, where it has one.
     #[must_use]
-    pub fn cell_spec(&self, column: usize, at: Position) -> Option<&CellSpec> {
+    pub fn cell_spec(&self, column: usize, at: StepPosition) -> Option<&CellSpec> {
         let slice = self.view().run(column, at, 1).ok()?;
         let schema = match slice.chunk {
             OPEN => &self.schema,
@@ -31,8 +31,8 @@ impl Recorder {
     /// Appends the bytes of one cell to `out`; strings come encoded.
     ///
     /// # Errors
-    /// As [`Self::create`] for a selection of this one cell.
-    pub fn read(&self, column: usize, at: Position, out: &mut Vec<u8>) -> Result<()> {
+    /// As [`Self::create_item`] for a selection of this one cell.
+    pub fn read_cell(&self, column: usize, at: StepPosition, out: &mut Vec<u8>) -> Result<()> {
         let slice = self
             .view()
             .run(column, at, 1)
