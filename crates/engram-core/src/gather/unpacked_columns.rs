@@ -1,4 +1,4 @@
-//! Compressed columns, unpacked while a batch is gathered.
+//! A cache of the compressed columns unpacked while a batch is gathered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::chunk::Chunk;
 use crate::error::Result;
 use crate::payload::Pinned;
 
-/// Bytes that are kept for items to come: a batch of many compressed chunks takes no more.
-const MAX_KEPT_BYTES: usize = 256 << 20;
+/// Most bytes that the cache retains.
+const MAX_CACHED_BYTES: usize = 256 << 20;
 
-/// Columns unpacked for this batch: each once, however many items share it, as long as they are few.
+/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache overflowed.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
@@ -19,6 +19,7 @@ pub(super) struct UnpackedColumns {
 }
 
 impl UnpackedColumns {
+    /// Copies the bytes of a column from offset `from` on into `out`.
     pub(super) fn read(
         &mut self,
         chunk: &Arc<Chunk>,
@@ -40,7 +41,7 @@ impl UnpackedColumns {
         }
         let bytes = chunk.unpack(&pinned, column)?;
         out.copy_from_slice(&bytes[from..from + out.len()]);
-        if self.bytes + bytes.len() > MAX_KEPT_BYTES {
+        if self.bytes + bytes.len() > MAX_CACHED_BYTES {
             self.columns.clear();
             self.bytes = 0;
         }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
     use crate::{CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema};
 
-    /// Two rows of so many zeros each.
+    /// A chunk of two rows of `width` zeros each.
     fn chunk(width: usize) -> Arc<Chunk> {
         let cell = CellSpec {
             dtype: DType::Uint8,
@@ -89,16 +90,20 @@ mod tests {
     }
 
     #[test]
-    fn little_is_kept() {
-        let chunks = [(); 5].map(|()| chunk(MAX_KEPT_BYTES / 8));
+    fn the_cache_is_bounded() {
+        let chunks = [(); 5].map(|()| chunk(MAX_CACHED_BYTES / 8));
         let mut unpacked = UnpackedColumns::default();
         for chunk in &chunks {
             unpacked.read(chunk, 0, 0, &mut [1; 10]).unwrap();
-            assert!(unpacked.bytes <= MAX_KEPT_BYTES, "{} bytes", unpacked.bytes);
+            assert!(
+                unpacked.bytes <= MAX_CACHED_BYTES,
+                "{} bytes",
+                unpacked.bytes
+            );
         }
         assert_eq!(
             (unpacked.columns.len(), unpacked.bytes),
-            (1, MAX_KEPT_BYTES / 4)
+            (1, MAX_CACHED_BYTES / 4)
         );
     }
 }
