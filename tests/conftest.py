@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 FRAMEWORKS = {"frameworks": ("tensorflow", "torch"), "jax": ("jax",)}
 
 
-class Remote(engram.Client):
+class RemoteStore(engram.Client):
     """A client whose server comes and goes with it."""
 
     def __init__(self, tables, *, seed) -> None:
@@ -33,7 +33,7 @@ class Remote(engram.Client):
 
 
 # The doors: every promise of a store is kept through each of them.
-OPENERS = {"in_process": engram.Store, "remote": Remote}
+STORE_TYPES = {"in_process": engram.Store, "remote": RemoteStore}
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=500, deadline=None, derandomize=True)
@@ -49,20 +49,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(missing, pytrace=False) if IN_CI else pytest.skip(missing)
 
 
-@pytest.fixture(params=sorted(OPENERS))
+@pytest.fixture(params=sorted(STORE_TYPES))
 def open_store(request: pytest.FixtureRequest):
     """Opens stores, `open_store(*tables, seed=0)`, and closes them after the test."""
     opened = []
 
     def open_one(*tables: engram.Table, seed: int = 0) -> engram.Store:
-        opened.append(OPENERS[request.param](tables, seed=seed))
+        opened.append(STORE_TYPES[request.param](tables, seed=seed))
         return opened[-1]
 
     yield open_one
     for store in opened:
         store.close()
-        if isinstance(store, Remote):
-            store.server.stop()
+        if isinstance(store, RemoteStore):
+            store.server.close()
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +72,6 @@ def certificates(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def strangers(tmp_path_factory):
+def other_certificates(tmp_path_factory):
     """The same of another authority."""
-    return Certificates(tmp_path_factory.mktemp("strangers"))
+    return Certificates(tmp_path_factory.mktemp("other_certificates"))

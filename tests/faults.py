@@ -16,7 +16,7 @@ tables = {tables}
 server = engram.Server(tables, port=int(sys.argv[1]))
 print(server.port, flush=True)
 sys.stdin.read()
-server.stop()
+server.close()
 """
 
 

@@ -21,12 +21,12 @@ def fill(store, table, values, priority=lambda _: 1.0):
     return [store.insert({"x": value}, {table: priority(value)}, timeout=10) for value in values]
 
 
-def drain(store, table, n):
+def sample_x(store, table, n):
     """The `x` of `n` samples."""
     return store.sample(table, n, timeout=10).data["x"].tolist()
 
 
-def until(holds, seconds=10.0):
+def wait_until(holds, seconds=10.0):
     """Waits for a condition that another thread brings about."""
     end = time.monotonic() + seconds
     while not holds():
@@ -34,7 +34,7 @@ def until(holds, seconds=10.0):
         time.sleep(0.002)
 
 
-class Caller(threading.Thread):
+class BackgroundCall(threading.Thread):
     """A call in a thread of its own."""
 
     def __init__(self, call):

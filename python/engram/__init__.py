@@ -6,18 +6,17 @@ from engram.batch import Batch, BatchInfo, Sample
 from engram.client import Client
 from engram.dataset import Dataset
 from engram.errors import EngramError
-from engram.importing import Imported, import_reverb
+from engram.importing import import_reverb
 from engram.info import Checkpoint, TableInfo
-from engram.inspection import Inspection, inspect_directory
+from engram.inspection import inspect_directory
 from engram.patterns import Pattern
 from engram.server import Server
 from engram.specs import ArraySpec
-from engram.store import AnyStore, Store
+from engram.store import Store, TableStore
 from engram.table import Table
 from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 
 __all__ = [
-    "AnyStore",
     "ArraySpec",
     "Batch",
     "BatchInfo",
@@ -26,8 +25,6 @@ __all__ = [
     "Client",
     "Dataset",
     "EngramError",
-    "Imported",
-    "Inspection",
     "Pattern",
     "PatternWriter",
     "Sample",
@@ -35,6 +32,7 @@ __all__ = [
     "Store",
     "Table",
     "TableInfo",
+    "TableStore",
     "TrajectoryWriter",
     "__version__",
     "errors",

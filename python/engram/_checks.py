@@ -85,7 +85,7 @@ def seconds(what: str, value: object) -> float | None:
     return found
 
 
-def one_of(what: str, value: object, union: object, hint: str) -> None:
+def instance_of(what: str, value: object, union: object, hint: str) -> None:
     """An instance of one of `union`'s classes; the class itself is the likeliest slip."""
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
@@ -105,7 +105,7 @@ def secret(what: str, value: object) -> None:
         raise InvalidArgumentError(f"{what} must be text; got something of type {type(value).__name__}")
 
 
-def table(what: str, value: object) -> None:
+def table_name(what: str, value: object) -> None:
     """The name of a table."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{what} must be the name of a table; got {_describe(value)}")

@@ -7,13 +7,13 @@ from typing import Any
 
 from engram import _checks, _engram
 from engram.errors import InvalidArgumentError
-from engram.server import _read
-from engram.store import AnyStore
+from engram.server import read_pem
+from engram.store import TableStore
 
 __all__ = ["Client"]
 
 
-class Client(AnyStore):
+class Client(TableStore):
     """The tables of a `Server`, in whatever process or machine that is.
 
     It has every method of `Store`, with the same promises. What differs is what a network adds: a server
@@ -68,11 +68,11 @@ class Client(AnyStore):
 
     def _connect(self) -> None:
         certificate, key = self._identity
-        identity = None if certificate is None or key is None else (_read(certificate), _read(key))
-        tls = None if self._ca is None else (_read(self._ca), identity, self._server_name)
+        identity = None if certificate is None or key is None else (read_pem(certificate), read_pem(key))
+        tls = None if self._ca is None else (read_pem(self._ca), identity, self._server_name)
         self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
         # A program that ends says first which samples it has used: others would get them again.
-        weakref.finalize(self, self._native.settle)
+        weakref.finalize(self, self._native.flush_acknowledgements)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_native"}

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
 
 from engram import _checks, _engram
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.batch import Batch, BatchInfo, Sample
 from engram.errors import EngramError, ForkedError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["Dataset"]
 
@@ -59,7 +59,7 @@ class Dataset(Generic[T]):
     @overload
     def __init__(
         self: "Dataset[Batch]",
-        store: AnyStore,
+        store: TableStore,
         table: str,
         batch_size: int,
         *,
@@ -74,7 +74,7 @@ class Dataset(Generic[T]):
     @overload
     def __init__(
         self: "Dataset[Sample]",
-        store: AnyStore,
+        store: TableStore,
         table: str,
         batch_size: None = None,
         *,
@@ -88,7 +88,7 @@ class Dataset(Generic[T]):
 
     def __init__(
         self,
-        store: AnyStore,
+        store: TableStore,
         table: str,
         batch_size: int | None = None,
         *,
@@ -119,7 +119,7 @@ class Dataset(Generic[T]):
             InvalidArgumentError: `batch_size`, `prefetch`, `max_batches` or `max_items` is below 1, `at_least` is not
                 1 to `batch_size`, or `timeout` is below 0.
         """
-        _checks.one_of("`store`", store, AnyStore, "an engram.Store or an engram.Client")
+        _checks.instance_of("`store`", store, TableStore, "an engram.Store or an engram.Client")
         self._store = store
         self._table = table
         self._batch_size = batch_size if batch_size is None else _size(batch_size)
@@ -140,11 +140,11 @@ class Dataset(Generic[T]):
         return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
 
     def _read(
-        self, make: Callable[[_engram.Batch], R], glance: float | None = None, uses: Uses | None = None
+        self, make: Callable[[_engram.Batch], R], glance: float | None = None, tracker: ConsumptionTracker | None = None
     ) -> Generator[R | None]:
         """What `make` makes of each batch; a batch that it refuses was not delivered, and goes back.
 
-        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to. With `uses`,
+        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to. With `tracker`,
         an item is on lease until that counts it as used, and only then; otherwise a batch is delivered as a whole.
         """
         times_closed = self._times_closed
@@ -163,12 +163,12 @@ class Dataset(Generic[T]):
         reader = _Reader(stream)
         self._open.append(reader)
         batches = items = 0
-        before = 0 if uses is None else uses.brought
+        before = 0 if tracker is None else tracker.fetched
         try:
             asked = time.monotonic()
             # Another thread may close while a stream is being opened, and not see it yet.
             while times_closed == self._times_closed:
-                native = stream.next(items if uses is None else uses.asks() - before)
+                native = stream.next(items if tracker is None else tracker.on_request() - before)
                 if native is None:
                     waited = time.monotonic() - asked
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
@@ -187,19 +187,19 @@ class Dataset(Generic[T]):
                 # Ctrl-C may strike after any call: until here the batch is on its way.
                 batches += 1
                 items += number
-                if uses is not None:
-                    uses.brought += number
+                if tracker is not None:
+                    tracker.fetched += number
                 yield made
                 asked = time.monotonic()
-            if uses is not None:
-                uses.end()
+            if tracker is not None:
+                tracker.finish()
         except EngramError:
-            if uses is not None:
-                uses.end()
+            if tracker is not None:
+                tracker.finish()
             raise
         finally:
             with suppress(ForkedError):  # what it has fetched is the parent's
-                stream.close(items if uses is None else max(0, uses.items - before))
+                stream.close(items if tracker is None else max(0, tracker.consumed - before))
             self._open.remove(reader)
 
     def _drawn(self) -> int | None:

@@ -15,13 +15,13 @@ __all__ = [
     "HandshakeError",
     "InvalidArgumentError",
     "ItemError",
-    "NeverServedError",
     "OutOfMemoryError",
     "PriorityError",
     "SignatureError",
     "StorageError",
     "UnavailableError",
     "UnknownTableError",
+    "UnsatisfiableError",
 ]
 
 
@@ -66,7 +66,7 @@ class DeadlineExceededError(EngramError, TimeoutError):
     """
 
 
-class NeverServedError(EngramError, ValueError):
+class UnsatisfiableError(EngramError, ValueError):
     """A call asks for what no amount of waiting can bring.
 
     Raised at once, whatever the timeout: a sample of more items than a table that hands each out so

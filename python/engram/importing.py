@@ -52,7 +52,7 @@ def import_reverb(path: str | os.PathLike[str], store: Store) -> Imported:
         TypeError: `path` is no path.
         ClosedError: The store is closed.
     """
-    _checks.one_of("`store`", store, Store, "an engram.Store in this process")
+    _checks.instance_of("`store`", store, Store, "an engram.Store in this process")
     native = store._native  # noqa: SLF001, its other half
     found, tables, notes = _engram.import_reverb(native, os.fsdecode(path))
     return Imported(found, tables, tuple(notes))

@@ -84,9 +84,9 @@ class TableInfo:
     note: str | None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
+    def from_native(cls, told: Mapping[str, Any]) -> Self:
         """What the engine tells of a table."""
-        chosen = {role: selectors.of_kind(*told[role]) for role in ("sampler", "remover")}
+        chosen = {role: selectors.from_kind(*told[role]) for role in ("sampler", "remover")}
         return cls(**{**told, **chosen})
 
     @property

@@ -239,7 +239,9 @@ class Pattern:
             raise InvalidArgumentError(f"{about}`when` must be a list of conditions; got a single one")
         object.__setattr__(self, "when", tuple(self.when))
         for condition in self.when:
-            _checks.one_of(f"{about}each of `when`", condition, Condition, "a comparison such as step_index() % 4 == 0")
+            _checks.instance_of(
+                f"{about}each of `when`", condition, Condition, "a comparison such as step_index() % 4 == 0"
+            )
 
     def _compile(self, structure: str, names: Sequence[str]) -> "_Compiled":
         leaves = [_Leaf(index, name) for index, name in enumerate(names)]
@@ -310,7 +312,7 @@ def _describe(value: object) -> str:
     return "whole column" if isinstance(value, _Leaf) else type(value).__name__
 
 
-def listed(patterns: Iterable[Pattern]) -> list[Pattern]:
+def checked_patterns(patterns: Iterable[Pattern]) -> list[Pattern]:
     """The patterns of a writer, checked."""
     if isinstance(patterns, Pattern):
         raise InvalidArgumentError("`patterns` must be a sequence of patterns; got a single one")
@@ -318,11 +320,11 @@ def listed(patterns: Iterable[Pattern]) -> list[Pattern]:
     if not chosen:
         raise InvalidArgumentError("`patterns` is empty; a writer without patterns makes no items")
     for pattern in chosen:
-        _checks.one_of("each of `patterns`", pattern, Pattern, "an engram.Pattern")
+        _checks.instance_of("each of `patterns`", pattern, Pattern, "an engram.Pattern")
     return chosen
 
 
-def compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
+def pattern_compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
     """Compiles the patterns once a writer's first step has shown the structure."""
 
     def compile_all(structure: str) -> list[_Compiled]:

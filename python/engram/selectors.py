@@ -69,7 +69,7 @@ class MaxHeap:
 _SELECTORS = {kind.kind: kind for kind in (Uniform, Fifo, Lifo, MinHeap, MaxHeap)}
 
 
-def of_kind(kind: str, exponent: float | None) -> "Selector":
+def from_kind(kind: str, exponent: float | None) -> "Selector":
     """The selector that the engine tells of."""
     return _SELECTORS[kind]() if exponent is None else Prioritized(exponent)
 

@@ -48,7 +48,7 @@ class Server:
         """Starts to serve.
 
         Args:
-            store: A store, which `stop` leaves open; or tables, which make a store of the server's own.
+            store: A store, which `close` leaves open; or tables, which make a store of the server's own.
             host: Name or address to listen on; `"0.0.0.0"` and `"::"` are all of this machine's.
             port: To listen on; 0: any free one, see `port`.
             token: What clients must show; None: nothing. Any text of visible ASCII characters.
@@ -110,9 +110,9 @@ class Server:
         """`host:port` where `/metrics` is; None where there is none."""
         return self._native.metrics_address
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Ends every remote call that waits, and frees the port. A store of its own is closed. May be called again."""
-        self._native.stop()
+        self._native.close()
         if self._own:
             self.store.close()
 
@@ -123,13 +123,13 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with suppress(ForkedError):  # the parent stops what it started
-            self.stop()
+            self.close()
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
 
 
-def _read(path: str | PathLike[str]) -> bytes:
+def read_pem(path: str | PathLike[str]) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -169,4 +169,4 @@ def _tls(
         if client_ca is not None:
             raise InvalidArgumentError("`client_ca` needs TLS: give a `certificate` and its `key`, too")
         return None
-    return _read(certificate), _read(key), None if client_ca is None else _read(client_ca)
+    return read_pem(certificate), read_pem(key), None if client_ca is None else read_pem(client_ca)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
-from engram._periodic import Periodic
+from engram._checkpoint_thread import CheckpointThread
 from engram.batch import Batch
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -20,10 +20,10 @@ from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
 from engram.writer import BatchedWriter, Compression, PatternWriter, TrajectoryWriter
 
-__all__ = ["AnyStore", "Store"]
+__all__ = ["Store", "TableStore"]
 
 
-class AnyStore:
+class TableStore:
     """Tables that may be written and sampled, in this process (`Store`) or at a server (`Client`).
 
     Every method may be called from any thread. Calls that wait can be interrupted with Ctrl-C.
@@ -56,7 +56,7 @@ class AnyStore:
             SignatureError: The data does not fit a table's signature; no table has it then.
             PriorityError: A priority is NaN, or negative or infinite where it is a weight.
             DeadlineExceededError: A table did not take it in time; the text says which did.
-            UnknownTableError, NeverServedError, ClosedError: As their descriptions say.
+            UnknownTableError, UnsatisfiableError, ClosedError: As their descriptions say.
         """
         if not isinstance(priorities, Mapping):
             raise InvalidArgumentError(
@@ -69,7 +69,7 @@ class AnyStore:
             _checks.boolean("`time_axis`", time_axis)
             _checks.seconds("`timeout`", timeout)
             for table, priority in priorities.items():
-                _checks.table("each key of `priorities`", table)
+                _checks.table_name("each key of `priorities`", table)
                 if not isinstance(priority, bool):  # accepted as 0 or 1, so not what was wrong
                     _checks.number(f"the priority for `{table}`", priority)
             raise
@@ -169,7 +169,7 @@ class AnyStore:
 
         Raises:
             DeadlineExceededError: The text says how many came, and what was waited for.
-            NeverServedError: No waiting would help: the table can never hold so many.
+            UnsatisfiableError: No waiting would help: the table can never hold so many.
             SignatureError: The items' columns do not go side by side.
             OutOfMemoryError: The batch needs more memory than there is.
             UnknownTableError, ClosedError: As their descriptions say.
@@ -245,7 +245,7 @@ class AnyStore:
 
     def info(self) -> dict[str, TableInfo]:
         """For every table: sizes, rates, and why inserts or samples would wait now."""
-        return {info["name"]: TableInfo.of(info) for info in self._native.info()}
+        return {info["name"]: TableInfo.from_native(info) for info in self._native.info()}
 
     @property
     def tables(self) -> list[str]:
@@ -258,7 +258,7 @@ class AnyStore:
         Raises:
             InvalidArgumentError: A table of that name exists.
         """
-        _checks.one_of("`table`", table, Table, "an engram.Table")
+        _checks.instance_of("`table`", table, Table, "an engram.Table")
         self._native.create_table(table)
 
     def drop_table(self, table: str) -> None:
@@ -271,7 +271,7 @@ class AnyStore:
         Raises:
             InvalidArgumentError: Nothing could ever be sampled under it.
         """
-        _checks.one_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
+        _checks.instance_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
         self._native.set_rate_limiter(table, rate_limiter)
 
     def checkpoint(self) -> Checkpoint:
@@ -307,7 +307,7 @@ _LONGEST_SYNC = 60.0
 """Seconds."""
 
 
-class Store(AnyStore):
+class Store(TableStore):
     """Tables in this process. They live until the store is closed.
 
     A store does not survive `fork`: a child process gets a `ForkedError`.
@@ -396,12 +396,13 @@ class Store(AnyStore):
         store._begin(native, notes)  # noqa: SLF001, its own
         if checkpoint_interval is not None or checkpoint_bytes is not None:
             journaled = durability != "none"
-            store._periodic = Periodic(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)  # noqa: SLF001
+            thread = CheckpointThread(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
+            store._checkpoint_thread = thread  # noqa: SLF001
         return store
 
     def _begin(self, native: _engram.Store, notes: Iterable[str]) -> None:
         self._native = native
-        self._periodic: Periodic | None = None
+        self._checkpoint_thread: CheckpointThread | None = None
         self.notes = tuple(notes)
         """What `open` and `restore` found damaged or unfinished, in words."""
 
@@ -449,8 +450,8 @@ class Store(AnyStore):
         try:
             super().close()
         finally:
-            if self._periodic is not None:
-                self._periodic.stop()
+            if self._checkpoint_thread is not None:
+                self._checkpoint_thread.stop()
 
     def __repr__(self) -> str:
         try:
@@ -464,7 +465,7 @@ def _tables(tables: Iterable[Table]) -> list[Table]:
         raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
     tables = list(tables)
     for table in tables:
-        _checks.one_of("each of `tables`", table, Table, "an engram.Table")
+        _checks.instance_of("each of `tables`", table, Table, "an engram.Table")
     return tables
 
 

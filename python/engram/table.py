@@ -46,13 +46,13 @@ class Table:
             raise InvalidArgumentError(f"`name` must be a non-empty string; got {self.name!r}")
         about = f"table `{self.name}`: "
         for role in ("sampler", "remover"):
-            _checks.one_of(
+            _checks.instance_of(
                 f"{about}`{role}`",
                 getattr(self, role),
                 Selector,
                 "one of engram.selectors, such as Uniform()",
             )
-        _checks.one_of(
+        _checks.instance_of(
             f"{about}`rate_limiter`",
             self.rate_limiter,
             AnyRateLimiter,

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
-from engram._closing import Closing
+from engram._closing_context import ClosingContext
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
-from engram.patterns import Pattern, compiler, listed
+from engram.patterns import Pattern, checked_patterns, pattern_compiler
 
 if TYPE_CHECKING:
-    from engram.store import AnyStore
+    from engram.store import TableStore
 
 __all__ = ["BatchedWriter", "Compression", "PatternWriter", "TrajectoryWriter"]
 
@@ -32,7 +32,7 @@ class _Native(Protocol):
     def close(self, timeout: float | None) -> None: ...
 
 
-class _Writer(Closing):
+class _Writer(ClosingContext):
     """What all writers can do."""
 
     _native: _Native
@@ -82,7 +82,7 @@ class TrajectoryWriter(_Writer):
 
     def __init__(
         self,
-        store: "AnyStore",
+        store: "TableStore",
         *,
         history: int,
         chunk_length: int | None,
@@ -164,7 +164,7 @@ class TrajectoryWriter(_Writer):
         try:
             return self._native.create_item(table, priority, trajectory, num_steps)
         except (TypeError, OverflowError):
-            _checks.table("`table`", table)
+            _checks.table_name("`table`", table)
             _checks.number("`priority`", priority)
             if num_steps is not None:
                 _checks.integer("`num_steps`", num_steps)
@@ -204,7 +204,7 @@ class PatternWriter(_Writer):
 
     def __init__(
         self,
-        store: "AnyStore",
+        store: "TableStore",
         patterns: Sequence[Pattern],
         *,
         chunk_length: int | None,
@@ -214,11 +214,11 @@ class PatternWriter(_Writer):
         uniform: bool = False,  # all appends, also of parts of steps, have one structure
     ) -> None:
         _checks.text("`compression`", compression)
-        chosen = listed(patterns)
+        chosen = checked_patterns(patterns)
         self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native,  # noqa: SLF001, the store's other half
             len(chosen),
-            compiler(chosen),
+            pattern_compiler(chosen),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,
@@ -243,7 +243,7 @@ class PatternWriter(_Writer):
             DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
             PriorityError: The TD errors of an item are no such numbers, or its table does not take the priority that
                 they make. The step is in all the same, and the items of other patterns are made.
-            NeverServedError, ClosedError: An item was refused by its table. The step is in all the same.
+            UnsatisfiableError, ClosedError: An item was refused by its table. The step is in all the same.
         """
         self._native.append(step, partial_step=partial_step)
 
@@ -273,7 +273,7 @@ class BatchedWriter(_Writer):
 
     def __init__(
         self,
-        store: "AnyStore",
+        store: "TableStore",
         num_envs: int,
         patterns: Sequence[Pattern],
         *,
@@ -283,11 +283,11 @@ class BatchedWriter(_Writer):
         compression: Compression,
     ) -> None:
         _checks.text("`compression`", compression)
-        chosen = listed(patterns)
+        chosen = checked_patterns(patterns)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
             store._native,  # noqa: SLF001, the store's other half
             _checks.integer("`num_envs`", num_envs),
-            compiler(chosen),
+            pattern_compiler(chosen),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,

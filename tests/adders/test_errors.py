@@ -23,10 +23,10 @@ from engram.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     ItemError,
-    NeverServedError,
     PriorityError,
     SignatureError,
     UnknownTableError,
+    UnsatisfiableError,
 )
 from engram.patterns import end_of_episode
 
@@ -107,7 +107,7 @@ def test_an_insertion_that_nobody_can_decide():
 
 def test_an_item_that_is_refused_is_told():
     with Store([Table("priority_table", max_bytes=2_000)]) as store:
-        with EpisodeAdder(store, 1_000) as adder, pytest.raises(NeverServedError, match="max_bytes"):
+        with EpisodeAdder(store, 1_000) as adder, pytest.raises(UnsatisfiableError, match="max_bytes"):
             play(adder, timesteps(range(500)))
         assert store.info()["priority_table"].size == 0
 
@@ -124,9 +124,9 @@ def test_a_table_that_refuses_costs_no_other_its_items(priority):
             for now, then in pairwise(steps):
                 try:
                     adder.add(np.float32(now.observation / 10), then)
-                except (ItemError, NeverServedError) as error:
+                except (ItemError, UnsatisfiableError) as error:
                     refused.append(str(error))
-            with suppress(NeverServedError):
+            with suppress(UnsatisfiableError):
                 play(adder, timesteps([2], first=20))
         assert refused
         assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in refused)
@@ -271,7 +271,7 @@ def test_a_first_observation_without_a_value(make_full, observation):
     ("refused", "kind", "text"),
     [
         ("nowhere", UnknownTableError, "no table `nowhere`; known tables: `picky`"),
-        ("picky", PriorityError, "priority for table `picky` is -1; a Prioritized selector takes finite values from 0"),
+        ("picky", PriorityError, "priority for table `picky` is -1; a Prioritized selector needs a finite value of at least 0"),
     ],
 )
 def test_tables_that_are_not_there_and_priorities_that_they_refuse(refused, kind, text):

@@ -10,7 +10,7 @@ from multiprocessing import active_children, get_context
 
 import numpy as np
 import pytest
-from support import until
+from support import wait_until
 
 import engram
 from engram.errors import ClosedError
@@ -76,7 +76,7 @@ def test_actors_never_import_jax(dqn):
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
     ):
         playing = pool.submit(play, server.address, config, 0)
-        until(lambda: playing.done() or server.store.info()["replay"].inserts >= 64, seconds=60)
+        wait_until(lambda: playing.done() or server.store.info()["replay"].inserts >= 64, seconds=60)
         server.store.close()
         assert isinstance(playing.exception(timeout=60), ClosedError)
         modules = pool.submit(eval, "set(__import__('sys').modules)").result(timeout=60)

@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from support import until
+from support import wait_until
 
 import engram
 
@@ -49,9 +49,9 @@ def test_another_server_is_left_as_it_was(run):
 def test_ctrl_c_leaves_no_tables(spawn, wait_for_items):
     with engram.Server([]) as server:
         bench = spawn("bench", server.address, "--seconds", 60)
-        until(lambda: len(server.store.tables) == 2, 60)
+        wait_until(lambda: len(server.store.tables) == 2, 60)
         if wait_for_items:
-            until(lambda: any(info.inserts for info in server.store.info().values()))
+            wait_until(lambda: any(info.inserts for info in server.store.info().values()))
         assert bench.ended(signal.SIGINT) == (130, "", "interrupted\n")
         assert server.store.tables == []
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import until
+from support import wait_until
 
 from engram.cli.interrupt import DeferredInterrupt
 
@@ -152,7 +152,7 @@ def test_ctrl_c_ends_all_processes(three_processes):
     assert status == 130, stderr
     assert stdout.startswith("interrupted after")
     assert "Traceback" not in stderr
-    until(lambda: not any(map(is_there, below)))
+    wait_until(lambda: not any(map(is_there, below)))
 
 
 @pytest.mark.jax
@@ -163,7 +163,7 @@ def test_actors_outlive_no_killed_learner(three_processes):
     assert "actor 0: " in stderr
     assert "actor 1: " in stderr
     assert "Traceback" not in stderr
-    until(lambda: not any(map(is_there, below)))
+    wait_until(lambda: not any(map(is_there, below)))
 
 
 @pytest.mark.jax
@@ -175,7 +175,7 @@ def test_a_dead_actor_ends_the_demo(three_processes):
     status, _, stderr = demo.ended()
     assert status == 2
     assert f"(process {victim}) was killed by SIGKILL; all 2 must play until the learner ends them" in stderr
-    until(lambda: not any(map(is_there, below)))
+    wait_until(lambda: not any(map(is_there, below)))
 
 
 def test_ctrl_c_waits_for_a_check_and_a_second_one_does_not():

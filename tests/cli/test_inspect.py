@@ -9,7 +9,7 @@ import threading
 import pytest
 from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
 from records import records
-from support import Caller, raises
+from support import BackgroundCall, raises
 
 import engram
 from engram import Store, Table, selectors
@@ -53,7 +53,7 @@ def test_json_is_what_the_library_says(inspect, directory):
     (directory / "notes.txt").touch()
     _, _, found = inspect(directory)
     said = engram.inspect_directory(directory)
-    assert isinstance(said, engram.Inspection)
+    assert isinstance(said, engram.inspection.Inspection)
     assert (said.ok, said.path, f"{said.store:016x}") == (found.pop("ok"), str(directory), found.pop("store"))
     expected = json.loads(json.dumps(dataclasses.asdict(said)))
     del expected["store"]
@@ -88,7 +88,7 @@ def test_a_store_that_writes_meanwhile(directory):
                 fill(store, "a", 50)
                 store.checkpoint()
 
-        writer = Caller(write)
+        writer = BackgroundCall(write)
         for _ in range(50):
             found = engram.inspect_directory(directory)
             assert found.ok, found

@@ -5,7 +5,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram.errors import ClosedError, HandshakeError
@@ -24,8 +24,8 @@ def test_it_serves_until_a_signal(serve, number):
 def test_calls_that_wait_end_with_the_server(serve):
     served, _, address = serve()
     client = engram.Client(address)
-    waiting = Caller(lambda: client.sample("replay", 1))
-    until(lambda: client.info()["replay"].waiting_samples)
+    waiting = BackgroundCall(lambda: client.sample("replay", 1))
+    wait_until(lambda: client.info()["replay"].waiting_samples)
     assert served.ended(signal.SIGTERM) == (0, "stopping\n", "")
     with raises(ClosedError, f"the server at {address} is stopping"):
         waiting.result()

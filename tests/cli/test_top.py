@@ -13,7 +13,7 @@ def test_one_look_without_a_terminal(run):
     assert head.startswith(f"{server.address}, ")
     assert columns.split()[0] == "table"
     assert replay.split()[:2] == ["replay", "0/1,000,000"]
-    assert reason.startswith("`replay`: sampling waits: 0 of 1 items")
+    assert reason.startswith("`replay`: sampling waits: the table is empty")
 
 
 def test_looks_follow_each_other_without_a_terminal(run):
@@ -35,7 +35,7 @@ def test_looks_replace_each_other_on_a_terminal(run, monkeypatch):
 def test_a_server_that_goes_ends_it(run):
     server = engram.Server([engram.Table("replay")])
     address = server.address
-    server.stop()
+    server.close()
     result = run("top", address)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"error: the server at {address} cannot be reached")

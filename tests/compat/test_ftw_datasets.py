@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from compat_tables import serving
 from dm_env import specs
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram import adders
@@ -356,7 +356,7 @@ def test_one_that_has_nothing_costs_nothing():
         found = [each.data.observation[0, 0] for each in islice(iterator, 60)]
         assert time.monotonic() - began < 2  # a glance of 0.2 s for each would be 12
         assert found == list(range(60))
-        waiting = Caller(lambda: next(iterator))
+        waiting = BackgroundCall(lambda: next(iterator))
         plain_items(dry, [1])
         assert waiting.result().data.observation[0, 0] == 0
 
@@ -379,10 +379,10 @@ def test_items_fetched_ahead_go_back(make, batch_size, prefetch_size, ahead):
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
         seen = batch_size or 1
-        until(lambda: store.info()[TABLE].samples >= ahead)
+        wait_until(lambda: store.info()[TABLE].samples >= ahead)
         assert store.info()[TABLE].samples < ahead + seen
         iterator.close()
-        until(lambda: store.info()[TABLE].size == 200 - seen)
+        wait_until(lambda: store.info()[TABLE].size == 200 - seen)
         assert store.sample(TABLE, 1).data.observation[0, 0, 0] == seen
 
 
@@ -393,9 +393,9 @@ def test_blocks_of_a_table_that_keeps_items(make, batch_size, prefetch_size, ahe
         plain_items(store, [1] * 9)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
-        until(lambda: store.info()[TABLE].samples == ahead)
+        wait_until(lambda: store.info()[TABLE].samples == ahead)
         iterator.close()
-        until(lambda: store.info()[TABLE].samples == (batch_size or 1))
+        wait_until(lambda: store.info()[TABLE].samples == (batch_size or 1))
 
 
 def test_a_batch_that_is_waited_for_goes_back():
@@ -403,12 +403,12 @@ def test_a_batch_that_is_waited_for_goes_back():
         plain_items(store, [2] * 5)
         iterator = iter(make_sequences(engram.Client(server.address), PLAIN, 4, framework="numpy"))
         next(iterator)
-        waiting = Caller(lambda: next(iterator))
-        until(lambda: store.info()[TABLE].samples == 5)
+        waiting = BackgroundCall(lambda: next(iterator))
+        wait_until(lambda: store.info()[TABLE].samples == 5)
         interrupt(waiting)
         with pytest.raises(KeyboardInterrupt):
             waiting.result()
-        until(lambda: store.info()[TABLE].size == 1)
+        wait_until(lambda: store.info()[TABLE].size == 1)
         assert store.info()[TABLE].samples == 4
 
 
@@ -419,7 +419,7 @@ def interrupt(thread):
 
 def test_batches_larger_than_a_queue():
     with engram.Store([engram.Table.queue(TABLE, max_size=3)]) as store:
-        inserting = Caller(lambda: plain_items(store, [2] * 24))
+        inserting = BackgroundCall(lambda: plain_items(store, [2] * 24))
         batches = list(islice(make_sequences(store, PLAIN, 8, framework="numpy"), 2))
         assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
         inserting.join(0.2)
@@ -451,7 +451,7 @@ def test_tensorflow_reads_nothing_ahead_unasked(tf, size):  # noqa: ARG001, it m
             next(iterator)
         time.sleep(0.3)  # in which it could have read
         del iterator
-        until(lambda: store.info()[TABLE].size == 400 - (12 if size else 3))
+        wait_until(lambda: store.info()[TABLE].size == 400 - (12 if size else 3))
 
 
 @pytest.mark.frameworks
@@ -465,7 +465,7 @@ def test_threads_of_tensorflow_hold_few_elements(tf, deterministic):  # noqa: AR
             next(iterator)
         time.sleep(0.3)  # in which it could have read
         del iterator
-        until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were seen
+        wait_until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were seen
 
 
 @pytest.mark.frameworks
@@ -474,7 +474,7 @@ def test_batches_made_ahead_by_tensorflow(tf):
         plain_items(store, [1] * 100)
         iterator = iter(make_steps(store, PLAIN, 2, 5))
         next(iterator)
-        until(lambda: store.info()[TABLE].samples >= 12)
+        wait_until(lambda: store.info()[TABLE].samples >= 12)
         assert isinstance(make_steps(store, PLAIN, 2, 5), tf.data.Dataset)
 
 

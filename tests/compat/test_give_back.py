@@ -12,7 +12,7 @@ import pytest
 from compat_tables import serving
 from dm_env import specs as env_specs
 from reverb_items import put, specs
-from support import Caller, until
+from support import BackgroundCall, wait_until
 
 import engram
 from engram import adders
@@ -54,7 +54,7 @@ def stores(number, kind, size=100):
 
 def left(store):
     """The items that are in the queue, in order; it is empty then."""
-    until(lambda: store.info()[TABLE].leased_out == 0)
+    wait_until(lambda: store.info()[TABLE].leased_out == 0)
     info = store.info()[TABLE]
     assert info.samples == info.deletes, "what goes back does not count"
     number = info.size
@@ -129,7 +129,7 @@ def test_a_batch_that_is_refused(kind):
 def test_queues_smaller_than_a_batch(kind, deterministic):
     """What a batch waits with makes room: it counts as used before."""
     with stores(2, kind, size=3) as (both, clients):
-        inserting = [Caller(lambda at=store: fill(at, [1] * 24)) for store in both]
+        inserting = [BackgroundCall(lambda at=store: fill(at, [1] * 24)) for store in both]
         iterator = iter(make_sequences(clients, PLAIN, 16, framework="numpy", deterministic=deterministic))
         found = seen(islice(iterator, 3))
         assert sorted(found) == sorted([*range(24)] * 2)
@@ -144,7 +144,7 @@ def test_a_table_that_keeps_items():
         iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
         assert len(seen(islice(iterator, 3))) == 9
         iterator.close()
-        until(lambda: store.info()[TABLE].leased_out == 0)
+        wait_until(lambda: store.info()[TABLE].leased_out == 0)
         assert store.info()[TABLE].samples == 3
 
 
@@ -170,9 +170,9 @@ def test_a_reader_that_is_killed():
         arguments = [sys.executable, "-c", READER, server.address]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
             assert [process.stdout.readline() for _ in range(3)][2] == "[4.0, 4.0, 5.0, 5.0]\n"
-            until(lambda: server.store.info()[TABLE].size == 16)
+            wait_until(lambda: server.store.info()[TABLE].size == 16)
             process.kill()
-        until(lambda: server.store.info()[TABLE].leased_out == 0)
+        wait_until(lambda: server.store.info()[TABLE].leased_out == 0)
         assert left(server.store) == list(range(4, 20)), "4 and 5 were seen, of a block with 6 and 7"
 
 
@@ -208,7 +208,7 @@ def test_what_tensorflow_has_not_taken(tf, lengths, number, ahead):
             iterator = iter(make(tf, client, max_in_flight_samples_per_worker=ahead))
             times(iterator, number)
             del iterator
-            until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, waited for
+            wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, waited for
             assert back(client) == list(range(used, len(lengths)))
 
 
@@ -223,7 +223,7 @@ def test_two_iterations_at_once(tf):
         assert times(one, 2) == [1, 2]
         more = times(two, 5)
         del one, two
-        until(lambda: client.server_info()["t"].current_size == 40 - 9)
+        wait_until(lambda: client.server_info()["t"].current_size == 40 - 9)
         assert back(client) == [n for n in range(40) if n not in {0, 1, 2, *begun, *more}]
         again = iter(made)
         with pytest.raises(StopIteration):
@@ -231,7 +231,7 @@ def test_two_iterations_at_once(tf):
         put(client, "t", [1] * 3)
         assert times(again, 1) == [0]
         del again
-        until(lambda: client.server_info()["t"].current_size == 2)
+        wait_until(lambda: client.server_info()["t"].current_size == 2)
 
 
 @pytest.mark.frameworks
@@ -242,7 +242,7 @@ def test_what_tensorflow_took_ahead_is_used(tf):
         assert times(iterator, 2) == [0, 1]
         time.sleep(0.3)  # in which it fills up
         del iterator
-        until(lambda: client.server_info()["t"].current_size == 35)
+        wait_until(lambda: client.server_info()["t"].current_size == 35)
         assert back(client) == list(range(5, 40))
 
 
@@ -270,4 +270,4 @@ def test_an_iteration_that_ends_while_a_function_is_traced(tf):
             return x + 1
 
         assert int(traced(tf.constant(1))) == 2
-        until(lambda: client.server_info()["t"].current_size == 8)
+        wait_until(lambda: client.server_info()["t"].current_size == 8)

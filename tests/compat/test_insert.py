@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import FITTING, four_tables, keys, serving, steps, table
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec
@@ -43,7 +43,7 @@ def test_priorities_are_needed(client, priorities):
             1,
             {"t": 1.0, "prioritized": -1.0},
             ValueError,
-            "priority for table `prioritized` is -1; a Prioritized selector takes finite values from 0",
+            "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0",
         ),
         ([], {"t": 1.0}, ValueError, "the item has no columns; it needs at least one leaf"),
         (
@@ -118,7 +118,7 @@ def test_a_signature_may_describe_the_item_with_its_time_axis():
 def test_insert_waits_for_the_rate_limiter():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         client.insert([0], {"q": 1.0})
-        waiting = Caller(lambda: server.localhost_client().insert([1], {"q": 1.0}))
-        until(lambda: server._storage.store.info()["q"].waiting_inserts == 1)
+        waiting = BackgroundCall(lambda: server.localhost_client().insert([1], {"q": 1.0}))
+        wait_until(lambda: server._server_store.store.info()["q"].waiting_inserts == 1)
         assert steps(client, "q", 2) == [[0], [1]]
         waiting.result()

@@ -2,7 +2,7 @@
 
 import pytest
 from compat_tables import serving, steps
-from support import Caller, until
+from support import BackgroundCall, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw
@@ -37,9 +37,9 @@ def test_what_waits_is_sent_to_the_next_server_once_and_in_order(write):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         port = server.port
         writer = write(client)
-        flushing = Caller(writer.flush)
-        store = server._storage.store
-        until(lambda: (store.info()["queue"].size, store.info()["queue"].waiting_inserts > 0) == (1, True))
+        flushing = BackgroundCall(writer.flush)
+        store = server._server_store.store
+        wait_until(lambda: (store.info()["queue"].size, store.info()["queue"].waiting_inserts > 0) == (1, True))
     with serving(reverb.Table.queue("queue", 1), port=port) as (_, client):
         assert steps(client, "queue", 4) == [[1], [2], [3], [4]]
         flushing.result()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import FITTING, four_tables, serving, steps
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
 
@@ -148,7 +148,7 @@ def test_what_is_on_its_way_out_has_left():
             client.insert([n], {"q": 1.0})
         samples = client.sample("q", 2)
         assert next(samples)[0].data == [0]
-        until(lambda: mine.info.current_size == 0)  # the other has been fetched
+        wait_until(lambda: mine.info.current_size == 0)  # the other has been fetched
         samples.close()
         assert client.server_info()["q"].current_size == 1
 
@@ -162,7 +162,7 @@ def test_no_more_is_fetched_than_was_asked_for(client):
 
 def test_sampling_waits_for_the_rate_limiter():
     with serving(reverb.Table.queue("q", 5)) as (server, client):
-        samples = Caller(lambda: steps(client, "q", 2))
+        samples = BackgroundCall(lambda: steps(client, "q", 2))
         other = server.localhost_client()
         other.insert([0], {"q": 1.0})
         other.insert([1], {"q": 1.0})

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from compat_tables import serving, steps, table
-from support import Caller, raises, run_python, until
+from support import BackgroundCall, raises, run_python, wait_until
 
 from engram.compat import reverb
 
@@ -119,7 +119,7 @@ def test_stop_frees_the_port_and_may_be_called_again():
 
 def test_wait_ends_when_another_thread_stops():
     with serving(table()) as (server, _):
-        waiting = Caller(server.wait)
+        waiting = BackgroundCall(server.wait)
         assert waiting.is_alive()
         server.stop()
         assert waiting.result() is None
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_wait():
         try:
             port = int(process.stdout.readline())
             assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
-            until(lambda: waits(process.pid))
+            wait_until(lambda: waits(process.pid))
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=20)[0] == "interrupted True\n"
             assert process.returncode == 0
@@ -174,8 +174,8 @@ def test_a_client_goes_on_with_the_next_server_at_its_address(count):
         port = server.port
         for n in range(count - 1):
             client.insert([n], {"t": 1.0})
-        blocked = Caller(lambda: steps(client, n=count))
-        until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
+        blocked = BackgroundCall(lambda: steps(client, n=count))
+        wait_until(lambda: server._server_store.store.info()["t"].waiting_samples > 0)
     with serving(table(), port=port):
         client.insert([7], {"t": 1.0})
         assert blocked.result() == [*([n] for n in range(count - 1)), [7]]
@@ -185,8 +185,8 @@ def test_an_insert_that_waits_goes_on_too():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         port = server.port
         client.insert([0], {"q": 1.0})
-        blocked = Caller(lambda: client.insert([1], {"q": 1.0}))
-        until(lambda: server._storage.store.info()["q"].waiting_inserts > 0)
+        blocked = BackgroundCall(lambda: client.insert([1], {"q": 1.0}))
+        wait_until(lambda: server._server_store.store.info()["q"].waiting_inserts > 0)
     with serving(reverb.Table.queue("q", 1), port=port):
         assert steps(client, "q") == [[1]]
         blocked.result()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import items, samples, serving, table
-from support import raises, until
+from support import raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _patterns
@@ -217,7 +217,7 @@ def test_patterns_without_a_server(configs, program, t, u):
             leaves = [arguments[0]["a"], arguments[0]["b"]]
             found = patterns.append(leaves, partial=arguments[1])
         for item in found:
-            columns = [_patterns.stacked(column).tolist() for column in item.columns]
+            columns = [_patterns.stack_column(column).tolist() for column in item.columns]
             made[configs[item.config].table].append(columns)
     assert made == {"t": t, "u": u}
 
@@ -374,10 +374,10 @@ def test_items_are_sent_in_time(client):
     writer = client.structured_writer([config([REF["a"][-3:]])])
     for number in range(4):
         writer.append({"a": number, "b": 0})
-        until(lambda number=number: client.server_info()["t"].current_size == max(0, number - 1))
+        wait_until(lambda number=number: client.server_info()["t"].current_size == max(0, number - 1))
     for number in range(4, 40):
         writer.append({"a": number, "b": 0})
-    until(lambda: client.server_info()["t"].current_size >= 36)
+    wait_until(lambda: client.server_info()["t"].current_size >= 36)
 
 
 def test_timeouts(client):
@@ -403,4 +403,4 @@ def test_dropped_writers_send_what_they_have(client):
     for number in range(15):
         writer.append({"a": number, "b": 0})
     del writer
-    until(lambda: client.server_info()["u"].current_size == 15)
+    wait_until(lambda: client.server_info()["u"].current_size == 15)

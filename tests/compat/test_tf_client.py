@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from compat_tables import serving, steps, table
 from reverb_items import put
-from support import raises, until
+from support import raises, wait_until
 
 from engram.compat import reverb
 
@@ -59,7 +59,7 @@ def test_sample_of_other_columns_takes_none(tf, run, dtypes, text):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             run(lambda: client_of(client).sample("t", [tf.as_dtype(each) for each in dtypes]))
         assert text in str(error.value)
-        until(lambda: client.server_info()["t"].current_size == 1)
+        wait_until(lambda: client.server_info()["t"].current_size == 1)
 
 
 def test_sample_of_what_is_no_step(tf, run):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from compat_tables import serving, table
 from reverb_items import put, specs
-from support import until
+from support import wait_until
 
 from engram.compat import reverb
 
@@ -78,7 +78,7 @@ def test_columns_that_differ_in_length(tf):
             match=r"Sampled trajectory cannot be decomposed into timesteps: its columns differ in length\.",
         ):
             next(iterator)
-        until(lambda: client.server_info()["t"].current_size == 1)  # it is still there
+        wait_until(lambda: client.server_info()["t"].current_size == 1)  # it is still there
 
 
 def test_another_spec_than_the_data(tf):

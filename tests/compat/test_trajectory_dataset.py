@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from compat_tables import serving, table
 from reverb_items import put, specs
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram.compat import reverb
@@ -266,14 +266,14 @@ def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
         made = dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead, num_workers_per_iterator=workers)
         iterator = iter(plain(tf, made))
         next(iterator)
-        until(lambda: sampled() == 2 * block)  # one block is TensorFlow's, the next is ready
+        wait_until(lambda: sampled() == 2 * block)  # one block is TensorFlow's, the next is ready
         for _ in range(block - 1):
             next(iterator)
         assert sampled() == 2 * block
         next(iterator)
-        until(lambda: sampled() == 3 * block)
+        wait_until(lambda: sampled() == 3 * block)
         del iterator
-        until(lambda: held(client) == 40 - (block + 1))
+        wait_until(lambda: held(client) == 40 - (block + 1))
         assert sampled() == block + 1
 
 
@@ -284,7 +284,7 @@ def test_what_was_not_delivered_goes_back(tf):
         assert int(next(iterator).data["time"][0]) == 0
         del iterator
         # TensorFlow had a block of ten, of which it has shown one; the others go back to the queue's front.
-        until(lambda: held(client) == 29)
+        wait_until(lambda: held(client) == 29)
         assert firsts(dataset(tf, client, 3, max_in_flight_samples_per_worker=1).take(29)) == list(range(1, 30))
 
 
@@ -293,7 +293,7 @@ def test_one_by_one_nothing_is_lost(tf):
         put(client, "t", [3] * 10)
         made = dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
         assert firsts(made.take(4)) == [0, 1, 2, 3]
-        until(lambda: held(client) == 6)
+        wait_until(lambda: held(client) == 6)
         assert firsts(made.take(6)) == [4, 5, 6, 7, 8, 9]
 
 
@@ -306,7 +306,7 @@ def test_closing_while_it_waits(tf):
         del iterator  # its prefetching thread waits for items; it must end all the same
         put(client, "t", [3] * 2)
         assert firsts(dataset(tf, client, 3).take(2)) == [0, 1]
-        until(lambda: threading.active_count() <= before + 2)
+        wait_until(lambda: threading.active_count() <= before + 2)
 
 
 WAITING_AT_THE_END = """
@@ -358,7 +358,7 @@ def test_an_item_that_does_not_fit(tf):
             "Received incompatible tensor at flattened index 0 from table 't'.  Specification has (dtype, shape): "
             "(uint8, [3,2]).  Tensor has (dtype, shape): (uint8, [2,2])."
         ) in told(error)
-        until(lambda: held(client) == 2)  # the bad one is still there
+        wait_until(lambda: held(client) == 2)  # the bad one is still there
         assert [each.data["time"].shape[0] for each in dataset(tf, client).take(2)] == [2, 3]
 
 
@@ -466,7 +466,7 @@ def test_a_server_that_comes_back(tf):
         port = server.port
         iterator = iter(dataset(tf, client, 3))
         assert int(next(iterator).data["time"][0]) == 0
-        waiting = Caller(lambda: next(iterator))
+        waiting = BackgroundCall(lambda: next(iterator))
     with serving(queue(), port=port) as (_, client):
         put(client, "t", [3])
         assert int(waiting.result(30).data["time"][0]) == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import drawn, items, of_three_steps, once_each, step
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending
@@ -60,7 +60,7 @@ def test_flush_lets_so_many_wait(client):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
     writer.flush(2)
-    waiting = Caller(lambda: writer.flush(1))
+    waiting = BackgroundCall(lambda: writer.flush(1))
     assert drawn(client, "queue") == [0]
     waiting.result()
     with raises(ValueError, "block_until_num_items must be >= 0, got -1"):
@@ -83,7 +83,7 @@ def test_items_wait_for_no_more_steps_than_are_kept(client):
     for value in range(30):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
-    until(lambda: client.server_info()["t"].current_size >= 28)
+    wait_until(lambda: client.server_info()["t"].current_size >= 28)
 
 
 @pytest.mark.parametrize(("size", "steps"), [(1, 16), (600, 6)])
@@ -99,7 +99,7 @@ def test_later_items_wait_for_sixteen_steps_or_sixteen_kib(client, size, steps):
         assert drawn(client, "t")[0][0] == value
     for value in range(10, 9 + steps):
         write(value)
-    assert f"writers hold {steps - 1} more in unfinished chunks" in client._store.info()["t"].blocked
+    assert f"writers hold {steps - 1} more item" in client._store.info()["t"].blocked
     write(9 + steps)
     writer.append([np.zeros(size, np.float32)])
     assert [drawn(client, "t")[0][0] for _ in range(steps)] == list(range(10, 10 + steps))
@@ -112,7 +112,7 @@ def test_chunks_of_a_length_that_was_asked_for(client, length):
     for value in range(length):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
-    until(lambda: client.server_info()["t"].current_size == length)
+    wait_until(lambda: client.server_info()["t"].current_size == length)
 
 
 def test_configured_columns(client):
@@ -163,7 +163,7 @@ def test_columns_share_the_longest_chunk_that_was_asked_for(client):
     for value in range(2):
         writer.append({"a": value, "b": value})
         writer.create_item("t", 1.0, writer.history["a"][-1])
-    assert "writers hold 2 more in unfinished chunks" in client._store.info()["t"].blocked
+    assert "writers hold 2 more items in unfinished chunks" in client._store.info()["t"].blocked
     writer.append({"a": 2, "b": 2})
     writer.create_item("t", 1.0, writer.history["a"][-1])
     assert [drawn(client, "t") for _ in range(3)] == [[0], [1], [2]]
@@ -187,7 +187,7 @@ def test_closing(client, writer):
     writer.create_item("t", 1.0, column)
     writer.close()
     writer.close()
-    until(lambda: client.server_info()["t"].current_size == 1)
+    wait_until(lambda: client.server_info()["t"].current_size == 1)
     calls = (
         lambda: writer.append(step(1)),
         lambda: writer.create_item("t", 1.0, column),
@@ -201,8 +201,8 @@ def test_closing(client, writer):
 
 
 def test_items_that_wait_have_a_bound(client, monkeypatch):
-    assert _sending.MOST_IN_FLIGHT == 1_000_000
-    monkeypatch.setattr(_sending, "MOST_IN_FLIGHT", 2)
+    assert _sending.MAX_IN_FLIGHT_ITEMS == 1_000_000
+    monkeypatch.setattr(_sending, "MAX_IN_FLIGHT_ITEMS", 2)
     writer = client.trajectory_writer(1)
 
     def write():
@@ -210,10 +210,10 @@ def test_items_that_wait_have_a_bound(client, monkeypatch):
             writer.append([value])
             writer.create_item("queue", 1.0, writer.history[0][-1])
 
-    writing = Caller(write)
+    writing = BackgroundCall(write)
     writing.join(0.5)
     assert writing.is_alive()  # it waits until somebody samples
-    reading = Caller(lambda: [drawn(client, "queue")[0] for _ in range(6)])
+    reading = BackgroundCall(lambda: [drawn(client, "queue")[0] for _ in range(6)])
     writing.result()
     writer.flush()
     assert reading.result() == list(range(6))
@@ -226,7 +226,7 @@ def test_closing_does_not_wait_for_a_table(client):
         writer.create_item("queue", 1.0, writer.history[0][-1])
     text = "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
     with pytest.warns(UserWarning, match=f"^{text}$") as caught:
-        Caller(writer.close).result()
+        BackgroundCall(writer.close).result()
     assert len(caught) == 1
 
 
@@ -236,7 +236,7 @@ def test_dropped_writers_send_what_they_have(client):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
     del writer
-    until(lambda: client.server_info()["t"].current_size == 13)
+    wait_until(lambda: client.server_info()["t"].current_size == 13)
 
 
 def test_the_block(client, writer):

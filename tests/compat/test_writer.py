@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from compat_tables import SIGNATURE, items, once_each, step, table
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram.compat.reverb.tensor_spec import TensorSpec
 
@@ -220,8 +220,8 @@ def test_flush_waits_only_where_nothing_waits_for_its_chunk(client):
         writer.append([value])
         writer.create_item("queue", 1, 1.0)
     writer.flush()
-    waiting = Caller(writer.flush)
-    until(lambda: client.server_info()["queue"].current_size == 1)
+    waiting = BackgroundCall(writer.flush)
+    wait_until(lambda: client.server_info()["queue"].current_size == 1)
     assert waiting.is_alive()
     assert next(client.sample("queue"))[0].data == [0]
     waiting.result()
@@ -245,7 +245,7 @@ def test_items_in_flight_are_bounded(client):
             writer.create_item("queue", 1, 1.0)
         writer.close()
 
-    waiting = Caller(write)
+    waiting = BackgroundCall(write)
     assert [next(client.sample("queue"))[0].data[0] for _ in range(4)] == [0, 1, 2, 3]
     waiting.result()
 
@@ -292,4 +292,4 @@ def test_dropped_writers_warn_and_send(client):
     assert [str(each.message) for each in caught] == [
         "a Writer was dropped without close(); close it, or use it as a context manager"
     ]
-    until(lambda: client.server_info()["t"].current_size == 1)
+    wait_until(lambda: client.server_info()["t"].current_size == 1)

@@ -10,7 +10,7 @@ import time
 import pytest
 from compat_tables import serving, table
 from forks import needs_fork
-from support import Caller, raises, run_python, until
+from support import BackgroundCall, raises, run_python, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending
@@ -51,14 +51,14 @@ def test_an_episode_that_another_thread_holds_up_goes_on(client):
     for value in range(3):
         writer.append({"x": value})
         writer.create_item("queue", 1.0, writer.history["x"][-1])
-    waiting = Caller(writer.flush)
+    waiting = BackgroundCall(writer.flush)
     calls = (
         writer.end_episode,
         lambda: writer.flush(1),
         lambda: writer.append({"x": 9}),
         lambda: writer.create_item("t", 1.0, writer.history["x"][-1]),
     )
-    until(lambda: _is_busy(writer))
+    wait_until(lambda: _is_busy(writer))
     for call in calls:
         with raises(RuntimeError, BUSY):
             call()
@@ -80,8 +80,8 @@ def test_an_episode_of_a_structured_writer_that_another_thread_holds_up_goes_on(
     for value in range(3):
         writer.append({"x": value})
     writer.append({"x": None}, partial_step=True)
-    waiting = Caller(writer.flush)
-    until(lambda: _is_busy(writer))
+    waiting = BackgroundCall(writer.flush)
+    wait_until(lambda: _is_busy(writer))
     with raises(RuntimeError, BUSY):
         writer.end_episode()
     assert writer.step_is_open
@@ -133,7 +133,7 @@ def losing():
     with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
 
         def lose():
-            server._storage.store.drop_table("queue")
+            server._server_store.store.drop_table("queue")
             time.sleep(0.2)  # until writers were told
 
         yield client, lose
@@ -266,8 +266,8 @@ writer = write()
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
 def test_dropped_writers_wait_for_their_tables(kind, end):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
-        ending = Caller(lambda: run_python(_program(server.port, kind, end)))
-        until(lambda: client.server_info()["queue"].current_size == 1)
+        ending = BackgroundCall(lambda: run_python(_program(server.port, kind, end)))
+        wait_until(lambda: client.server_info()["queue"].current_size == 1)
         ending.join(0.7)
         assert ending.is_alive()
         found = drawn(client, "queue", 4)
@@ -277,8 +277,10 @@ def test_dropped_writers_wait_for_their_tables(kind, end):
 
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
 def test_dropped_writers_do_not_wait_for_ever(kind):
-    program = _program("{port}", kind, "").replace("\nwriter = write()", "\nsending.PATIENCE = 0.1\nwriter = write()")
-    assert _sending.PATIENCE == 60  # seconds
+    program = _program("{port}", kind, "").replace(
+        "\nwriter = write()", "\nsending.CLOSE_TIMEOUT = 0.1\nwriter = write()"
+    )
+    assert _sending.CLOSE_TIMEOUT == 60  # seconds
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         program = "from engram.compat.reverb import _sending as sending" + program.replace("{port}", str(server.port))
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)

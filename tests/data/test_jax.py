@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from data_tables import insert, queue
-from support import raises, run_python, until
+from support import raises, run_python, wait_until
 
 from engram import Server, Store
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
@@ -79,7 +79,7 @@ def test_what_was_put_on_the_device_counts_as_used(dataset, ahead):
         reading = iter(dataset(store, "t", device_prefetch=ahead, prefetch=1))
         assert next(reading).data["x"].tolist() == [0, 0]
         # The one that was yielded, those ahead, and one that is prefetched; a leased item stays until it was used.
-        until(lambda: store.info()["t"].samples >= 2 + ahead)
+        wait_until(lambda: store.info()["t"].samples >= 2 + ahead)
         time.sleep(0.1)
         reading.close()
         assert store.info()["t"].size == 9 - ahead
@@ -108,9 +108,9 @@ def test_errors_come_after_what_was_ahead_of_them(dataset):
     with Store([queue()]) as store:
         fill(store, 2)
         reading = iter(dataset(store, "t", device_prefetch=3))
-        until(lambda: store.info()["t"].samples == 0)
+        wait_until(lambda: store.info()["t"].samples == 0)
         assert next(reading).data["x"].tolist() == [0, 0]
-        until(lambda: store.info()["t"].waiting_samples > 0)
+        wait_until(lambda: store.info()["t"].waiting_samples > 0)
         store.drop_table("t")
         assert next(reading).data["x"].tolist() == [1, 1]
         with raises(ClosedError, "table `t` was dropped"):
@@ -126,7 +126,7 @@ def test_a_reader_that_waits_may_be_left(dataset):
         reading = iter(dataset(store, "t", device_prefetch=3))
         next(reading)
         assert threading.active_count() == before + 1
-        until(lambda: store.info()["t"].waiting_samples > 0)
+        wait_until(lambda: store.info()["t"].waiting_samples > 0)
         reading.close()
         assert store.info()["t"].waiting_samples == 0
         assert threading.active_count() == before

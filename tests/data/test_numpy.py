@@ -10,10 +10,10 @@ import pytest
 from data_tables import fill, insert, queue
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram import Dataset, Store, Table, selectors
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.data import Element, Info, Ragged, table_reader
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
@@ -283,7 +283,7 @@ def test_what_was_not_yielded_goes_back(open_store, options):
     fill(store, [2, 2, 2])
     reading = iter(dataset(store, "t", prefetch=3, **options))
     assert np.ravel(next(reading).data["x"])[0] == 0
-    until(lambda: store.info()["t"].samples == 3)
+    wait_until(lambda: store.info()["t"].samples == 3)
     reading.close()
     assert store.info()["t"].samples == 1
     assert store.sample("t", 2, timeout=10).data["x"].tolist() == [[2, 3], [4, 5]]
@@ -294,7 +294,7 @@ def test_no_more_is_fetched_than_may_be_needed(open_store):
     fill(store, [1] * 10)
     reading = iter(dataset(store, "t", steps=True, batch_size=2, max_batches=2, prefetch=9))
     first = next(reading)
-    until(lambda: store.info()["t"].samples >= 4)
+    wait_until(lambda: store.info()["t"].samples >= 4)
     time.sleep(0.1)
     assert store.info()["t"].samples == 4
     assert xs([first, *reading]) == [[0, 1], [2, 3]]
@@ -413,8 +413,8 @@ def test_all_that_is_there_comes_without_a_timeout(open_store, options):
 def test_batches_read_together_look_around():
     """Whoever reads them may stop where there are none: without that, a reader waits for ever."""
     with Store([Table("t")]) as store:
-        asked = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, Uses(), 0.01)
-        found = Caller(lambda: [next(asked) for _ in range(2)])
+        asked = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, ConsumptionTracker(), 0.01)
+        found = BackgroundCall(lambda: [next(asked) for _ in range(2)])
         assert found.result() == [None, None]
         fill(store, [1] * 2)
         assert 1 <= next(each for each in asked if each is not None) <= 3

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_tables import fill, insert, queue
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram import ArraySpec, Server, Store, Table, rate_limiters, selectors
 from engram.data import Element, Info
@@ -315,7 +315,7 @@ def test_items_that_do_not_fit(dataset, tf):
                 next(iter(elements))
             assert f"SignatureError: {text}" in str(caught.value)
             gc.collect()
-            until(lambda: store.info()["t"].samples == 0)
+            wait_until(lambda: store.info()["t"].samples == 0)
         insert(store, {"x": np.zeros((2, 2))}, {"x": np.array(["a", "b"])})
         store.sample("t", 2)
         single = dataset(store, "t", element_spec={"x": tf.TensorSpec([None], tf.string)})
@@ -404,10 +404,10 @@ def test_what_was_not_yielded_goes_back(open_store, dataset, options):
     fill(store, [2] * 6)
     for element in dataset(store, "t", prefetch=4, **options):
         assert element.data["x"].numpy().ravel()[0] == 0
-        until(lambda: store.info()["t"].samples >= 5)
+        wait_until(lambda: store.info()["t"].samples >= 5)
         break
     gc.collect()
-    until(lambda: store.info()["t"].samples == 1)
+    wait_until(lambda: store.info()["t"].samples == 1)
     assert store.sample("t", 5).data["x"].tolist() == [[n, n + 1] for n in range(2, 12, 2)]
 
 
@@ -437,10 +437,10 @@ def test_of_batches_handed_over_together_what_was_not_taken_does_not_count(open_
     next(other)
     del iterator
     gc.collect()
-    until(lambda: store.info()["t"].leased_out <= 24)
+    wait_until(lambda: store.info()["t"].leased_out <= 24)
     del other
     gc.collect()
-    until(lambda: store.info()["t"].leased_out == 0)
+    wait_until(lambda: store.info()["t"].leased_out == 0)
     assert store.info()["t"].samples == 3 * number + 3
 
 
@@ -449,11 +449,11 @@ def test_elements_that_tensorflow_took_ahead_count(open_store, dataset):
     fill(store, [2] * 20)
     iterator = iter(dataset(store, "t").batch(2).prefetch(2))
     assert next(iterator).data["x"].numpy()[:, 0].tolist() == [0, 2]
-    until(lambda: store.info()["t"].samples >= 6 + 2)
+    wait_until(lambda: store.info()["t"].samples >= 6 + 2)
     time.sleep(0.1)
     del iterator
     gc.collect()
-    until(lambda: store.info()["t"].leased_out == 0)
+    wait_until(lambda: store.info()["t"].leased_out == 0)
     taken = store.info()["t"].samples
     assert taken in {6, 8}, "the one that was seen, those ahead, and maybe one under way"
     assert store.sample("t", 1).data["x"].tolist() == [[2 * taken, 2 * taken + 1]]
@@ -474,7 +474,7 @@ def test_what_does_not_fill_a_batch_comes_with_the_next(dataset):
     with Store([Table("t", rate_limiter=limiter)]) as store:
         fill(store, [2])
         elements = dataset(store, "t", batch_size=3, prefetch=8, timeout=5, max_batches=4)
-        writing = Caller(lambda: fill(store, [2] * 6))
+        writing = BackgroundCall(lambda: fill(store, [2] * 6))
         assert [element.data["x"].shape for element in elements] == [(3, 2)] * 4
         writing.result()
         assert store.info()["t"].samples == 12
@@ -497,10 +497,10 @@ def test_a_reader_that_waits_may_be_dropped(dataset):
         fill(store, [2])
         iterator = iter(dataset(store, "t").prefetch(3))
         next(iterator)
-        until(lambda: store.info()["t"].waiting_samples > 0)
+        wait_until(lambda: store.info()["t"].waiting_samples > 0)
         time.sleep(0.3)  # by now TensorFlow asks, too
         del iterator
-        until(lambda: store.info()["t"].waiting_samples == 0)
+        wait_until(lambda: store.info()["t"].waiting_samples == 0)
 
 
 def test_waiting_for_longer_than_a_glance(dataset):
@@ -574,5 +574,5 @@ def test_what_was_not_taken_when_a_process_ends_goes_back():
         fill(store, [1] * 3)
         command = [sys.executable, "-c", LEFT_AT_THE_END, server.address]
         subprocess.run(command, timeout=110, check=True)
-        until(lambda: store.info()["t"].leased_out == 0)
+        wait_until(lambda: store.info()["t"].leased_out == 0)
         assert store.info()["t"].samples == 3

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from data_tables import fill, insert, queue
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram import Store, Table, rate_limiters, selectors
 from engram.data import numpy as data
@@ -113,7 +113,7 @@ def test_a_batch_that_is_refused_is_not_used(open_store, monkeypatch):
 def test_a_queue_smaller_than_a_batch(open_store):
     """Items that wait for their batch make room: here they count as used before."""
     store = open_store(Table.queue("t", max_size=3))
-    inserting = Caller(lambda: fill(store, [1] * 24))
+    inserting = BackgroundCall(lambda: fill(store, [1] * 24))
     # Should nothing come, it is seen what became of the inserts.
     found = data.dataset(store, "t", steps=True, batch_size=8, timeout=30)
     batches = [element.data["x"].tolist() for element in islice(found, 3)]
@@ -123,12 +123,12 @@ def test_a_queue_smaller_than_a_batch(open_store):
 
 def test_items_that_are_held_for_long_count_as_used(open_store, monkeypatch):
     """A server would take them back, and they would come again."""
-    monkeypatch.setattr("engram._uses.HELD", 0.0)
+    monkeypatch.setattr("engram._consumption.MAX_HOLD", 0.0)
     store = open_store(queue())
     fill(store, [1] * 3)
     reading = iter(data.dataset(store, "t", steps=True, batch_size=4))
-    waiting = Caller(lambda: next(reading))
-    until(lambda: store.info()["t"].size == 0)
+    waiting = BackgroundCall(lambda: next(reading))
+    wait_until(lambda: store.info()["t"].size == 0)
     fill(store, [1] * 2, first=3)
     assert waiting.result().data["x"].tolist() == [0, 1, 2, 3]
     reading.close()
@@ -155,7 +155,7 @@ def test_a_data_loader_in_this_process(open_store):
     loader = iter(torch.DataLoader(made, batch_size=None, collate_fn=identity_collate, num_workers=0))
     assert next(loader).data["x"].tolist() == [0, 1, 2]
     del loader
-    until(lambda: store.info()["t"].leased_out == 0)
+    wait_until(lambda: store.info()["t"].leased_out == 0)
     assert left(store) == [4, 6, 8, 10, 12, 14]
 
 

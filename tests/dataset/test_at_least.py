@@ -4,10 +4,10 @@ import threading
 
 import numpy as np
 import pytest
-from support import Caller, fill, raises, until
+from support import BackgroundCall, fill, raises, wait_until
 
 from engram import Dataset, Pattern, Table, rate_limiters, selectors
-from engram.errors import DeadlineExceededError, InvalidArgumentError, NeverServedError
+from engram.errors import DeadlineExceededError, InvalidArgumentError, UnsatisfiableError
 
 
 def queue(open_store, items, max_size=100):
@@ -33,8 +33,8 @@ def test_no_more_than_asked_for(open_store):
 
 def test_fewer_than_the_least_are_waited_for(open_store):
     store = queue(open_store, 1)
-    asked = Caller(lambda: store.sample("q", 10, at_least=3))
-    until(lambda: store.info()["q"].waiting_samples)
+    asked = BackgroundCall(lambda: store.sample("q", 10, at_least=3))
+    wait_until(lambda: store.info()["q"].waiting_samples)
     fill(store, "q", [1, 2, 3])
     got = values(asked.result())
     assert got == list(range(len(got)))
@@ -43,26 +43,26 @@ def test_fewer_than_the_least_are_waited_for(open_store):
 
 def test_in_vain_all_goes_back(open_store):
     store = queue(open_store, 2)
-    with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(3 would have done\) within"):
+    with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(at least 3 needed\) within"):
         store.sample("q", 10, at_least=3, timeout=0.05)
     assert values(store.sample("q", 10, at_least=2)) == [0, 1]
 
 
 def test_more_than_a_table_can_hold(open_store):
     store = queue(open_store, 4, max_size=4)
-    with pytest.raises(NeverServedError):
+    with pytest.raises(UnsatisfiableError):
         store.sample("q", 10)
     assert values(store.sample("q", 10, at_least=4)) == [0, 1, 2, 3]
-    with pytest.raises(NeverServedError):
+    with pytest.raises(UnsatisfiableError):
         store.sample("q", 10, at_least=5)
 
 
 def test_others_are_served_by_turns(open_store):
     store = queue(open_store, 0)
-    first = Caller(lambda: store.sample("q", 4, at_least=1))
-    until(lambda: store.info()["q"].waiting_samples == 1)
-    second = Caller(lambda: store.sample("q", 4, at_least=1))
-    until(lambda: store.info()["q"].waiting_samples == 2)
+    first = BackgroundCall(lambda: store.sample("q", 4, at_least=1))
+    wait_until(lambda: store.info()["q"].waiting_samples == 1)
+    second = BackgroundCall(lambda: store.sample("q", 4, at_least=1))
+    wait_until(lambda: store.info()["q"].waiting_samples == 2)
     fill(store, "q", [0])
     assert values(first.result()) == [0]
     fill(store, "q", [1])
@@ -121,7 +121,7 @@ def test_max_items_that_come_in_drops(open_store):
     writer.join()
     assert [value for batch in got for value in batch] == list(range(10))
     assert all(len(batch) in {3, 4} for batch in got[:-1])
-    until(lambda: store.info()["q"].size == 2)
+    wait_until(lambda: store.info()["q"].size == 2)
 
 
 def test_what_was_not_delivered_goes_back(open_store):
@@ -154,8 +154,8 @@ def test_all_that_is_there_however_many(open_store, size):
 
 def test_items_that_come_together_go_together(open_store):
     store = open_store(Table.queue("q", max_size=100))
-    asked = Caller(lambda: store.sample("q", 100, at_least=1, timeout=10))
-    until(lambda: store.info()["q"].waiting_samples)
+    asked = BackgroundCall(lambda: store.sample("q", 100, at_least=1, timeout=10))
+    wait_until(lambda: store.info()["q"].waiting_samples)
     with store.batched_writer(50, [Pattern("q", num_steps=1)]) as writer:
         writer.append_batch({"x": np.arange(50)})
     assert len(asked.result()) == 50
@@ -163,8 +163,8 @@ def test_items_that_come_together_go_together(open_store):
 
 def test_a_reset_meanwhile_begins_anew(open_store):
     store = queue(open_store, 2)
-    asked = Caller(lambda: store.sample("q", 10, at_least=3, timeout=10))
-    until(lambda: store.info()["q"].waiting_samples)
+    asked = BackgroundCall(lambda: store.sample("q", 10, at_least=3, timeout=10))
+    wait_until(lambda: store.info()["q"].waiting_samples)
     store.reset("q")
     with store.batched_writer(3, [Pattern("q", num_steps=1)]) as writer:
         writer.append_batch({"x": np.arange(7, 10)})

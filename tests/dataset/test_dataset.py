@@ -7,14 +7,14 @@ from collections import Counter, namedtuple
 
 import numpy as np
 import pytest
-from support import Caller, drain, fill, raises, until
+from support import BackgroundCall, fill, raises, sample_x, wait_until
 
 from engram import Batch, Dataset, Sample, Table, rate_limiters, selectors
 from engram.errors import (
     ClosedError,
     InvalidArgumentError,
-    NeverServedError,
     UnknownTableError,
+    UnsatisfiableError,
 )
 
 
@@ -24,7 +24,7 @@ def batches(dataset):
 
 def prefetched(store, table, samples):
     """Waits until the prefetching thread holds so many samples."""
-    until(lambda: store.info()[table].samples >= samples)
+    wait_until(lambda: store.info()[table].samples >= samples)
     return store.info()[table].samples
 
 
@@ -82,7 +82,7 @@ def test_asking_for_the_next_acknowledges_the_last(open_store):
     next(iterator)
     assert store.info()["q"].size == 6, "leased items stay until they are acknowledged"
     next(iterator)
-    until(lambda: store.info()["q"].size == 4)
+    wait_until(lambda: store.info()["q"].size == 4)
     iterator.close()
     assert (store.info()["q"].size, store.info()["q"].samples) == (2, 4)
 
@@ -136,7 +136,7 @@ def test_what_was_not_delivered_goes_back_to_its_place_in_the_queue(open_store, 
     leave(Dataset(store, "q", 3, prefetch=4), lambda: prefetched(store, "q", 15))
     info = store.info()["q"]
     assert (info.size, info.samples, info.leased_out) == (17, 3, 0)
-    assert drain(store, "q", 17) == list(range(3, 20))
+    assert sample_x(store, "q", 17) == list(range(3, 20))
 
 
 def test_what_ctrl_c_kept_from_the_loop_goes_back(open_store, monkeypatch):
@@ -151,7 +151,7 @@ def test_what_ctrl_c_kept_from_the_loop_goes_back(open_store, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr("engram.dataset.Batch", struck)
         next(iterator)
-    assert drain(store, "q", 4) == [2, 3, 4, 5]
+    assert sample_x(store, "q", 4) == [2, 3, 4, 5]
     assert store.info()["q"].samples == 6
 
 
@@ -163,13 +163,13 @@ def test_what_close_kept_from_the_loop_goes_back(open_store, monkeypatch):
     assert next(iterator).data["x"].tolist() == [0, 1]
 
     def closed_meanwhile(native):
-        Caller(dataset.close).result()
+        BackgroundCall(dataset.close).result()
         return Batch(native)
 
     with monkeypatch.context() as patched:
         patched.setattr("engram.dataset.Batch", closed_meanwhile)
         assert list(iterator) == []
-    assert drain(store, "q", 4) == [2, 3, 4, 5]
+    assert sample_x(store, "q", 4) == [2, 3, 4, 5]
     assert store.info()["q"].samples == 6
 
 
@@ -205,7 +205,7 @@ def test_heap_order_is_regained(open_store):
     prefetched(store, "t", 4)
     iterator.close()
     assert store.info()["t"].samples == 1
-    assert drain(store, "t", 5) == [2, 3, 5, 8, 9]
+    assert sample_x(store, "t", 5) == [2, 3, 5, 8, 9]
 
 
 def test_equal_priorities_regain_their_order(open_store):
@@ -215,7 +215,7 @@ def test_equal_priorities_regain_their_order(open_store):
     next(iterator)
     prefetched(store, "t", 4)
     iterator.close()
-    assert drain(store, "t", 4) == [2, 3, 4, 5]
+    assert sample_x(store, "t", 4) == [2, 3, 4, 5]
 
 
 def test_times_sampled_are_undone(open_store):
@@ -237,7 +237,7 @@ def test_nothing_comes_back_after_delete_and_reset(open_store):
     prefetched(store, "q", 4)
     store.delete("q", keys[:2])
     iterator.close()
-    assert drain(store, "q", 4) == [2, 3, 4, 5]
+    assert sample_x(store, "q", 4) == [2, 3, 4, 5]
 
     fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 1, prefetch=3))
@@ -252,14 +252,16 @@ def test_inserts_wait_while_only_leased_items_are_left(open_store):
     fill(store, "t", [1, 2])
     iterator = iter(Dataset(store, "t", 2, prefetch=1))
     next(iterator)
-    leased = "2 items are on their last lease"
-    blocked = f"`t`: sampling waits: all {leased}; `t`: inserting waits for room: 2 of {leased}"
+    leased = "2 items are leased for the last time"
+    blocked = (
+        f"`t`: sampling waits: all {leased}; `t`: inserting waits: 2 of {leased}; acknowledging them makes room"
+    )
     assert store.info()["t"].blocked == blocked
-    caller = Caller(lambda: fill(store, "t", [3]))
-    until(lambda: store.info()["t"].waiting_inserts == 1)
+    caller = BackgroundCall(lambda: fill(store, "t", [3]))
+    wait_until(lambda: store.info()["t"].waiting_inserts == 1)
     iterator.close()
     caller.result()
-    assert drain(store, "t", 1) == [3]
+    assert sample_x(store, "t", 1) == [3]
 
 
 # --- how it ends ---------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ def test_timeout_ends_iteration(open_store):
     start = time.monotonic()
     assert batches(Dataset(store, "q", 2, timeout=0.2)) == [[0, 1], [2, 3]]
     assert 0.2 <= time.monotonic() - start < 2
-    assert drain(store, "q", 1) == [4]
+    assert sample_x(store, "q", 1) == [4]
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 50])
@@ -312,8 +314,8 @@ def test_a_store_or_table_that_goes_ends_iteration(open_store, end, text):
     fill(store, "q", [1])
     iterator = iter(Dataset(store, "q", 1))
     next(iterator)
-    waiting = Caller(lambda: next(iterator))
-    until(lambda: store.info()["q"].waiting_samples > 0)
+    waiting = BackgroundCall(lambda: next(iterator))
+    wait_until(lambda: store.info()["q"].waiting_samples > 0)
     store.close() if end == "close" else store.drop_table("q")
     with raises(ClosedError, text):
         waiting.result()
@@ -322,8 +324,8 @@ def test_a_store_or_table_that_goes_ends_iteration(open_store, end, text):
 def test_close_from_another_thread_ends_a_waiting_reader(open_store):
     store = open_store(Table.queue("q", max_size=10))
     dataset = Dataset(store, "q", 1)
-    waiting = Caller(lambda: list(dataset))
-    until(lambda: store.info()["q"].waiting_samples > 0)
+    waiting = BackgroundCall(lambda: list(dataset))
+    wait_until(lambda: store.info()["q"].waiting_samples > 0)
     dataset.close()
     assert waiting.result() == []
     assert store.info()["q"].waiting_samples == 0
@@ -342,7 +344,7 @@ def test_close_while_a_reader_begins(open_store):
 
     store._native = ClosesFirst()
     try:
-        assert Caller(lambda: list(dataset)).result() == []
+        assert BackgroundCall(lambda: list(dataset)).result() == []
     finally:
         store._native = native
 
@@ -364,7 +366,7 @@ def test_several_readers_of_one_queue(open_store):
     def read():
         return [x for batch in Dataset(store, "q", 5, prefetch=3, timeout=1.0) for x in batch.data["x"].tolist()]
 
-    callers = [Caller(read) for _ in range(readers)]
+    callers = [BackgroundCall(read) for _ in range(readers)]
     fill(store, "q", range(items))
     seen = [x for caller in callers for x in caller.result(60)]
     assert Counter(seen) == Counter(range(items))
@@ -411,5 +413,5 @@ def test_what_can_never_be_served(open_store):
     with raises(UnknownTableError, "no table `t`; known tables: `q`"):
         next(iter(Dataset(store, "t")))
     text = "3 samples from table `q` can never be had at once: it holds at most 2 items, each sampled at most 1 times"
-    with raises(NeverServedError, text):
+    with raises(UnsatisfiableError, text):
         next(iter(Dataset(store, "q", 3)))

@@ -56,7 +56,7 @@ def steps(tags):
 
 def words(store):
     """All that the tables are, but for the streams and what a copy has to be taken apart for."""
-    return {name: store._native.snapshot(name).words() for name in store.tables if name not in (STREAM, QUEUE)}
+    return {name: store._native.snapshot(name).describe() for name in store.tables if name not in (STREAM, QUEUE)}
 
 
 def all_values(store, name):

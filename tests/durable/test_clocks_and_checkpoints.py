@@ -10,7 +10,7 @@ import pytest
 import records
 from records import files
 from sample_stores import copied
-from support import Caller
+from support import BackgroundCall
 
 from engram import Store, Table
 from engram.errors import ClosedError
@@ -111,7 +111,7 @@ def values(path):
 def test_a_checkpoint_during_a_checkpoint(large, tmp_path):
     path = copied(large, tmp_path / "store")
     with Store.open(path) as store:
-        calls = [Caller(store.checkpoint) for _ in range(4)]
+        calls = [BackgroundCall(store.checkpoint) for _ in range(4)]
         store.insert({"x": np.array([MANY])}, {"t": 1.0}, time_axis=True)
         made = [call.result(60) for call in calls]
         assert sorted(each.number for each in made) == [1, 2, 3, 4]
@@ -127,7 +127,7 @@ def test_a_store_that_is_closed_during_a_checkpoint(large, tmp_path, durability)
     ended = set()
     for _ in range(10):
         store = Store.open(path, durability=durability)
-        call = Caller(store.checkpoint)
+        call = BackgroundCall(store.checkpoint)
         time.sleep(rng.uniform(0, 0.03))
         store.close()
         left = files(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import raises, until
+from support import raises, wait_until
 
 from engram import Store, Table, selectors
 from engram.errors import StorageError
@@ -118,7 +118,7 @@ def goes_on(path, durability):
     assert store.sample("drawn", 200).data["n"].max() > acknowledged
     assert not is_safe(store)
     allow(None)
-    until(lambda: is_safe(store))
+    wait_until(lambda: is_safe(store))
     writer.flush()
     insert(store, 40, "queue")
     die()

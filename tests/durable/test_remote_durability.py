@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import raises, until
+from support import raises, wait_until
 from test_full_disk import allow, alone, die, insert, is_safe, item, newest, queued, tables, why
 
 from engram import Client, Server, Store, Table
@@ -27,7 +27,7 @@ def test_a_writer_goes_on_while_what_it_sent_is_not_safe(tmp_path):
             writer.append({"n": np.int64(value)})
             writer.create_item("t", num_steps=1)
         # All go in, and none has been synced.
-        until(lambda: late(writer) == "the tables have all items, but they were not safe within 0.01 s")
+        wait_until(lambda: late(writer) == "the tables have all items, but they were not safe within 0.01 s")
         assert store.info()["t"].size == 500
         writer.flush()
 
@@ -72,7 +72,7 @@ def hears_until_it_is_safe(path, durability):
     writer.append(item(40))
     writer.create_item("queue", num_steps=1)
     allow(None)
-    until(lambda: is_safe(store))
+    wait_until(lambda: is_safe(store))
     # An error that it was told before may come once more.
     try:
         writer.flush()
@@ -90,7 +90,7 @@ def hears_of_one_item(path, durability):
         insert(client, 0, "queue")
     assert store.info()["queue"].size == 1
     allow(None)
-    until(lambda: is_safe(store))
+    wait_until(lambda: is_safe(store))
     insert(client, 1, "queue")
     die()
 

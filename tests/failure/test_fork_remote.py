@@ -30,7 +30,7 @@ assert next(batches).data["x"].tolist() == [0, 1]
 
 def child():
     forked("server", lambda: server.address)
-    forked("server", server.stop)
+    forked("server", server.close)
     forked("store", server.store.info)
     forked("writer", lambda: writer.append({"x": 2}))
     forked("writer", lambda: writer.flush())
@@ -56,7 +56,7 @@ writer.create_item("t", num_steps=1)
 writer.close()
 assert client.info()["t"].size == 3
 client.close()
-server.stop()
+server.close()
 print("parent goes on")
 """
     assert run_python(HEAD + code) == "parent goes on\n"
@@ -142,7 +142,7 @@ def child():
 ports = [int(address.rpartition(":")[2]) for address in (server.address, server.metrics_address)]
 kept = fork(child)
 os.read(begun[0], 1)
-server.stop()
+server.close()
 for port in ports:
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5)

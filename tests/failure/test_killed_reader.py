@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from support import fill, until
+from support import fill, wait_until
 
 from engram import Server, Table
 
@@ -67,8 +67,8 @@ def test_one_of_three_prefetching_readers_is_killed(reader):
         go(victim)
         seen = [batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
         # What it has acknowledged arrives, all but the batch at hand; what it fetches ahead is on lease.
-        until(lambda: server.store.info()["q"].size == ITEMS - (VICTIM_READS - 1) * SIZE)
-        until(lambda: server.store.info()["q"].leased_out == (1 + PREFETCH) * SIZE)
+        wait_until(lambda: server.store.info()["q"].size == ITEMS - (VICTIM_READS - 1) * SIZE)
+        wait_until(lambda: server.store.info()["q"].leased_out == (1 + PREFETCH) * SIZE)
         for process in others:
             go(process)
         first = [batch(process.stdout.readline()) for process in others]

@@ -3,7 +3,7 @@
 import contextlib
 
 from faults import Proxy
-from support import until
+from support import wait_until
 
 from engram import Client, Server, Table
 from engram.errors import DeadlineExceededError
@@ -27,11 +27,11 @@ def test_many_items_of_many_slices_are_sent_again():
                 writer.create_item("q", trajectory={name: columns[name][[-1, -4] * 50] for name in names})
         with contextlib.suppress(DeadlineExceededError):
             writer.flush(timeout=0.5)
-        until(lambda: writer.pending_items == ITEMS - 1)
+        wait_until(lambda: writer.pending_items == ITEMS - 1)
         # All that wait are sent again at once.
         proxy.cut()
         for value in range(3, ITEMS + 3):
             data = server.store.sample("q", 1, timeout=20).data
             assert data["column_7"][0, :4].tolist() == [value, value - 3] * 2
         writer.flush(timeout=20)
-        until(lambda: server.store.info()["q"].size == 0)
+        wait_until(lambda: server.store.info()["q"].size == 0)

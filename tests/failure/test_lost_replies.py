@@ -4,7 +4,7 @@ import time
 
 import pytest
 from faults import Proxy
-from support import Caller, drain, fill, run_python, until
+from support import BackgroundCall, fill, run_python, sample_x, wait_until
 
 from engram import Client, Server, Table
 from engram.errors import DeadlineExceededError, UnavailableError
@@ -19,10 +19,10 @@ def server():
 def lose_a_reply(server, proxy, client):
     """The queue holds 1, 2, ... 6; the reply with the first three is lost. Returns who waits for it."""
     fill(server.store, "q", range(7))
-    assert drain(client, "q", 1) == [0]  # the connection is there
+    assert sample_x(client, "q", 1) == [0]  # the connection is there
     proxy.mute()
-    reader = Caller(lambda: drain(client, "q", 3))
-    until(lambda: server.store.info()["q"].leased_out == 3)
+    reader = BackgroundCall(lambda: sample_x(client, "q", 3))
+    wait_until(lambda: server.store.info()["q"].leased_out == 3)
     return reader
 
 
@@ -31,7 +31,7 @@ def test_the_same_reader_gets_the_items_when_it_is_back(server):
         reader = lose_a_reply(server, proxy, client)
         proxy.cut()
         assert reader.result() == [1, 2, 3]
-        assert drain(client, "q", 3) == [4, 5, 6]
+        assert sample_x(client, "q", 3) == [4, 5, 6]
         assert client.info()["q"].size == 0
 
 
@@ -39,8 +39,8 @@ def test_others_get_the_items_in_their_old_place(server):
     with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=0.2) as client:
         reader = lose_a_reply(server, proxy, client)
         proxy.close()
-        until(lambda: server.store.info()["q"].leased_out == 0)
-        assert drain(server.store, "q", 6) == [1, 2, 3, 4, 5, 6]
+        wait_until(lambda: server.store.info()["q"].leased_out == 0)
+        assert sample_x(server.store, "q", 6) == [1, 2, 3, 4, 5, 6]
         with pytest.raises(
             UnavailableError,
             match=rf"the server at {proxy.address} cannot be reached, for 0.2 s \(reconnect_timeout\): .*; "
@@ -52,17 +52,17 @@ def test_others_get_the_items_in_their_old_place(server):
 def test_a_batch_that_came_is_used_even_if_the_connection_is_cut_later(server):
     with Proxy(server.port) as proxy, Client(proxy.address) as client:
         fill(server.store, "q", range(4))
-        assert drain(client, "q", 2) == [0, 1]
+        assert sample_x(client, "q", 2) == [0, 1]
         assert client.info()["q"].size == 2
         proxy.cut()
-        assert drain(client, "q", 2) == [2, 3]
+        assert sample_x(client, "q", 2) == [2, 3]
         assert client.info()["q"].size == 0
 
 
 def test_a_call_that_has_waited_for_long_is_asked_again(server):
     with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=1.0) as client:
-        reader = Caller(lambda: drain(client, "q", 1))
-        until(lambda: server.store.info()["q"].waiting_samples == 1)
+        reader = BackgroundCall(lambda: sample_x(client, "q", 1))
+        wait_until(lambda: server.store.info()["q"].waiting_samples == 1)
         time.sleep(1.3)  # longer than a server may be gone; this one is not
         proxy.cut()
         fill(server.store, "q", [7])
@@ -101,18 +101,18 @@ def test_an_insert_after_a_sample_finds_its_place_free():
         fill(server.store, "q", [1])
         with pytest.raises(DeadlineExceededError):
             client.insert({"x": 0}, {"q": 1.0}, timeout=0)  # from now on it knows the table
-        assert drain(client, "q", 1) == [1]
-        reader = Caller(lambda: drain(client, "q", 1))
-        until(lambda: server.store.info()["q"].waiting_samples == 1)
+        assert sample_x(client, "q", 1) == [1]
+        reader = BackgroundCall(lambda: sample_x(client, "q", 1))
+        wait_until(lambda: server.store.info()["q"].waiting_samples == 1)
         # That the batch has come is heard late.
         proxy.hold()
         fill(server.store, "q", [2])
         assert reader.result() == [2]
-        writer = Caller(lambda: client.insert({"x": 3}, {"q": 1.0}, timeout=0))
+        writer = BackgroundCall(lambda: client.insert({"x": 3}, {"q": 1.0}, timeout=0))
         time.sleep(0.1)
         proxy.release()
         writer.result()
-        assert drain(client, "q", 1) == [3]
+        assert sample_x(client, "q", 1) == [3]
 
 
 def test_closing_says_what_was_used(server):
@@ -130,5 +130,5 @@ def test_a_program_that_just_ends_says_what_was_used(server, end):
     fill(server.store, "q", range(3))
     code = f"import engram, sys\nclient = engram.Client('{server.address}')\nclient.sample('q', 2)\n{end}"
     assert run_python(code) == ""
-    until(lambda: server.store.info()["q"].leased_out == 0)
+    wait_until(lambda: server.store.info()["q"].leased_out == 0)
     assert server.store.info()["q"].size == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from faults import ServerProcess
-from support import until
+from support import wait_until
 
 from engram import Client
 
@@ -26,7 +26,7 @@ def test_it_neither_spins_nor_gives_up():
         _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most, hard))
         peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(most + 10)]
-        until(lambda: len(list(files.iterdir())) == most)
+        wait_until(lambda: len(list(files.iterdir())) == most)
         before = cpu_seconds(server.pid)
         time.sleep(2)
         assert cpu_seconds(server.pid) - before < 0.3

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from faults import Proxy
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram import Client, Pattern, Server, Table
 from engram.errors import DeadlineExceededError
@@ -42,7 +42,7 @@ def test_a_writer_asks_about_a_table_for_no_longer_than_its_timeout(proxy, begin
             DeadlineExceededError,
             f"the server at {proxy.address} did not answer within 0.1 s, asked about table `t`",
         ):
-            Caller(call).result()
+            BackgroundCall(call).result()
 
 
 def test_a_writer_that_asks_about_a_table_can_be_interrupted(proxy):
@@ -59,8 +59,8 @@ def test_a_writer_that_asks_about_a_table_can_be_interrupted(proxy):
 def test_an_insert_says_who_has_the_item_even_if_it_cannot_ask_why_others_do_not(proxy):
     proxy.store.insert({"x": 1}, {"q": 1.0})
     with Client(proxy.address, reconnect_timeout=0.1) as client:
-        inserting = Caller(lambda: client.insert({"x": 2}, {"t": 1.0, "q": 1.0}, timeout=1.5))
-        until(lambda: proxy.store.info()["q"].waiting_inserts == 1)
+        inserting = BackgroundCall(lambda: client.insert({"x": 2}, {"t": 1.0, "q": 1.0}, timeout=1.5))
+        wait_until(lambda: proxy.store.info()["q"].waiting_inserts == 1)
         # Only the items' own connection is left, the newest.
         proxy.refuse()
         proxy.cut(spare=1)

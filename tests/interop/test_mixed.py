@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import until
+from support import wait_until
 
 import engram
 
@@ -22,7 +22,7 @@ def serve():
 
     yield start
     for server in servers:
-        server.stop()
+        server.close()
 
 
 def test_what_engram_wrote_is_read(programs, serve):
@@ -96,7 +96,7 @@ def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
     server, address = serve(*tables)
     seen = programs.run("bad_priorities", address)
     refused = [
-        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector takes finite values from 0")
+        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0")
         for bad in ("-1", "inf")
         for _ in range(2)
     ]
@@ -129,8 +129,8 @@ def test_what_waits_when_the_server_stops_is_sent_to_the_next(programs, serve):
     """dm-reverb's server confirms it, and drops it."""
     server, address = serve(engram.Table.queue("queue", max_size=1))
     programs.begin("write_five_into_a_queue", address)
-    until(lambda: server.store.info()["queue"].waiting_inserts > 0)
-    server.stop()
+    wait_until(lambda: server.store.info()["queue"].waiting_inserts > 0)
+    server.close()
     server, _ = serve(engram.Table.queue("queue", max_size=1), port=server.port)
     client = engram.Client(server.address)
     found = [client.sample("queue", 1, timeout=50).data[0].item() for _ in range(4)]
@@ -150,7 +150,7 @@ def test_a_store_in_memory_has_no_checkpoint(programs, serve):
     _, address = serve(engram.Table("table"))
     assert programs.run("checkpoint", address) == (
         "ValueError",
-        "this store lives in memory; a checkpoint needs a store that was opened with a path",
+        "this store is in memory only, so it has no checkpoints; open the store with a path",
     )
 
 
@@ -159,7 +159,7 @@ def test_a_writer_outlives_its_server(programs, serve, tmp_path):
     tables = (engram.Table("table", sampler=engram.selectors.Fifo()),)
     server, address = serve(*tables, path=tmp_path / "store")
     programs.run("write_first", address)
-    server.stop()
+    server.close()
     programs.begin("write_second", address)
     server, _ = serve(*tables, path=tmp_path / "store", port=server.port)
     assert programs.end() == 20

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import Caller, until
+from support import BackgroundCall, wait_until
 
 import engram
 
@@ -114,16 +114,16 @@ class Reader:
 def test_nothing_is_lost_or_doubled_and_the_killed_are_forgotten(clients, served, tmp_path):
     before = served.memory()
     reader = Reader(served.address)
-    reading = Caller(reader.work)
+    reading = BackgroundCall(reader.work)
     children = json.loads(clients.stdout.readline())
     diaries = [tmp_path / f"{kind}.json" for kind in range(PROCESSES)]
-    until(lambda: all(diary.exists() and diary.read_text() for diary in diaries), 60)
+    wait_until(lambda: all(diary.exists() and diary.read_text() for diary in diaries), 60)
     time.sleep(SECONDS / 2)
     os.kill(children[0], signal.SIGKILL)
     assert json.loads(clients.stdout.readline()) == [signal.SIGKILL, *[0] * (PROCESSES - 1)]
     reader.is_over = True
     reading.result(60)
-    until(lambda: served.open_calls() == 0)
+    wait_until(lambda: served.open_calls() == 0)
 
     written, given = [], reader.given
     for diary in diaries:

@@ -4,7 +4,7 @@ import socket
 
 import numpy as np
 import pytest
-from support import Caller, raises
+from support import BackgroundCall, raises
 
 import engram
 from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError
@@ -99,14 +99,14 @@ def test_a_token_is_shown_by_nobody():
 # --- certificates --------------------------------------------------------------------------------
 
 
-def test_a_certificate_is_checked_by_who_signed_it(certificates, strangers):
+def test_a_certificate_is_checked_by_who_signed_it(certificates, other_certificates):
     with make(**certificates.server) as server:
         trusting = engram.Client(server.address, ca=certificates.ca)
         trusting.insert(STEP, {"t": 1.0})
         assert trusting.sample("t", 1, timeout=10).data["x"].tolist() == [1]
         disagree = f"the server at {server.address} and this client do not agree on TLS: "
         with pytest.raises(HandshakeError) as caught:
-            engram.Client(server.address, ca=strangers.ca).info()
+            engram.Client(server.address, ca=other_certificates.ca).info()
         assert str(caught.value).startswith(disagree)
         assert "certificate" in str(caught.value)
 
@@ -120,11 +120,11 @@ def test_a_certificate_is_for_a_name(certificates):
         assert named.tables == ["t"]
 
 
-def test_clients_show_their_certificate_where_they_must(certificates, strangers):
+def test_clients_show_their_certificate_where_they_must(certificates, other_certificates):
     with make(**certificates.server, client_ca=certificates.ca) as server:
         known = engram.Client(server.address, ca=certificates.ca, **certificates.client)
         assert known.tables == ["t"]
-        for shown in ({}, strangers.client):
+        for shown in ({}, other_certificates.client):
             with pytest.raises(HandshakeError) as caught:
                 engram.Client(server.address, ca=certificates.ca, **shown).info()
             disagree = f"the server at {server.address} and this client do not agree on TLS: "
@@ -152,7 +152,7 @@ def test_a_server_that_goes_away_during_a_handshake_is_tried_again(certificates)
     with socket.create_server(("127.0.0.1", 0)) as going:
         port = going.getsockname()[1]
         client = engram.Client(f"127.0.0.1:{port}", ca=certificates.ca, reconnect_timeout=20.0)
-        asking = Caller(lambda: client.tables)
+        asking = BackgroundCall(lambda: client.tables)
         connection, _ = going.accept()
         connection.recv(1 << 16)
         connection.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram.errors import InvalidArgumentError
@@ -50,8 +50,8 @@ def test_numbers_are_those_of_info(server):
     client.sample("plain", 4, timeout=10)
     client.sample('odd "name"\\\n', 1, timeout=10)
     client.insert({"x": np.float32(0)}, {"queue": 1.0})
-    waiting = Caller(lambda: client.insert({"x": np.float32(1)}, {"queue": 1.0}))
-    until(lambda: server.store.info()["queue"].waiting_inserts)
+    waiting = BackgroundCall(lambda: client.insert({"x": np.float32(1)}, {"queue": 1.0}))
+    wait_until(lambda: server.store.info()["queue"].waiting_inserts)
 
     found = scrape(server)
     for name, info in server.store.info().items():
@@ -104,8 +104,8 @@ def test_connections_and_calls_are_counted_and_forgotten(server):
     assert during["engram_server_open_connections",] >= 1
     client.close()
     del client, writer
-    until(lambda: scrape(server)["engram_server_open_calls", "engram", "insert"] == 0)
-    until(lambda: scrape(server)["engram_server_open_connections",] == 0)
+    wait_until(lambda: scrape(server)["engram_server_open_calls", "engram", "insert"] == 0)
+    wait_until(lambda: scrape(server)["engram_server_open_connections",] == 0)
     assert scrape(server)["engram_server_connections_total",] == during["engram_server_connections_total",]
 
 
@@ -134,7 +134,7 @@ def test_the_token_is_asked_for():
         assert scrape(server, token=TOKEN)["engram_table_items", "t"] == 0
 
 
-def test_certificates_are_the_server_s(certificates, strangers):
+def test_certificates_are_the_server_s(certificates, other_certificates):
     with engram.Server([], **certificates.server, client_ca=certificates.ca, metrics_port=0) as server:
         context = ssl.create_default_context(cafile=certificates.ca)
         with pytest.raises(OSError, match=r"(?i)certificate"):
@@ -142,7 +142,7 @@ def test_certificates_are_the_server_s(certificates, strangers):
         context.load_cert_chain(certificates.client["certificate"], certificates.client["key"])
         assert ("engram_server_connections_total",) in scrape(server, scheme="https", context=context)
         with pytest.raises(OSError, match=r"certificate verify failed"):
-            scrape(server, scheme="https", context=ssl.create_default_context(cafile=strangers.ca))
+            scrape(server, scheme="https", context=ssl.create_default_context(cafile=other_certificates.ca))
         with pytest.raises(http.client.BadStatusLine):
             scrape(server)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import Caller, drain, fill, raises, until
+from support import BackgroundCall, fill, raises, sample_x, wait_until
 
 import engram
 from engram import Table, rate_limiters, selectors
@@ -55,8 +55,8 @@ def test_update_of_a_batch(three):
     ("bad", "text"),
     [
         (np.nan, "priority for table `t` is NaN; it must be a number"),
-        (np.inf, "priority for table `t` is inf; a Prioritized selector takes finite values from 0"),
-        (-0.5, "priority for table `t` is -0.5; a Prioritized selector takes finite values from 0"),
+        (np.inf, "priority for table `t` is inf; a Prioritized selector needs a finite value of at least 0"),
+        (-0.5, "priority for table `t` is -0.5; a Prioritized selector needs a finite value of at least 0"),
     ],
 )
 def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
@@ -76,7 +76,7 @@ def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
 def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
     store = open_store(Table("t", sampler=selectors.MaxHeap()))
     fill(store, "t", [-np.inf, -1.0, np.inf], priority=float)
-    assert drain(store, "t", 1) == [np.inf]
+    assert sample_x(store, "t", 1) == [np.inf]
     with raises(PriorityError, "priority for table `t` is NaN; it must be a number"):
         store.insert({"x": 0.0}, {"t": np.nan})
 
@@ -84,11 +84,11 @@ def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
 @pytest.mark.parametrize("selector", ["sampler", "remover"])
 def test_prioritized_rejects_in_either_role(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
-    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector takes finite values from 0"):
+    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"):
         store.insert({"x": 0}, {"t": -1.0})
     assert store.info()["t"].size == 0
     store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # it goes on
-    assert drain(store, "t", 2) == [1, 1]
+    assert sample_x(store, "t", 2) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_very_many_changes_in_one_call(many):
 @pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize(
     ("bad", "found"),
-    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector takes finite values from 0")],
+    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector needs a finite value of at least 0")],
 )
 def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
     store, keys, there = many
@@ -194,7 +194,7 @@ def test_reset_empties_and_zeroes(three):
     assert (info.size, info.inserts, info.samples, info.deletes, info.bytes) == (0, 0, 0, 0, 0)
     assert (info.num_episodes, info.num_deleted_episodes, info.num_unique_samples) == (0, 0, 0)
     fill(store, "t", [9])
-    assert drain(store, "t", 1) == [9]
+    assert sample_x(store, "t", 1) == [9]
 
 
 # --- tables at run time --------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_create_and_drop(open_store):
 
 
 def test_names_are_taken_once(open_store):
-    text = "table `a` exists already; each name is taken once"
+    text = "table `a` already exists; choose another name, or drop that table first"
     with raises(InvalidArgumentError, text):
         open_store(Table("a"), Table("a"))
     store = open_store(Table("a"))
@@ -241,14 +241,14 @@ def test_bad_tables(open_store):
 def test_changing_the_limiter_wakes_those_who_wait(open_store):
     store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(10)), Table.queue("q", max_size=9))
     fill(store, "t", [1])
-    sampler = Caller(lambda: drain(store, "t", 1))
-    until(lambda: store.info()["t"].waiting_samples == 1)
+    sampler = BackgroundCall(lambda: sample_x(store, "t", 1))
+    wait_until(lambda: store.info()["t"].waiting_samples == 1)
     store.set_rate_limiter("t", rate_limiters.MinSize(1))
     assert sampler.result() == [1]
 
     fill(store, "q", range(9))
-    inserter = Caller(lambda: fill(store, "q", [9]))
-    until(lambda: store.info()["q"].waiting_inserts == 1)
+    inserter = BackgroundCall(lambda: fill(store, "q", [9]))
+    wait_until(lambda: store.info()["q"].waiting_inserts == 1)
     store.set_rate_limiter("q", rate_limiters.Queue(10))
     inserter.result()
 

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-from support import drain, raises
+from support import raises, sample_x
 
 import engram
 from engram import ArraySpec, Table, selectors
 from engram.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
-    NeverServedError,
     PriorityError,
     SignatureError,
+    UnsatisfiableError,
 )
 
 # --- insert --------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def test_all_or_nothing_where_a_table_was_made_anew(open_store):
     store.create_table(table(np.float64))
     with pytest.raises(SignatureError):
         store.insert({"x": np.int32(3)}, {"a": 1.0, "b": 1.0})
-    assert drain(store, "a", 1) == [1]
+    assert sample_x(store, "a", 1) == [1]
     assert (store.info()["a"].size, store.info()["b"].size) == (1, 0)
 
 
@@ -60,7 +60,7 @@ def test_a_table_made_anew_under_its_old_name(open_store):
     store.drop_table("t")
     store.create_table(table(np.uint8))
     store.insert({"x": np.uint8(4)}, {"t": 1.0})
-    assert drain(store, "t", 1) == [4]
+    assert sample_x(store, "t", 1) == [4]
 
 
 def test_time_axis(open_store):
@@ -82,14 +82,14 @@ def test_a_refused_item_is_in_no_table(open_store):
 def test_a_late_insert_says_where_the_item_is(open_store):
     store = open_store(Table.queue("q", max_size=1), Table("t"), Table.queue("r", max_size=1))
     store.insert({"x": 1}, {"q": 1.0, "r": 1.0})
-    full = "inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+    full = "inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
     with raises(DeadlineExceededError, f"table `q` did not take the item within 0.05 s: no table has it; `q`: {full}"):
         store.insert({"x": 2}, {"q": 1.0}, timeout=0.05)
     text = "tables `q`, `r` did not take the item within 0 s: only `t` has it; "
     with raises(DeadlineExceededError, f"{text}`q`: {full}; `r`: {full}"):
         store.insert({"x": 3}, {"q": 1.0, "t": 1.0, "r": 1.0}, timeout=0)
-    assert drain(store, "t", 1) == [3]
-    assert drain(store, "q", 1) == drain(store, "r", 1) == [1]
+    assert sample_x(store, "t", 1) == [3]
+    assert sample_x(store, "q", 1) == sample_x(store, "r", 1) == [1]
 
 
 OBJECT = "column `x` holds a Python object of type object; only str, bytes and what NumPy gives a dtype are supported"
@@ -160,7 +160,7 @@ def test_a_nest_that_contains_itself(open_store):
 
 def test_an_item_larger_than_the_table(open_store):
     store = open_store(Table("t", max_bytes=10_000))
-    with pytest.raises(NeverServedError, match=r"^an item of \d+ bytes .* never fits table `t` of max_bytes 10000$"):
+    with pytest.raises(UnsatisfiableError, match=r"^an item of \d+ bytes .* never fits table `t` of max_bytes 10000$"):
         store.insert({"x": np.random.default_rng(0).random(10_000)}, {"t": 1.0})
 
 

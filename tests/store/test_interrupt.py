@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from support import Caller, drain, fill, until
+from support import BackgroundCall, fill, sample_x, wait_until
 
 from engram import Dataset, Pattern, Table
 
@@ -37,8 +37,8 @@ def test_sample(open_store):
     fill(store, "q", [1, 2])
     with interrupted():
         store.sample("q", 3)
-    until(lambda: (store.info()["q"].samples, store.info()["q"].waiting_samples) == (0, 0))
-    assert drain(store, "q", 2) == [1, 2]
+    wait_until(lambda: (store.info()["q"].samples, store.info()["q"].waiting_samples) == (0, 0))
+    assert sample_x(store, "q", 2) == [1, 2]
 
 
 def test_insert(open_store):
@@ -47,9 +47,9 @@ def test_insert(open_store):
     with interrupted():
         store.insert({"x": 2}, {"q": 1.0})
     assert store.info()["q"].waiting_inserts == 0
-    assert drain(store, "q", 1) == [1]
+    assert sample_x(store, "q", 1) == [1]
     fill(store, "q", [3])
-    assert drain(store, "q", 1) == [3]
+    assert sample_x(store, "q", 1) == [3]
 
 
 @pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
@@ -62,9 +62,9 @@ def test_writer_waits_for_its_items(open_store, call):
     with interrupted():
         getattr(writer, call)()
     assert writer.pending_items > 0
-    assert drain(store, "q", 1) == [[1]]
+    assert sample_x(store, "q", 1) == [[1]]
     writer.flush(10)
-    assert drain(store, "q", 1) == [[2]]
+    assert sample_x(store, "q", 1) == [[2]]
     writer.close()
 
 
@@ -97,7 +97,7 @@ def test_append_at_the_bound(open_store, kind):
             append(written)
             written += 1
     # What append returned from comes out, in order.
-    reader = Caller(lambda: [drain(store, "q", 1) for _ in range(written)])
+    reader = BackgroundCall(lambda: [sample_x(store, "q", 1) for _ in range(written)])
     writer.close(10)
     assert reader.result() == [[[value]] for value in range(written)]
 
@@ -108,7 +108,7 @@ def test_dataset(open_store):
     batches = iter(Dataset(store, "q", 3))
     with interrupted():
         next(batches)
-    assert drain(store, "q", 2) == [1, 2]
+    assert sample_x(store, "q", 2) == [1, 2]
     assert store.info()["q"].samples == 2
 
 
@@ -129,7 +129,7 @@ def test_a_handler_that_raises_nothing_lets_the_call_go_on(open_store):
     before = signal.signal(signal.SIGINT, lambda *_: (calls.append(1), fill(store, "t", [7])))
     try:
         threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        assert drain(store, "t", 1) == [7]
+        assert sample_x(store, "t", 1) == [7]
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls == [1]

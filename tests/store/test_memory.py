@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import raises, until
+from support import raises, wait_until
 
 from engram import Client, Dataset, Pattern, Store, Table, selectors
 from engram.errors import OutOfMemoryError
@@ -14,8 +14,8 @@ from engram.errors import OutOfMemoryError
 CELLS = {"bytes": np.zeros(2**20, np.uint8), "strings": np.full(2**18, "", object)}
 HALF = 2**15
 TIMES = 2**11
-TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than the system gives"
-REMOTE = f"a batch of {2 * HALF} items takes at least {2**47} bytes; at most {2**32} are allowed: ask for fewer items"
+TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than can be allocated"
+REMOTE = f"a batch of {2 * HALF} items takes at least {2**47} bytes, but at most {2**32} are allowed; sample fewer items at once"
 
 
 @pytest.fixture(params=sorted(CELLS))
@@ -63,4 +63,4 @@ def test_memory_of_a_dropped_table_is_offered_to_the_system():
         full = offered()
         store.drop_table("t")
         # 190 MB; within half a minute, and some more for a slow machine.
-        until(lambda: offered() > full + 150e6, seconds=90)
+        wait_until(lambda: offered() > full + 150e6, seconds=90)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import until
+from support import wait_until
 
 import engram
 from engram import ArraySpec, Pattern, Table, patterns
@@ -27,7 +27,7 @@ def test_a_full_table_does_not_hold_up_what_goes_to_others(open_store):
     for step in range(50):
         writer.append({"x": step})
         writer.create_item("open", num_steps=1)
-    until(lambda: store.info()["open"].size >= 49)
+    wait_until(lambda: store.info()["open"].size >= 49)
     with pytest.raises(BackpressureError):
         for step in range(10):
             writer.append({"x": step})

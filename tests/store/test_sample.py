@@ -4,15 +4,15 @@ import time
 
 import numpy as np
 import pytest
-from support import Caller, drain, fill, raises, until
+from support import BackgroundCall, fill, raises, sample_x, wait_until
 
 from engram import Table, rate_limiters, selectors
 from engram.errors import (
     ClosedError,
     DeadlineExceededError,
     InvalidArgumentError,
-    NeverServedError,
     UnknownTableError,
+    UnsatisfiableError,
 )
 
 
@@ -27,8 +27,8 @@ def test_exactly_n_with_replacement(open_store):
 def test_n_is_collected_over_several_grants(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [0, 1])
-    caller = Caller(lambda: drain(store, "q", 5))
-    until(lambda: store.info()["q"].samples == 2)
+    caller = BackgroundCall(lambda: sample_x(store, "q", 5))
+    wait_until(lambda: store.info()["q"].samples == 2)
     fill(store, "q", [2, 3, 4])
     assert caller.result() == [0, 1, 2, 3, 4]
 
@@ -38,12 +38,12 @@ def test_a_late_sample_gives_back_what_it_had(open_store):
     fill(store, "q", range(3))
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits for inserts: 3 inserts x 1 - 3 "
-        "samples = 0, and one more sample would go below 0 (Queue)",
+        "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits: the learner has caught up "
+        "with the writers, the limit of Queue (3 inserted, 3 sampled)",
     ):
         store.sample("q", 5, timeout=0.05)
     assert store.info()["q"].samples == 0
-    assert drain(store, "q", 3) == [0, 1, 2]
+    assert sample_x(store, "q", 3) == [0, 1, 2]
 
 
 def test_partial_returns_what_there_is(open_store):
@@ -54,7 +54,7 @@ def test_partial_returns_what_there_is(open_store):
     assert store.info()["q"].size == 0
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 0 of 5 samples within 0.05 s; `q`: sampling waits: 0 of 1 items (Queue)",
+        "table `q` yielded 0 of 5 samples within 0.05 s; `q`: sampling waits: the table is empty (Queue)",
     ):
         store.sample("q", 5, timeout=0.05, partial=True)
 
@@ -62,7 +62,7 @@ def test_partial_returns_what_there_is(open_store):
 def test_min_size_says_how_far_it_is(open_store):
     store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(100)))
     fill(store, "t", range(37))
-    why = "`t`: sampling waits: 37 of 100 items (MinSize)"
+    why = "`t`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
     assert store.info()["t"].blocked == why
     with raises(DeadlineExceededError, f"table `t` yielded 0 of 4 samples within 0 s; {why}"):
         store.sample("t", 4, timeout=0)
@@ -80,7 +80,7 @@ def test_a_timeout_is_kept_and_not_exceeded(open_store):
 def test_more_than_a_table_can_ever_hand_out(open_store, timeout):
     store = open_store(Table("t", max_size=3, max_times_sampled=2))
     text = "7 samples from table `t` can never be had at once: it holds at most 3 items, each sampled at most 2 times"
-    with raises(NeverServedError, text):
+    with raises(UnsatisfiableError, text):
         store.sample("t", 7, timeout=timeout)
 
 
@@ -148,8 +148,8 @@ def test_waiting_callers_are_served_in_order(open_store):
     store = open_store(Table.queue("q", max_size=10))
     callers = []
     for waiting in range(1, 4):
-        callers.append(Caller(lambda: drain(store, "q", 2)))
-        until(lambda waiting=waiting: store.info()["q"].waiting_samples == waiting)
+        callers.append(BackgroundCall(lambda: sample_x(store, "q", 2)))
+        wait_until(lambda waiting=waiting: store.info()["q"].waiting_samples == waiting)
     fill(store, "q", range(6))
     assert [caller.result() for caller in callers] == [[0, 1], [2, 3], [4, 5]]
 
@@ -157,8 +157,8 @@ def test_waiting_callers_are_served_in_order(open_store):
 def test_a_blocked_table_does_not_stall_another(open_store):
     store = open_store(Table("empty"), Table("full"))
     fill(store, "full", range(3))
-    caller = Caller(lambda: store.sample("empty", 1))
-    until(lambda: store.info()["empty"].waiting_samples == 1)
+    caller = BackgroundCall(lambda: store.sample("empty", 1))
+    wait_until(lambda: store.info()["empty"].waiting_samples == 1)
     assert len(store.sample("full", 10, timeout=1)) == 10
     store.insert({"x": 1}, {"empty": 1.0})
     assert len(caller.result()) == 1
@@ -167,9 +167,9 @@ def test_a_blocked_table_does_not_stall_another(open_store):
 def test_dropping_a_table_ends_those_who_wait(open_store):
     store = open_store(Table("t"), Table.queue("q", max_size=1))
     fill(store, "q", [1])
-    sampler = Caller(lambda: store.sample("t", 1))
-    inserter = Caller(lambda: store.insert({"x": 2}, {"q": 1.0}))
-    until(lambda: store.info()["t"].waiting_samples == store.info()["q"].waiting_inserts == 1)
+    sampler = BackgroundCall(lambda: store.sample("t", 1))
+    inserter = BackgroundCall(lambda: store.insert({"x": 2}, {"q": 1.0}))
+    wait_until(lambda: store.info()["t"].waiting_samples == store.info()["q"].waiting_inserts == 1)
     store.drop_table("t")
     store.drop_table("q")
     with raises(ClosedError, "table `t` was dropped"):
@@ -180,8 +180,8 @@ def test_dropping_a_table_ends_those_who_wait(open_store):
 
 def test_closing_the_store_ends_those_who_wait(open_store):
     store = open_store(Table("t"))
-    sampler = Caller(lambda: store.sample("t", 1))
-    until(lambda: store.info()["t"].waiting_samples == 1)
+    sampler = BackgroundCall(lambda: store.sample("t", 1))
+    wait_until(lambda: store.info()["t"].waiting_samples == 1)
     store.close()
     with raises(ClosedError, "the store is closed"):
         sampler.result()
@@ -190,8 +190,8 @@ def test_closing_the_store_ends_those_who_wait(open_store):
 def test_resetting_a_table_leaves_them_waiting(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [1])
-    sampler = Caller(lambda: drain(store, "q", 2))
-    until(lambda: store.info()["q"].waiting_samples == 1)
+    sampler = BackgroundCall(lambda: sample_x(store, "q", 2))
+    wait_until(lambda: store.info()["q"].waiting_samples == 1)
     store.reset("q")
     fill(store, "q", [2, 3])
     assert sampler.result() == [2, 3]
@@ -199,8 +199,8 @@ def test_resetting_a_table_leaves_them_waiting(open_store):
 
 def test_the_gil_is_free_while_a_call_waits(open_store):
     store = open_store(Table("t"))
-    caller = Caller(lambda: store.sample("t", 1))
-    until(lambda: store.info()["t"].waiting_samples == 1)
+    caller = BackgroundCall(lambda: store.sample("t", 1))
+    wait_until(lambda: store.info()["t"].waiting_samples == 1)
     counted, end = 0, time.monotonic() + 0.2
     while time.monotonic() < end:
         counted += 1
@@ -215,7 +215,7 @@ def test_same_seed_and_same_calls_give_the_same_data(open_store):
         store = open_store(*tables, seed=seed)
         for value in range(50):
             store.insert({"x": value}, {"a": 1.0 + value, "b": 1.0 + value})
-        return [drain(store, name, 64) for name in ("a", "b", "a")]
+        return [sample_x(store, name, 64) for name in ("a", "b", "a")]
 
     first = run(1)
     assert run(1) == first
@@ -227,7 +227,7 @@ def test_a_tables_own_seed_wins(open_store):
     def run(seed):
         store = open_store(Table("t", seed=7), seed=seed)
         fill(store, "t", range(50))
-        return drain(store, "t", 64)
+        return sample_x(store, "t", 64)
 
     assert run(1) == run(2)
 
@@ -238,4 +238,4 @@ def test_tables_made_later_have_seeds_of_their_own(open_store):
     store.create_table(Table("c"))
     for name in ("b", "c"):
         fill(store, name, range(50))
-    assert drain(store, "b", 64) != drain(store, "c", 64)
+    assert sample_x(store, "b", 64) != sample_x(store, "c", 64)

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 import pytest
-from support import Caller, drain, fill, raises, until
+from support import BackgroundCall, fill, raises, sample_x, wait_until
 
 from engram import Table, rate_limiters, selectors
 from engram.errors import DeadlineExceededError
 
 
 def contents(store, table):
-    return sorted(set(drain(store, table, 500)))
+    return sorted(set(sample_x(store, table, 500)))
 
 
 # --- selectors -----------------------------------------------------------------------------------
@@ -24,9 +24,9 @@ def test_queue_hands_out_each_item_once_in_order(open_store):
     fill(store, "q", [5, 3, 4])
     with pytest.raises(DeadlineExceededError):
         store.insert({"x": 9}, {"q": 1.0}, timeout=0)
-    assert drain(store, "q", 2) == [5, 3]
+    assert sample_x(store, "q", 2) == [5, 3]
     fill(store, "q", [1])
-    assert drain(store, "q", 2) == [4, 1]
+    assert sample_x(store, "q", 2) == [4, 1]
     assert store.info()["q"].size == 0
 
 
@@ -35,18 +35,18 @@ def test_stack_hands_out_the_newest_first(open_store):
     fill(store, "s", [5, 3, 4])
     with pytest.raises(DeadlineExceededError):
         store.insert({"x": 9}, {"s": 1.0}, timeout=0)
-    assert drain(store, "s", 2) == [4, 3]
+    assert sample_x(store, "s", 2) == [4, 3]
     fill(store, "s", [1])
-    assert drain(store, "s", 2) == [1, 5]
+    assert sample_x(store, "s", 2) == [1, 5]
 
 
 @pytest.mark.parametrize(("selector", "first"), [(selectors.MinHeap(), 1), (selectors.MaxHeap(), 9)])
 def test_heaps_follow_priorities(open_store, selector, first):
     store = open_store(Table("t", sampler=selector))
     keys = fill(store, "t", [4, 1, 9, 5], priority=float)
-    assert drain(store, "t", 2) == [first, first]
+    assert sample_x(store, "t", 2) == [first, first]
     store.update_priorities("t", [keys[0]], [-100.0 if first == 1 else 100.0])
-    assert drain(store, "t", 1) == [4]
+    assert sample_x(store, "t", 1) == [4]
     assert store.sample("t", 1).info.probability.tolist() == [1.0]
 
 
@@ -54,7 +54,7 @@ def test_equal_priorities_in_a_heap_go_by_the_last_touch(open_store):
     store = open_store(Table("t", sampler=selectors.MinHeap(), max_times_sampled=1))
     keys = fill(store, "t", [1, 2, 3])
     store.update_priorities("t", [keys[0]], [1.0])
-    assert drain(store, "t", 3) == [2, 3, 1]
+    assert sample_x(store, "t", 3) == [2, 3, 1]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_tables_may_share_a_selector_and_a_limiter(open_store):
     fill(store, "a", [1, 2])
     fill(store, "b", [9])
     assert (store.info()["a"].inserting_blocked is None, store.info()["b"].inserting_blocked) == (False, None)
-    assert (drain(store, "a", 1), drain(store, "b", 1)) == ([2], [9])
+    assert (sample_x(store, "a", 1), sample_x(store, "b", 1)) == ([2], [9])
 
 
 # --- bounds --------------------------------------------------------------------------------------
@@ -112,13 +112,13 @@ def test_max_times_sampled(open_store):
 def test_ttl(open_store):
     store = open_store(Table("t", ttl=0.3))
     fill(store, "t", [1])
-    assert drain(store, "t", 1) == [1]
+    assert sample_x(store, "t", 1) == [1]
     time.sleep(0.35)
     assert store.info()["t"].size == 0
     with pytest.raises(DeadlineExceededError):
         store.sample("t", 1, timeout=0)
     fill(store, "t", [2])
-    assert drain(store, "t", 1) == [2]
+    assert sample_x(store, "t", 1) == [2]
 
 
 def test_max_bytes(open_store):
@@ -165,7 +165,7 @@ def test_every_field_of_info(open_store):
         "waiting_inserts": 0,
         "waiting_samples": 0,
         "inserting_blocked": None,
-        "sampling_blocked": "`t`: sampling waits: 0 of 2 items (MinSize)",
+        "sampling_blocked": "`t`: sampling waits: the table is empty (MinSize)",
         "rate_limiter": ("MinSize", 1.0, 2, -math.inf, math.inf),
         "sampler": selectors.Uniform(),
         "remover": selectors.Fifo(),
@@ -191,8 +191,8 @@ def test_every_field_of_info(open_store):
 
 def test_waiting_calls_are_counted(open_store):
     store = open_store(Table("t"))
-    callers = [Caller(lambda: store.sample("t", 1)) for _ in range(2)]
-    until(lambda: store.info()["t"].waiting_samples == 2)
+    callers = [BackgroundCall(lambda: store.sample("t", 1)) for _ in range(2)]
+    wait_until(lambda: store.info()["t"].waiting_samples == 2)
     fill(store, "t", [1])
     for caller in callers:
         caller.result()
@@ -209,18 +209,18 @@ def test_the_words_for_every_block(open_store):
     fill(store, "q", [1])
     fill(store, "ratio", [1, 2])
     info = store.info()
-    assert info["replay"].blocked == "`replay`: sampling waits: 37 of 100 items (MinSize)"
+    assert info["replay"].blocked == "`replay`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
     assert info["q"].blocked == (
-        "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+        "`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
     )
     assert info["ratio"].blocked == (
-        "`ratio`: inserting waits for samples: 2 inserts x 2 - 0 samples = 4, and one more insert would go above 4 "
-        "(SampleToInsertRatio)"
+        "`ratio`: inserting waits: writers are 4 samples ahead of the learner, the limit of SampleToInsertRatio(2) "
+        "(2 inserted, 0 sampled)"
     )
     store.sample("ratio", 4)
     assert store.info()["ratio"].blocked == (
-        "`ratio`: sampling waits for inserts: 2 inserts x 2 - 4 samples = 0, and one more sample would go below 0 "
-        "(SampleToInsertRatio)"
+        "`ratio`: sampling waits: the learner has caught up with the writers, the limit of SampleToInsertRatio(2) "
+        "(2 inserted, 4 sampled)"
     )
 
 
@@ -231,15 +231,15 @@ def test_items_in_unfinished_chunks_are_told_of(open_store):
             writer.append({"x": value})
             writer.create_item("t", num_steps=1)
         text = (
-            "`t`: sampling waits: 0 of 1 items (MinSize); writers hold 2 more in unfinished chunks, which `flush` "
-            "would finish"
+            "`t`: sampling waits: the table is empty (MinSize); writers hold 2 more items in unfinished "
+            "chunks; call `flush` to send them"
         )
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
         with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 samples within 0 s; {text}"):
             store.sample("t", 1, timeout=0)
         for value in range(2, 6):  # the sixth step begins another chunk
             writer.append({"x": value})
-        until(lambda: store.info()["t"].size == 2)
+        wait_until(lambda: store.info()["t"].size == 2)
 
 
 def test_a_delete_from_a_queue_takes_room_until_a_reset(open_store):
@@ -247,12 +247,12 @@ def test_a_delete_from_a_queue_takes_room_until_a_reset(open_store):
     store = open_store(Table.queue("q", max_size=3))
     keys = fill(store, "q", range(3))
     store.delete("q", keys[:2])
-    text = "inserting waits for samples: 3 inserts x 1 - 0 samples = 3, and one more insert would go above 3"
+    text = "inserting waits: the table is full: 3 of 3 items wait to be sampled, counting 2 deleted"
     with pytest.raises(DeadlineExceededError, match=text):
         store.insert({"x": 3}, {"q": 1.0}, timeout=0)
-    assert drain(store, "q", 1) == [2]
+    assert sample_x(store, "q", 1) == [2]
     store.insert({"x": 3}, {"q": 1.0}, timeout=0)
-    with pytest.raises(DeadlineExceededError, match="inserting waits for samples: 4 inserts x 1 - 1 samples = 3"):
+    with pytest.raises(DeadlineExceededError, match=text):
         store.insert({"x": 4}, {"q": 1.0}, timeout=0)
     store.reset("q")
     for value in range(3):
@@ -265,8 +265,8 @@ def test_sample_to_insert_ratio_holds(open_store):
     inserted = 0
     with raises(
         DeadlineExceededError,
-        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits for samples: 4 inserts x 2 "
-        "- 0 samples = 8, and one more insert would go above 8 (SampleToInsertRatio)",
+        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits: writers are 8 "
+        "samples ahead of the learner, the limit of SampleToInsertRatio(2) (4 inserted, 0 sampled)",
     ):
         while True:
             store.insert({"x": inserted}, {"t": 1.0}, timeout=0)

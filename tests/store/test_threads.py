@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 
 import numpy as np
-from support import Caller, drain, fill, until
+from support import BackgroundCall, fill, sample_x, wait_until
 
 from engram import Dataset, Pattern, Table, rate_limiters, selectors
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
@@ -27,8 +27,8 @@ def test_every_item_of_a_queue_comes_out_exactly_once(open_store):
             seen += store.sample("q", 4).data["x"].ravel().tolist()
         return seen
 
-    writing = [Caller(lambda number=number: write(number)) for number in range(writers)]
-    reading = [Caller(read) for _ in range(readers)]
+    writing = [BackgroundCall(lambda number=number: write(number)) for number in range(writers)]
+    reading = [BackgroundCall(read) for _ in range(readers)]
     seen = [value for reader in reading for value in reader.result(60)]
     for writer in writing:
         writer.result(60)
@@ -47,7 +47,7 @@ def repeat(work, stop):
             done += 1
         return done
 
-    return Caller(run)
+    return BackgroundCall(run)
 
 
 def test_everything_at_once(open_store):
@@ -74,7 +74,7 @@ def test_everything_at_once(open_store):
 
     workers = [repeat(work, stop) for work in (episode, episode, learn, learn, store.info)]
     workers.append(repeat(lambda: store.delete("u", store.sample("u", 2).info.key), stop))
-    until(lambda: store.info()["t"].samples > 2000, 60)
+    wait_until(lambda: store.info()["t"].samples > 2000, 60)
     stop.set()
     store.set_rate_limiter("t", rate_limiters.MinSize(1))
     store.insert({"x": np.zeros((1, 3), np.float32)}, {"u": 1.0}, time_axis=True)
@@ -93,13 +93,13 @@ def test_tables_come_and_go_under_their_callers(open_store):
         while not stop.is_set():
             try:
                 fill(store, "t", [1])
-                drain(store, "t", 3)
+                sample_x(store, "t", 3)
                 for _ in Dataset(store, "t", 2, max_batches=2):
                     pass
             except (ClosedError, LookupError):
                 refused.append(1)
 
-    users = [Caller(use) for _ in range(3)]
+    users = [BackgroundCall(use) for _ in range(3)]
     rounds = 0
     while rounds < 50 or not refused:
         rounds += 1

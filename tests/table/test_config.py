@@ -353,7 +353,7 @@ def test_refused_if_and_only_if_inserts_alone_never_open_it(ratio, min_size, low
         (errors.ExpiredStepError, ValueError),
         (errors.ForkedError, RuntimeError),
         (errors.InvalidArgumentError, ValueError),
-        (errors.NeverServedError, ValueError),
+        (errors.UnsatisfiableError, ValueError),
         (errors.OutOfMemoryError, MemoryError),
         (errors.PriorityError, ValueError),
         (errors.SignatureError, ValueError),

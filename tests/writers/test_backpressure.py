@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from support import Caller, raises, until
+from support import BackgroundCall, raises, wait_until
 
 from engram import Pattern, Table
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, EngramError
 
-FULL = "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+FULL = "`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_large_items_wait_like_small_ones(open_store):
     writer.create_item("q", num_steps=1)
     with pytest.raises(BackpressureError, match=r"^2\d items of this writer wait for their tables, 20 are allowed"):
         write(writer, np.zeros((20, 2**20), np.uint8))
-    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
+    reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
     writer.flush(5)
     assert reader.result() == [(1, 1, 2**20)] * 21
     writer.close(5)
@@ -79,18 +79,18 @@ def test_declared_patterns_refuse_too(store, kind):
             else:
                 writer.append_batch({"x": np.array([written])})
             written += 1
-    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(written)])
+    reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(written)])
     writer.close(5)
     assert reader.result() == list(range(written))
 
 
 def test_append_waits_at_the_bound(store):
     writer = store.writer(max_in_flight_items=1, chunk_length=1)
-    caller = Caller(lambda: write(writer, range(20)))
-    until(lambda: store.info()["q"].waiting_inserts > 0)
+    caller = BackgroundCall(lambda: write(writer, range(20)))
+    wait_until(lambda: store.info()["q"].waiting_inserts > 0)
     seen = [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(18)]
     caller.result()
-    reader = Caller(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(2)])
+    reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(2)])
     writer.close(5)
     assert seen + reader.result() == list(range(20))
 
@@ -98,8 +98,8 @@ def test_append_waits_at_the_bound(store):
 def test_a_writer_is_of_one_thread_at_a_time(store):
     writer = store.writer()
     write(writer, range(3))
-    caller = Caller(writer.flush)
-    until(lambda: store.info()["q"].waiting_inserts > 0)
+    caller = BackgroundCall(writer.flush)
+    wait_until(lambda: store.info()["q"].waiting_inserts > 0)
     calls = (
         lambda: writer.append({"x": 9}),
         lambda: writer.create_item("q", num_steps=1),
@@ -130,8 +130,8 @@ def test_writers_of_patterns_are_of_one_thread_at_a_time(store, kind):
         steps = [lambda at=at: writer.append_batch({"x": np.array([at])}) for at in range(3)]
     for step in steps:
         step()
-    caller = Caller(writer.flush)
-    until(lambda: store.info()["q"].waiting_inserts > 0)
+    caller = BackgroundCall(writer.flush)
+    wait_until(lambda: store.info()["q"].waiting_inserts > 0)
     for call in (steps[0], lambda: writer.flush(0), lambda: writer.pending_items, writer.close):
         with raises(EngramError, "this writer is in the middle of another call; a writer belongs to one thread"):
             call()
@@ -142,8 +142,8 @@ def test_writers_of_patterns_are_of_one_thread_at_a_time(store, kind):
 def test_a_dropped_table_ends_the_wait(store):
     writer = store.writer()
     write(writer, range(3))
-    caller = Caller(writer.flush)
-    until(lambda: store.info()["q"].waiting_inserts > 0)
+    caller = BackgroundCall(writer.flush)
+    wait_until(lambda: store.info()["q"].waiting_inserts > 0)
     store.drop_table("q")
     with raises(ClosedError, "table `q` was dropped"):
         caller.result()

@@ -15,15 +15,15 @@ use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-use crate::door::Home;
 use crate::dtypes;
 use crate::errors;
+use crate::gil::ForkGuard;
 
 /// Keeps a buffer alive for the arrays that look into it.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 struct Owner {
-    _bytes: Home<PooledBytes>,
+    _bytes: ForkGuard<PooledBytes>,
 }
 
 /// A writable array of `shape` over the whole buffer, which it owns.
@@ -55,7 +55,7 @@ pub(crate) fn from_bytes<'py>(
         py,
         Owner {
             // Dropping it takes the pool's lock, which a forked child must not.
-            _bytes: Home::new("batch", bytes),
+            _bytes: ForkGuard::new("batch", bytes),
         },
     )?;
     // SAFETY: `data` points to at least as many bytes as the array has, that nothing else refers to, aligned to 64

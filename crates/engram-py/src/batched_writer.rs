@@ -7,12 +7,12 @@ use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout, alone, shared};
 use crate::errors;
-use crate::intake::differs;
+use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::leaf::{Leaf, bytes_of, hold};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
+use crate::step_recorder::differs;
 use crate::store::Store;
 use crate::structure::Structure;
 use crate::writer::options;
@@ -21,11 +21,11 @@ use crate::writer::options;
 #[pyclass(module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct BatchedWriter {
-    home: Home<Inner>,
+    state: ForkGuard<BatchedState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct BatchedState {
     options: engram_core::writer::WriterOptions,
     num_envs: usize,
     /// Set by the first step.
@@ -56,7 +56,7 @@ fn cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<Ce
     }
 }
 
-impl Inner {
+impl BatchedState {
     fn begin(
         &mut self,
         py: Python<'_>,
@@ -219,7 +219,7 @@ impl BatchedWriter {
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = Inner {
+        let state = BatchedState {
             options: options(1, chunk_length, compression, py)?,
             num_envs,
             begun: None,
@@ -229,7 +229,7 @@ impl BatchedWriter {
             tables: Vec::new(),
         };
         Ok(Self {
-            home: Home::new("writer", inner),
+            state: ForkGuard::new("writer", state),
         })
     }
 
@@ -245,8 +245,8 @@ impl BatchedWriter {
     ) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        inner.sender.make_room(py)?;
+        let state = this.state.get_mut(py)?;
+        state.sender.make_room(py)?;
         let ends = match &episode_ends {
             Some(ends) => Some(
                 ends.as_slice()?
@@ -256,25 +256,25 @@ impl BatchedWriter {
             ),
             None => None,
         };
-        inner.append(steps, ends.as_deref())
+        state.append(steps, ends.as_deref())
     }
 
     fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        this.home.get_mut(py)?.flush(py, timeout)
+        this.state.get_mut(py)?.flush(py, timeout)
     }
 
     fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        if inner.sender.closed {
+        let state = this.state.get_mut(py)?;
+        if state.sender.closed {
             return Ok(());
         }
-        inner.flush(py, Timeout::new(py, timeout)?)?;
-        inner.sender.closed = true;
+        state.flush(py, Timeout::new(py, timeout)?)?;
+        state.sender.closed = true;
         Ok(())
     }
 
@@ -282,11 +282,11 @@ impl BatchedWriter {
     fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
         let this = shared(slf)?;
-        let inner = this.home.get(py)?;
-        let recorded = inner
+        let state = this.state.get(py)?;
+        let recorded = state
             .begun
             .as_ref()
             .map_or(0, |(_, recorder)| recorder.pending_items());
-        Ok(recorded + inner.sender.items_left(py))
+        Ok(recorded + state.sender.items_left(py))
     }
 }

@@ -7,7 +7,7 @@ use engram_core::Result;
 use engram_engine::{Durability, OpenOptions, ReadProgress, StorageOptions};
 use pyo3::prelude::*;
 
-use crate::door::enter;
+use crate::gil::detached;
 
 pub(crate) fn storage_of((durability, interval, keep): (String, f64, usize)) -> StorageOptions {
     let durability = match durability.as_str() {
@@ -43,7 +43,7 @@ pub(crate) fn told<T: Send>(
             raised = Python::attach(|py| progress.call1(py, (done, total))).err();
         }
     };
-    let outcome = enter(py, || work(&mut tell));
+    let outcome = detached(py, || work(&mut tell));
     match raised {
         Some(error) => Err(error),
         None => outcome,

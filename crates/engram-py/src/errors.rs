@@ -14,7 +14,7 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         Error::Priority(_) => "PriorityError",
         Error::InvalidArgument(_) => "InvalidArgumentError",
         Error::DeadlineExceeded(_) => "DeadlineExceededError",
-        Error::Unsatisfiable(_) => "NeverServedError",
+        Error::Unsatisfiable(_) => "UnsatisfiableError",
         Error::Closed(_) => "ClosedError",
         Error::ExpiredStep(_) => "ExpiredStepError",
         Error::Backpressure(_) => "BackpressureError",
@@ -69,7 +69,7 @@ pub(crate) fn instead(py: Python<'_>, error: PyErr, refusal: impl FnOnce() -> Py
 
 /// True for an error that says that data do not suit a table.
 pub(crate) fn is_about_data(py: Python<'_>, error: &PyErr) -> bool {
-    let kinds = ["SignatureError", "PriorityError", "NeverServedError"];
+    let kinds = ["SignatureError", "PriorityError", "UnsatisfiableError"];
     let name = error.get_type(py).name();
     name.is_ok_and(|name| kinds.iter().any(|kind| name == *kind))
 }

@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::arrays;
-use crate::door::shared;
 use crate::dtypes;
 use crate::errors;
-use crate::writer::{Inner, TrajectoryWriter};
+use crate::gil::shared;
+use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last clear, oldest first.
 #[pyclass(frozen, module = "engram._engram")]
@@ -99,14 +99,14 @@ fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
 impl ColumnHistory {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let writer = self.writer(py)?;
-        let shown = shared(&writer)?.inner(py)?.shown();
+        let shown = shared(&writer)?.state(py)?.shown();
         Ok(usize::try_from(shown.end - shown.start).unwrap_or(usize::MAX))
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let py = index.py();
         let writer = self.writer(py)?;
-        let shown = shared(&writer)?.inner(py)?.shown();
+        let shown = shared(&writer)?.state(py)?.shown();
         let len = shown.end - shown.start;
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
@@ -166,13 +166,13 @@ impl TrajectoryColumn {
     fn cell<'a>(
         &self,
         py: Python<'_>,
-        inner: &'a Inner,
+        state: &'a TrajectoryState,
     ) -> PyResult<(usize, &'a engram_core::CellSpec)> {
-        let column = inner.intake.column(self.leaf);
+        let column = state.steps.column(self.leaf);
         let first = self.positions.all().first().copied();
         column
             .zip(first)
-            .and_then(|(column, at)| Some((column, inner.recorder.cell_spec(column, at)?)))
+            .and_then(|(column, at)| Some((column, state.recorder.cell_spec(column, at)?)))
             .ok_or_else(|| errors::signature(py, "the column has no value at these steps".into()))
     }
 }
@@ -191,7 +191,7 @@ impl TrajectoryColumn {
     #[getter]
     fn shape(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
         let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
-        let (_, cell) = self.cell(py, writer.inner(py)?)?;
+        let (_, cell) = self.cell(py, writer.state(py)?)?;
         let time = (!self.squeeze).then(|| self.positions.len());
         Ok(time.into_iter().chain(cell.shape.iter().copied()).collect())
     }
@@ -199,7 +199,7 @@ impl TrajectoryColumn {
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
-        let (_, cell) = self.cell(py, writer.inner(py)?)?;
+        let (_, cell) = self.cell(py, writer.state(py)?)?;
         Ok(dtypes::to_numpy(py, cell.dtype)?.into_any())
     }
 
@@ -207,11 +207,11 @@ impl TrajectoryColumn {
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shape = self.shape(py)?;
         let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
-        let inner = writer.inner(py)?;
-        let (column, cell) = self.cell(py, inner)?;
+        let state = writer.state(py)?;
+        let (column, cell) = self.cell(py, state)?;
         let mut bytes = Vec::new();
         for at in self.positions.all() {
-            if let Some(other) = inner.recorder.cell_spec(column, at)
+            if let Some(other) = state.recorder.cell_spec(column, at)
                 && other != cell
             {
                 let text = format!(
@@ -221,7 +221,7 @@ impl TrajectoryColumn {
                 );
                 return Err(errors::signature(py, text));
             }
-            inner
+            state
                 .recorder
                 .read_cell(column, at, &mut bytes)
                 .map_err(|error| errors::to_py(py, &error))?;
@@ -229,7 +229,7 @@ impl TrajectoryColumn {
         if cell.dtype == DType::String {
             return arrays::from_strings(py, &bytes, &shape);
         }
-        let mut buffer = inner.pool().take(bytes.len()).ok_or_else(|| {
+        let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
             let error = Error::out_of_memory("a slice of the history", Some(bytes.len()));
             errors::to_py(py, &error)
         })?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-use crate::door::enter;
+use crate::gil::detached;
 use crate::store::Store;
 
 /// Adds the tables of a checkpoint of dm-reverb to a store in this process: where it lies, the tables and how many
@@ -22,6 +22,6 @@ pub(crate) fn import_reverb(
 ) -> PyResult<(PathBuf, BTreeMap<String, u64>, Vec<String>)> {
     let engine = store.engine(py)?;
     let seed = store.next_seed();
-    let imported = enter(py, || engram_reverb::import(&engine, &path, seed))?;
+    let imported = detached(py, || engram_reverb::import(&engine, &path, seed))?;
     Ok((imported.path, imported.tables, imported.notes))
 }

@@ -10,10 +10,10 @@ use engram_core::{
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
 
-use crate::door::{Timeout, enter};
 use crate::errors;
+use crate::gil::{Timeout, detached};
+use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, hold};
-use crate::put::{put_here, put_there};
 use crate::structure::Structure;
 use crate::tables::{ANSWERS, Tables};
 
@@ -59,14 +59,14 @@ impl Inserter {
             let until = (timeout, deadline);
             let (key, options, items) = self.prepare(tables, data, priorities, until, time_axis)?;
             let taken = match tables {
-                Tables::Here(engine) => put_here(py, engine, &wanted, items, deadline)?,
-                Tables::There(link) => put_there(py, link, &options, items, until)?,
+                Tables::Local(engine) => insert_local(py, engine, &wanted, items, deadline)?,
+                Tables::Remote(link) => insert_remote(py, link, &options, items, until)?,
             };
             Ok((key, taken))
         };
         let (key, taken) = match (tables, &wanted[..]) {
             // What we remember of the table may be out of date: then it has refused the item.
-            (Tables::There(link), [table]) => attempt().or_else(|error| {
+            (Tables::Remote(link), [table]) => attempt().or_else(|error| {
                 if errors::is_about_data(py, &error) && link.forget(table) {
                     attempt()
                 } else {
@@ -74,13 +74,13 @@ impl Inserter {
                 }
             })?,
             // All or nothing: every table is asked.
-            (Tables::There(link), tables) => {
+            (Tables::Remote(link), tables) => {
                 for table in tables {
                     link.forget(table);
                 }
                 attempt()?
             }
-            (Tables::Here(_), _) => attempt()?,
+            (Tables::Local(_), _) => attempt()?,
         };
         let named = |is_in: bool| {
             let each = wanted.iter().zip(&taken);
@@ -133,13 +133,13 @@ impl Inserter {
     ) -> PyResult<Prepared> {
         let py = data.py();
         let _held = match tables {
-            Tables::Here(_) => Vec::new(),
+            Tables::Local(_) => Vec::new(),
             // Asking a server lets other threads run: they must not resize what we have not read yet.
-            Tables::There(_) => self.hold_all(data)?,
+            Tables::Remote(_) => self.hold_all(data)?,
         };
         let options = priorities.iter().map(|(name, _)| match tables {
-            Tables::Here(_) => tables.options(py, name),
-            Tables::There(link) => link.described(py, name, until),
+            Tables::Local(_) => tables.options(py, name),
+            Tables::Remote(link) => link.described(py, name, until),
         });
         let options = options.collect::<PyResult<Vec<_>>>()?;
         let asked = options.iter().find_map(|table| table.signature.clone());
@@ -151,7 +151,7 @@ impl Inserter {
             fill(py, &known, leaf, &mut builder, column, steps)?;
         }
         let key = tables.unique_number() >> 1;
-        let items = enter(py, || {
+        let items = detached(py, || {
             let item = seal(tables, builder, key, steps, !time_axis)?;
             let items = priorities.iter().map(|(_, priority)| NewItem {
                 priority: *priority,

@@ -14,12 +14,12 @@ use engram_engine::{
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::door::enter;
+use crate::gil::detached;
 
 /// What `engram.inspect_directory` says, as mappings, lists, texts and numbers.
 #[pyfunction]
 pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
-    let found = enter(py, || engram_engine::inspect(&path))?;
+    let found = detached(py, || engram_engine::inspect(&path))?;
     let problems = found.problems();
     let Inspection {
         in_use,

@@ -217,7 +217,7 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
     // SAFETY: the array object is kept alive by the borrow and, being C-contiguous, spans `len`
     // bytes from its data pointer. `hold` forbids `resize`, the usual way to move them. It cannot
     // forbid `__setstate__`, a new value for `data`, nor that foreign storage is freed: who does
-    // that to an array while it is appended breaks it for NumPy as well.
+    // that to an array while it is effects breaks it for NumPy as well.
     unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 

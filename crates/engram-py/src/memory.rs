@@ -9,7 +9,7 @@ use std::time::Duration;
 use libmimalloc_sys::{mi_collect, mi_option_set, mi_option_t, mi_thread_init};
 use mimalloc::MiMalloc;
 
-use crate::door::forks;
+use crate::gil::forks;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;

@@ -6,11 +6,11 @@ use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout, alone, shared};
 use crate::errors;
-use crate::intake::{Appended, Intake};
+use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::patterns::{PatternConfig, check};
 use crate::sender::Sender;
+use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
 use crate::writer::options;
 
@@ -18,13 +18,13 @@ use crate::writer::options;
 #[pyclass(module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PatternWriter {
-    home: Home<Inner>,
+    state: ForkGuard<PatternState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PatternState {
     recorder: Recorder,
-    intake: Intake,
+    steps: StepRecorder,
     sender: Sender,
     patterns: PatternSet,
     /// Compiles the declared patterns once the first step shows the structure.
@@ -43,7 +43,7 @@ struct Inner {
     appends: u64,
 }
 
-impl Inner {
+impl PatternState {
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
         let waiting = self.recorder.pending_items() - self.recorder.ready_items();
         let ready = self.recorder.take_ready();
@@ -61,7 +61,7 @@ impl Inner {
 
     /// Compiles all patterns whose columns have appeared.
     fn compile(&mut self, py: Python<'_>) -> PyResult<()> {
-        let Some(structure) = self.intake.structure() else {
+        let Some(structure) = self.steps.structure() else {
             return Ok(());
         };
         let configs: Vec<PatternConfig> =
@@ -69,7 +69,7 @@ impl Inner {
         for (number, config) in configs.into_iter().enumerate() {
             // Also of one whose columns have not appeared: all patterns together say what is kept.
             let history = config.history();
-            let column = |leaf| self.intake.column(leaf);
+            let column = |leaf| self.steps.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;
             self.recorder.extend_history(history);
             let Some(pattern) = pattern else {
@@ -106,7 +106,7 @@ impl Inner {
     fn begin_anew(&mut self, py: Python<'_>) -> PyResult<()> {
         let recorder = Recorder::new(self.options.clone(), self.sender.unique_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
-        self.intake = Intake::default();
+        self.steps = StepRecorder::default();
         self.patterns = PatternSet::new(self.declared);
         self.compiled = false;
         self.checked = None;
@@ -149,9 +149,9 @@ impl PatternWriter {
         let options = options(1, chunk_length, compression, py)?;
         let recorder = Recorder::new(options.clone(), tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
-        let inner = Inner {
+        let state = PatternState {
             recorder,
-            intake: Intake::default(),
+            steps: StepRecorder::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             patterns: PatternSet::new(patterns),
             compile,
@@ -163,7 +163,7 @@ impl PatternWriter {
             appends: 0,
         };
         Ok(Self {
-            home: Home::new("writer", inner),
+            state: ForkGuard::new("writer", state),
         })
     }
 
@@ -171,39 +171,39 @@ impl PatternWriter {
     fn append(slf: &Bound<'_, Self>, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        inner.sender.make_room(py)?;
+        let state = this.state.get_mut(py)?;
+        state.sender.make_room(py)?;
         // The parts of a step may come in any grouping; a whole one must look like those before.
-        let whole = inner.uniform || !(partial_step || inner.recorder.step_is_open());
-        let mut appended = Appended::default();
-        let wrote = inner
-            .intake
-            .write(&mut inner.recorder, step, whole, &mut appended);
+        let whole = state.uniform || !(partial_step || state.recorder.step_is_open());
+        let mut effects = StepEffects::default();
+        let wrote = state
+            .steps
+            .write(&mut state.recorder, step, whole, &mut effects);
         // Columns have moved whether or not the step is taken.
-        if let Some(map) = &appended.map {
-            inner.compiled = false;
-            inner
+        if let Some(map) = &effects.map {
+            state.compiled = false;
+            state
                 .patterns
                 .remap(map)
                 .map_err(|error| errors::to_py(py, &error))?;
         }
         let ready = match wrote {
-            Ok(()) if !inner.compiled && (inner.uniform || !partial_step) => inner.compile(py),
-            Ok(()) => inner.check_again(py),
+            Ok(()) if !state.compiled && (state.uniform || !partial_step) => state.compile(py),
+            Ok(()) => state.check_again(py),
             other => other,
         };
-        let finished = inner
-            .intake
-            .finish(&mut inner.recorder, partial_step, &appended, py, ready);
+        let finished = state
+            .steps
+            .finish(&mut state.recorder, partial_step, &effects, py, ready);
         if let Err(error) = finished {
             // A writer that never took a step is as good as new: its next one decides.
-            if inner.appends == 0 {
-                inner.begin_anew(py)?;
+            if state.appends == 0 {
+                state.begin_anew(py)?;
             }
             return Err(error);
         }
-        inner.appends += 1;
-        inner.apply(py, false)
+        state.appends += 1;
+        state.apply(py, false)
     }
 
     /// Ends the episode, whatever the tables say to its last items. Only when its last steps cannot be
@@ -212,11 +212,11 @@ impl PatternWriter {
         let py = slf.py();
         let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = this.home.get_mut(py)?;
-        let applied = inner.apply(py, true);
-        let ended = inner.recorder.end_episode(clear);
-        let sent = inner.send(py);
-        let waited = inner.sender.wait(py, timeout, 0);
+        let state = this.state.get_mut(py)?;
+        let applied = state.apply(py, true);
+        let ended = state.recorder.end_episode(clear);
+        let sent = state.send(py);
+        let waited = state.sender.wait(py, timeout, 0);
         applied?;
         ended.map_err(|error| errors::to_py(py, &error))?;
         sent?;
@@ -228,18 +228,18 @@ impl PatternWriter {
         let py = slf.py();
         let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        this.home.get_mut(py)?.flush(py, timeout, allowed)
+        this.state.get_mut(py)?.flush(py, timeout, allowed)
     }
 
     fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        if inner.sender.closed {
+        let state = this.state.get_mut(py)?;
+        if state.sender.closed {
             return Ok(());
         }
-        inner.flush(py, Timeout::new(py, timeout)?, 0)?;
-        inner.sender.closed = true;
+        state.flush(py, Timeout::new(py, timeout)?, 0)?;
+        state.sender.closed = true;
         Ok(())
     }
 
@@ -247,7 +247,7 @@ impl PatternWriter {
     fn episode_steps(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.home.get(py)?.recorder.episode_steps())
+        Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
     /// Appends taken, of steps and of parts of steps: one that raised an error counts if it was kept.
@@ -255,15 +255,15 @@ impl PatternWriter {
     fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.home.get(py)?.appends)
+        Ok(this.state.get(py)?.appends)
     }
 
     /// Items wait in a full chunk: a flush sends them sooner than the next step.
     #[getter]
-    fn waits_in_vain(slf: &Bound<'_, Self>) -> PyResult<bool> {
+    fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.home.get(py)?.recorder.has_full_unsent_chunk())
+        Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
     /// Items created whose chunk is not complete.
@@ -271,7 +271,7 @@ impl PatternWriter {
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
         let this = shared(slf)?;
-        let recorder = &this.home.get(py)?.recorder;
+        let recorder = &this.state.get(py)?.recorder;
         Ok(recorder.pending_items() - recorder.ready_items())
     }
 
@@ -279,7 +279,7 @@ impl PatternWriter {
     fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
         let this = shared(slf)?;
-        let inner = this.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.items_left(py))
+        let state = this.state.get(py)?;
+        Ok(state.recorder.pending_items() + state.sender.items_left(py))
     }
 }

@@ -9,9 +9,9 @@ use engram_engine::{Engine, Outbox};
 use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
-use crate::door::{Timeout, enter, wait_for};
 use crate::errors;
-use crate::tables::{Link, Tables};
+use crate::gil::{Timeout, detached, wait_for};
+use crate::tables::{RemoteTables, Tables};
 
 /// The least that a server is given to answer.
 const ROUND_TRIP: Duration = Duration::from_millis(200);
@@ -30,18 +30,18 @@ const LATELY: u64 = 1024;
 #[derive(Debug)]
 pub(crate) struct Sender {
     tables: Tables,
-    way: Way,
+    way: ItemSender,
     max_in_flight: usize,
     timeout: Timeout,
     pub(crate) closed: bool,
     /// Items in unfinished chunks, as was told last.
     unsent: u64,
-    sent: Sent,
+    sent: SentStats,
 }
 
 /// What a writer has sent to a server: how large its items are, and whether they move.
 #[derive(Debug, Default)]
-struct Sent {
+struct SentStats {
     all: usize,
     /// Lately.
     items: u64,
@@ -52,7 +52,7 @@ struct Sent {
     stuck_at: Option<usize>,
 }
 
-impl Sent {
+impl SentStats {
     fn count(&mut self, item: &NewItem) {
         self.all += 1;
         if self.items >= LATELY {
@@ -83,16 +83,16 @@ impl Sent {
 
 /// How items get to their tables.
 #[derive(Debug)]
-enum Way {
-    Here(Arc<Engine>, Outbox),
-    There(Arc<Link>, RemoteOutbox),
+enum ItemSender {
+    Local(Arc<Engine>, Outbox),
+    Remote(Arc<RemoteTables>, RemoteOutbox),
 }
 
 impl Sender {
     pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
         let way = match tables {
-            Tables::Here(engine) => Way::Here(Arc::clone(engine), Outbox::default()),
-            Tables::There(link) => Way::There(Arc::clone(link), link.client.outbox()),
+            Tables::Local(engine) => ItemSender::Local(Arc::clone(engine), Outbox::default()),
+            Tables::Remote(link) => ItemSender::Remote(Arc::clone(link), link.client.outbox()),
         };
         Self {
             tables: tables.clone(),
@@ -101,7 +101,7 @@ impl Sender {
             timeout,
             closed: false,
             unsent: 0,
-            sent: Sent::default(),
+            sent: SentStats::default(),
         }
     }
 
@@ -113,23 +113,23 @@ impl Sender {
     /// Buffers that a writer's own history is gathered into.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         match &self.tables {
-            Tables::Here(engine) => engine.pool(),
-            Tables::There(link) => link.client.pool(),
+            Tables::Local(engine) => engine.pool(),
+            Tables::Remote(link) => link.client.pool(),
         }
     }
 
     /// The number that stands for a table in what is sent.
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
         match &mut self.way {
-            Way::Here(engine, outbox) => outbox
+            ItemSender::Local(engine, outbox) => outbox
                 .table_number(engine, name)
                 .map_err(|error| errors::to_py(py, &error)),
-            Way::There(link, outbox) => {
-                if let Some(number) = outbox.known(name) {
+            ItemSender::Remote(link, outbox) => {
+                if let Some(number) = outbox.find_table(name) {
                     return Ok(number);
                 }
                 let until = (self.timeout, self.timeout.deadline());
-                Ok(outbox.number_of(&link.describe(py, name, until)?))
+                Ok(outbox.table_number(&link.describe(py, name, until)?))
             }
         }
     }
@@ -137,30 +137,30 @@ impl Sender {
     /// The options of the table behind a number that [`Sender::table_number`] gave.
     pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
         match &self.way {
-            Way::Here(_, outbox) => outbox.table(number).options(),
-            Way::There(_, outbox) => outbox.options(number),
+            ItemSender::Local(_, outbox) => outbox.table(number).options(),
+            ItemSender::Remote(_, outbox) => outbox.options(number),
         }
     }
 
     /// Items sent that no table has yet.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         py.detach(|| match &self.way {
-            Way::Here(_, outbox) => outbox.items_left(),
-            Way::There(_, outbox) => outbox.items_left(),
+            ItemSender::Local(_, outbox) => outbox.items_left(),
+            ItemSender::Remote(_, outbox) => outbox.items_left(),
         })
     }
 
     fn in_flight(&self) -> usize {
         match &self.way {
-            Way::Here(_, outbox) => outbox.in_flight(),
-            Way::There(_, outbox) => outbox.in_flight(),
+            ItemSender::Local(_, outbox) => outbox.in_flight(),
+            ItemSender::Remote(_, outbox) => outbox.in_flight(),
         }
     }
 
     fn blocked_reason(&self, py: Python<'_>) -> String {
         py.detach(|| match &self.way {
-            Way::Here(_, outbox) => outbox.blocked_reason(),
-            Way::There(_, outbox) => outbox.blocked_reason(),
+            ItemSender::Local(_, outbox) => outbox.blocked_reason(),
+            ItemSender::Remote(_, outbox) => outbox.blocked_reason(),
         })
     }
 
@@ -172,8 +172,8 @@ impl Sender {
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
         let done = match &mut self.way {
-            Way::Here(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
-            Way::There(_, outbox) => {
+            ItemSender::Local(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
+            ItemSender::Remote(_, outbox) => {
                 // What is merely on its way does not wait for a table.
                 let soonest = Instant::now() + ROUND_TRIP;
                 let deadline = deadline.map(|deadline| deadline.max(soonest));
@@ -191,7 +191,7 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        if let Way::Here(_, outbox) = &self.way
+        if let ItemSender::Local(_, outbox) = &self.way
             && let Some(mut room) = outbox.journal_space()
             && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
         {
@@ -226,9 +226,9 @@ impl Sender {
     /// Takes note of what the tables have meanwhile, and of what they have refused.
     fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
         match &mut self.way {
-            Way::Here(_, outbox) if outbox.in_flight() == 0 => Ok(()),
-            Way::Here(_, outbox) => enter(py, || outbox.collect_finished()),
-            Way::There(_, outbox) => outbox
+            ItemSender::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
+            ItemSender::Local(_, outbox) => detached(py, || outbox.collect_finished()),
+            ItemSender::Remote(_, outbox) => outbox
                 .collect_finished()
                 .map_err(|error| errors::to_py(py, &error)),
         }
@@ -236,7 +236,7 @@ impl Sender {
 
     /// Waits a little while many bytes are on their way to a server, as long as some arrive.
     fn let_move(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
-        let Way::There(_, outbox) = &mut self.way else {
+        let ItemSender::Remote(_, outbox) = &mut self.way else {
             return Ok(());
         };
         let sent = &mut self.sent;
@@ -266,9 +266,11 @@ impl Sender {
             return Ok(());
         }
         let (way, sent) = (&mut self.way, &mut self.sent);
-        enter(py, || match way {
-            Way::Here(_, outbox) => outbox.send(ready),
-            Way::There(_, outbox) => outbox.send(ready.inspect(|(_, item)| sent.count(item))),
+        detached(py, || match way {
+            ItemSender::Local(_, outbox) => outbox.send(ready),
+            ItemSender::Remote(_, outbox) => {
+                outbox.send(ready.inspect(|(_, item)| sent.count(item)))
+            }
         })
     }
 

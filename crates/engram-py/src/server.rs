@@ -8,14 +8,14 @@ use engram_core::Error;
 use engram_rpc::{Server, ServerOptions, ServerTls};
 use pyo3::prelude::*;
 
-use crate::door::{Home, enter};
 use crate::errors;
+use crate::gil::{ForkGuard, detached};
 use crate::store::Store;
 
 /// A running server.
 #[pyclass(frozen, name = "Server", module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct PyServer(Home<Server>);
+pub(crate) struct PyServer(ForkGuard<Server>);
 
 /// Certificate, key, and the authority of clients' certificates.
 type TlsConfig = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
@@ -61,8 +61,8 @@ impl PyServer {
             seed: store.seed(),
             ..ServerOptions::default()
         };
-        let server = enter(py, || Server::start(Arc::clone(&engine), options))?;
-        Ok(Self(Home::new("server", server)))
+        let server = detached(py, || Server::start(Arc::clone(&engine), options))?;
+        Ok(Self(ForkGuard::new("server", server)))
     }
 
     /// `host:port`.
@@ -79,9 +79,9 @@ impl PyServer {
     }
 
     /// Ends what waits, and frees the port.
-    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
         let server = self.0.get(py)?;
-        enter(py, || {
+        detached(py, || {
             server.stop();
             Ok(())
         })

@@ -4,30 +4,30 @@ use engram_core::table::Counters;
 use engram_core::{Error, Lsn};
 use pyo3::prelude::*;
 
-use crate::door::{Home, enter};
+use crate::gil::{ForkGuard, detached};
 
 /// A table's items at one moment.
-#[pyclass(frozen, module = "engram._engram")]
+#[pyclass(frozen, name = "Snapshot", module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct Snapshot(Home<engram_core::Snapshot>);
+pub(crate) struct TableSnapshot(ForkGuard<engram_core::Snapshot>);
 
-impl Snapshot {
+impl TableSnapshot {
     pub(crate) fn new(snapshot: engram_core::Snapshot) -> Self {
-        Self(Home::new("snapshot", snapshot))
+        Self(ForkGuard::new("snapshot", snapshot))
     }
 }
 
 #[pymethods]
-impl Snapshot {
+impl TableSnapshot {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let snapshot = self.0.get(py)?;
-        enter(py, || Ok(snapshot.items().count()))
+        detached(py, || Ok(snapshot.items().count()))
     }
 
     /// All that the table was but for its items' keys and the numbers of its log, in words: for tests.
-    fn words(&self, py: Python<'_>) -> PyResult<String> {
+    fn describe(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.0.get(py)?;
-        enter(py, || {
+        detached(py, || {
             let items = snapshot.items().map(|item| {
                 let chunk = &item.trajectory.chunks()[0];
                 let content: u64 = chunk.payload().pin()?.iter().copied().map(u64::from).sum();

@@ -15,21 +15,21 @@ use std::time::Duration;
 use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, RateLimits, TableOptions};
 use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
-use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::batch::Batch;
 use crate::config::{LimiterConfig, TableConfig, selector_out, signature_out};
-use crate::door::{Home, Timeout, enter, wait_for};
 use crate::durable::{opening_of, storage_of, told};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
 use crate::memory;
-use crate::snapshot::Snapshot;
-use crate::stream::{Fetching, PyStream};
-use crate::tables::{Place, Tables, There};
+use crate::snapshot::TableSnapshot;
+use crate::stream::{BatchStream, PyStream};
+use crate::tables::{Location, RemoteStore, Tables};
 
 /// How long an answer may take beyond its deadline.
 const GRACE: Duration = Duration::from_millis(750);
@@ -41,7 +41,7 @@ type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct Store {
-    place: Place,
+    location: Location,
     seed: u64,
     /// Tables made so far, dropped ones included: no two get the same seed.
     made: AtomicUsize,
@@ -51,13 +51,13 @@ pub(crate) struct Store {
 impl Store {
     /// The way to its tables from this process.
     pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
-        self.place.tables(py)
+        self.location.tables(py)
     }
 
-    fn here(engine: Engine, seed: u64, made: usize) -> Self {
+    fn local(engine: Engine, seed: u64, made: usize) -> Self {
         memory::offer();
         Self {
-            place: Place::Here(Home::new("store", Arc::new(engine))),
+            location: Location::Local(ForkGuard::new("store", Arc::new(engine))),
             seed,
             made: AtomicUsize::new(made),
             insert: Inserter::default(),
@@ -77,8 +77,8 @@ impl Store {
     /// The engine, where it is in this process.
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
         match self.tables(py)? {
-            Tables::Here(engine) => Ok(engine),
-            Tables::There(_) => {
+            Tables::Local(engine) => Ok(engine),
+            Tables::Remote(_) => {
                 let text =
                     "this needs a store in this process; a client's tables are at its server";
                 Err(errors::invalid(py, text.into()))
@@ -113,8 +113,8 @@ impl Store {
     fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
         let options = all_options(py, tables, seed)?;
         let made = options.len();
-        let engine = enter(py, || Engine::new(options, entropy()))?;
-        Ok(Self::here(engine, seed, made))
+        let engine = detached(py, || Engine::new(options, entropy()))?;
+        Ok(Self::local(engine, seed, made))
     }
 
     /// The tables of a directory, and what was found damaged or unfinished there. `storage`: durability, the
@@ -136,7 +136,7 @@ impl Store {
         let (engine, notes) = told(py, progress.as_ref(), |progress| {
             Engine::open(&path, storage, &opening, options, entropy(), progress)
         })?;
-        Ok((Self::here(engine, seed, made), notes))
+        Ok((Self::local(engine, seed, made), notes))
     }
 
     /// Adds the tables of a directory: their names, and what was found damaged or unfinished there.
@@ -162,7 +162,7 @@ impl Store {
     /// Writes a checkpoint: its number, its bytes and its items.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let tables = self.tables(py)?;
-        let checkpoint = tables.ask(py, Engine::checkpoint, Client::checkpoint)?;
+        let checkpoint = tables.call(py, Engine::checkpoint, Client::checkpoint)?;
         Ok((checkpoint.number, checkpoint.bytes, checkpoint.items))
     }
 
@@ -188,7 +188,7 @@ impl Store {
         };
         memory::offer();
         Ok(Self {
-            place: Place::There(There::new(py, options)?),
+            location: Location::Remote(RemoteStore::new(py, options)?),
             seed: 0,
             made: AtomicUsize::new(0),
             insert: Inserter::default(),
@@ -197,8 +197,8 @@ impl Store {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.tables(py)? {
-            Tables::Here(engine) => enter(py, || engine.close()),
-            Tables::There(link) => {
+            Tables::Local(engine) => detached(py, || engine.close()),
+            Tables::Remote(link) => {
                 let changed = link.settle_changes(py, 0);
                 py.detach(|| link.client.close());
                 changed
@@ -207,9 +207,9 @@ impl Store {
     }
 
     /// Waits a moment until a server knows what was sampled.
-    fn settle(&self, py: Python<'_>) {
-        if let Place::There(there) = &self.place {
-            there.settle(py);
+    fn flush_acknowledgements(&self, py: Python<'_>) {
+        if let Location::Remote(remote) = &self.location {
+            remote.flush_acknowledgements(py);
         }
     }
 
@@ -258,7 +258,7 @@ impl Store {
                 .map(|table| table.options().name.clone())
                 .collect())
         };
-        self.tables(py)?.ask(py, names, Client::tables)
+        self.tables(py)?.call(py, names, Client::tables)
     }
 
     #[expect(
@@ -283,12 +283,12 @@ impl Store {
             LengthPolicy::Ragged
         };
         match self.tables(py)? {
-            Tables::Here(engine) => {
+            Tables::Local(engine) => {
                 let n = (n, at_least.unwrap_or(n));
-                sample_here(py, &engine, table, n, timeout, partial, length_policy)
+                sample_local(py, &engine, table, n, timeout, partial, length_policy)
             }
-            Tables::There(link) => {
-                let ask = Ask {
+            Tables::Remote(link) => {
+                let ask = BatchRequest {
                     table: table.into(),
                     n: u32::try_from(n).unwrap_or(u32::MAX),
                     at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
@@ -297,7 +297,7 @@ impl Store {
                     pad,
                     leased: false,
                 };
-                sample_there(py, &link.client, ask, timeout)
+                sample_remote(py, &link.client, ask, timeout)
             }
         }
     }
@@ -336,15 +336,15 @@ impl Store {
             length_policy,
         };
         let stream = match &tables {
-            Tables::Here(engine) => enter(py, || {
+            Tables::Local(engine) => detached(py, || {
                 let table = engine.table(table)?;
-                Stream::open(table, Arc::clone(engine.pool()), options).map(Fetching::Here)
+                Stream::open(table, Arc::clone(engine.pool()), options).map(BatchStream::Local)
             })?,
-            Tables::There(link) => {
+            Tables::Remote(link) => {
                 // As in process, an unknown table is found now.
                 tables.options(py, table)?;
-                let stream = enter(py, || link.client.stream(table.into(), options))?;
-                Fetching::There(stream)
+                let stream = detached(py, || link.client.stream(table.into(), options))?;
+                BatchStream::Remote(stream)
             }
         };
         Ok(PyStream::new(stream, timeout, batch_size.is_none()))
@@ -361,12 +361,12 @@ impl Store {
         // Copies: other threads may write to the arrays once the GIL is gone.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         match self.tables(py)? {
-            Tables::Here(engine) => {
+            Tables::Local(engine) => {
                 let update = || engine.table(table)?.update_priorities(&keys, &priorities);
-                let matched = enter(py, update)?;
-                changed_here(py, &engine, matched, wait)
+                let matched = detached(py, update)?;
+                finish_local_change(py, &engine, matched, wait)
             }
-            Tables::There(link) => link.update_priorities(py, table, &keys, &priorities, wait),
+            Tables::Remote(link) => link.update_priorities(py, table, &keys, &priorities, wait),
         }
     }
 
@@ -393,11 +393,11 @@ impl Store {
     ) -> PyResult<Option<usize>> {
         let keys = keys.as_slice()?.to_vec();
         match self.tables(py)? {
-            Tables::Here(engine) => {
-                let matched = enter(py, || engine.table(table)?.delete(&keys))?;
-                changed_here(py, &engine, matched, wait)
+            Tables::Local(engine) => {
+                let matched = detached(py, || engine.table(table)?.delete(&keys))?;
+                finish_local_change(py, &engine, matched, wait)
             }
-            Tables::There(link) => link.changed(py, link.client.delete(table, &keys), wait),
+            Tables::Remote(link) => link.changed(py, link.client.delete(table, &keys), wait),
         }
     }
 
@@ -410,7 +410,7 @@ impl Store {
     }
 
     fn can_sample(&self, py: Python<'_>, table: &str, n: u64) -> PyResult<bool> {
-        self.tables(py)?.ask(
+        self.tables(py)?.call(
             py,
             |engine| Ok(engine.table(table)?.can_sample(n)),
             |client| client.can_sample(table, n),
@@ -418,7 +418,7 @@ impl Store {
     }
 
     fn can_insert(&self, py: Python<'_>, table: &str, n: u64) -> PyResult<bool> {
-        self.tables(py)?.ask(
+        self.tables(py)?.call(
             py,
             |engine| Ok(engine.table(table)?.can_insert(n)),
             |client| client.can_insert(table, n),
@@ -437,15 +437,15 @@ impl Store {
     }
 
     /// The items of this moment, kept for as long as the result lives.
-    fn snapshot(&self, py: Python<'_>, table: &str) -> PyResult<Snapshot> {
+    fn snapshot(&self, py: Python<'_>, table: &str) -> PyResult<TableSnapshot> {
         let engine = self.engine(py)?;
-        let snapshot = enter(py, || engine.table(table)?.snapshot())?;
-        Ok(Snapshot::new(snapshot))
+        let snapshot = detached(py, || engine.table(table)?.snapshot())?;
+        Ok(TableSnapshot::new(snapshot))
     }
 }
 
 /// How many keys matched, once the change is as safe as the store promises, if somebody waits to hear it.
-fn changed_here(
+fn finish_local_change(
     py: Python<'_>,
     engine: &Engine,
     matched: usize,
@@ -459,7 +459,7 @@ fn changed_here(
     Ok(wait.then_some(matched))
 }
 
-fn sample_here(
+fn sample_local(
     py: Python<'_>,
     engine: &Engine,
     table: &str,
@@ -470,18 +470,18 @@ fn sample_here(
 ) -> PyResult<Batch> {
     let deadline = timeout.deadline();
     // Where sampling uses items up, they go back should the batch not come about.
-    let mut ticket = enter(py, || {
+    let mut ticket = detached(py, || {
         let table = engine.table(table)?;
         let leased = table.options().max_times_sampled > 0;
         table.sample_some(n, at_least, leased)
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
-        None => enter(py, || {
+        None => detached(py, || {
             engine.finish_at_deadline(ticket, timeout.seconds(), partial)
         })?,
     };
-    let columns = enter(py, || gather(&sample.draws, length_policy, engine.pool()))?;
+    let columns = detached(py, || gather(&sample.draws, length_policy, engine.pool()))?;
     let infos = sample.draws.iter().map(Draw::info).collect();
     let batch = Batch::new(py, columns, infos, false)?;
     if let Some(lease) = sample.lease {
@@ -497,7 +497,12 @@ fn sample_here(
     Ok(batch)
 }
 
-fn sample_there(py: Python<'_>, client: &Client, ask: Ask, timeout: Timeout) -> PyResult<Batch> {
+fn sample_remote(
+    py: Python<'_>,
+    client: &Client,
+    ask: BatchRequest,
+    timeout: Timeout,
+) -> PyResult<Batch> {
     let (table, n) = (ask.table.clone(), ask.n);
     let mut ticket = client.sample(ask);
     // The server keeps the deadline; ours is for a server that does not answer.

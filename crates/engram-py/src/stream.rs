@@ -7,18 +7,18 @@ use engram_core::gather::Columns;
 use engram_core::{Draw, Result, SampledItemInfo};
 use engram_engine::stream::NextBatch;
 use engram_engine::{Stream, WaitOptions};
-use engram_rpc::client::{RemoteNext, RemoteStream};
+use engram_rpc::client::{RemoteNextBatch, RemoteStream};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
-use crate::door::{Home, Timeout, check_signals, enter};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, check_signals, detached};
 
 /// Batches fetched ahead by a thread, or from a server.
 #[derive(Debug)]
-pub(crate) enum Fetching {
-    Here(Stream),
-    There(RemoteStream),
+pub(crate) enum BatchStream {
+    Local(Stream),
+    Remote(RemoteStream),
 }
 
 enum Fetched {
@@ -27,10 +27,10 @@ enum Fetched {
     Interrupted,
 }
 
-impl Fetching {
+impl BatchStream {
     fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<Fetched> {
         Ok(match self {
-            Self::Here(stream) => match stream.next(delivered, patience)? {
+            Self::Local(stream) => match stream.next(delivered, patience)? {
                 NextBatch::Batch(batch) => {
                     let infos = batch.draws.iter().map(Draw::info).collect();
                     Fetched::Batch(batch.columns, infos)
@@ -38,25 +38,25 @@ impl Fetching {
                 NextBatch::End => Fetched::End,
                 NextBatch::Interrupted => Fetched::Interrupted,
             },
-            Self::There(stream) => match stream.next(delivered, patience)? {
-                RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
-                RemoteNext::End => Fetched::End,
-                RemoteNext::Interrupted => Fetched::Interrupted,
+            Self::Remote(stream) => match stream.next(delivered, patience)? {
+                RemoteNextBatch::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
+                RemoteNextBatch::End => Fetched::End,
+                RemoteNextBatch::Interrupted => Fetched::Interrupted,
             },
         })
     }
 
     fn return_last(&mut self) {
         match self {
-            Self::Here(stream) => stream.return_last(),
-            Self::There(stream) => stream.return_last(),
+            Self::Local(stream) => stream.return_last(),
+            Self::Remote(stream) => stream.return_last(),
         }
     }
 
     fn close(&mut self, delivered: u64) {
         match self {
-            Self::Here(stream) => stream.close(delivered),
-            Self::There(stream) => stream.close(delivered),
+            Self::Local(stream) => stream.close(delivered),
+            Self::Remote(stream) => stream.close(delivered),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Fetching {
 #[derive(Debug)]
 pub(crate) struct PyStream {
     /// Held, without the GIL, by a reader that waits.
-    reading: Home<Mutex<Fetching>>,
+    reading: ForkGuard<Mutex<BatchStream>>,
     /// Asks a waiting reader to let go, so that another thread can close the stream.
     closing: AtomicBool,
     timeout: Timeout,
@@ -74,9 +74,9 @@ pub(crate) struct PyStream {
 }
 
 impl PyStream {
-    pub(crate) fn new(stream: Fetching, timeout: Timeout, single: bool) -> Self {
+    pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
         Self {
-            reading: Home::new("dataset", Mutex::new(stream)),
+            reading: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
             timeout,
             single,
@@ -126,7 +126,7 @@ impl PyStream {
     fn close(&self, py: Python<'_>, delivered: u64) -> PyResult<()> {
         let reading = self.reading.get(py)?;
         self.closing.store(true, Ordering::Release);
-        enter(py, || {
+        detached(py, || {
             let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
             stream.close(delivered);
             Ok(())

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{Engine, TableInfo};
-use engram_rpc::client::{Client, ClientOptions, MOST_KEYS, RemoteOutbox, Reply};
+use engram_rpc::client::{
+    Client, ClientOptions, MAX_KEYS_PER_REQUEST, PendingResponse, RemoteOutbox,
+};
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout, enter, forks, wait_for};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, detached, forks, wait_for};
 
 /// How long a server may take to answer beyond a deadline.
 pub(crate) const ANSWER: Duration = Duration::from_millis(400);
@@ -24,27 +26,27 @@ const CHANGES_UNDER_WAY: usize = 8;
 
 /// What a store object stands for.
 #[derive(Debug)]
-pub(crate) enum Place {
-    Here(Home<Arc<Engine>>),
-    There(There),
+pub(crate) enum Location {
+    Local(ForkGuard<Arc<Engine>>),
+    Remote(RemoteStore),
 }
 
 /// A server. Unlike an engine, it may be used in a forked child, which connects anew.
 #[derive(Debug)]
-pub(crate) struct There {
+pub(crate) struct RemoteStore {
     options: ClientOptions,
     /// The client of the process that asked last.
-    link: ArcSwapOption<Link>,
+    link: ArcSwapOption<RemoteTables>,
 }
 
 /// A client of one process.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct RemoteTables {
     forks: u64,
     pub(crate) client: Arc<Client>,
     memory: Mutex<Memory>,
     /// Changes that nobody waits for, oldest first.
-    changes: Mutex<VecDeque<Reply<u64>>>,
+    changes: Mutex<VecDeque<PendingResponse<u64>>>,
 }
 
 /// What single inserts need again and again.
@@ -56,23 +58,23 @@ struct Memory {
     spare: Vec<RemoteOutbox>,
 }
 
-impl There {
+impl RemoteStore {
     pub(crate) fn new(py: Python<'_>, options: ClientOptions) -> PyResult<Self> {
-        let there = Self {
+        let remote = Self {
             options,
             link: ArcSwapOption::empty(),
         };
-        there.link(py)?;
-        Ok(there)
+        remote.link(py)?;
+        Ok(remote)
     }
 
-    fn link(&self, py: Python<'_>) -> PyResult<Arc<Link>> {
+    fn link(&self, py: Python<'_>) -> PyResult<Arc<RemoteTables>> {
         let known = self.link.load_full();
         if let Some(link) = known.filter(|link| link.forks == forks()) {
             return Ok(link);
         }
-        let client = enter(py, || Client::new(self.options.clone()))?;
-        let link = Arc::new(Link {
+        let client = detached(py, || Client::new(self.options.clone()))?;
+        let link = Arc::new(RemoteTables {
             forks: forks(),
             client: Arc::new(client),
             memory: Mutex::default(),
@@ -85,20 +87,20 @@ impl There {
 
     /// Waits a moment until the server knows what this process has sampled. Nothing in a child
     /// that has not used it.
-    pub(crate) fn settle(&self, py: Python<'_>) {
+    pub(crate) fn flush_acknowledgements(&self, py: Python<'_>) {
         let known = self.link.load_full();
         match known {
             Some(link) if link.forks == forks() => {
                 // Whoever wants to hear what became of the changes closes the client.
                 let _ = link.settle_changes(py, 0);
-                py.detach(|| link.client.settle());
+                py.detach(|| link.client.flush_acks());
             }
             foreign => std::mem::forget(foreign),
         }
     }
 }
 
-impl Drop for There {
+impl Drop for RemoteStore {
     fn drop(&mut self) {
         let link = self.link.swap(None);
         match link {
@@ -112,7 +114,7 @@ impl Drop for There {
     }
 }
 
-impl Link {
+impl RemoteTables {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -167,10 +169,10 @@ impl Link {
         priorities: &[f64],
         wait: bool,
     ) -> PyResult<Option<usize>> {
-        if keys.len().max(priorities.len()) > MOST_KEYS {
+        if keys.len().max(priorities.len()) > MAX_KEYS_PER_REQUEST {
             // The server sees a part at a time, and one bad priority refuses all of them.
             let options = wait_for_reply(py, self.client.describe(table))?;
-            enter(py, || options.check_updates(keys, priorities))?;
+            detached(py, || options.check_updates(keys, priorities))?;
         }
         let reply = self.client.update_priorities(table, keys, priorities);
         self.changed(py, reply, wait)
@@ -180,7 +182,7 @@ impl Link {
     pub(crate) fn changed(
         &self,
         py: Python<'_>,
-        reply: Reply<u64>,
+        reply: PendingResponse<u64>,
         wait: bool,
     ) -> PyResult<Option<usize>> {
         if !wait {
@@ -212,7 +214,7 @@ impl Link {
         }
     }
 
-    fn changes(&self) -> MutexGuard<'_, VecDeque<Reply<u64>>> {
+    fn changes(&self) -> MutexGuard<'_, VecDeque<PendingResponse<u64>>> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,34 +233,34 @@ impl Link {
 /// A way to the tables, good for one call or one writer.
 #[derive(Clone, Debug)]
 pub(crate) enum Tables {
-    Here(Arc<Engine>),
-    There(Arc<Link>),
+    Local(Arc<Engine>),
+    Remote(Arc<RemoteTables>),
 }
 
-impl Place {
+impl Location {
     /// The way to the tables from this process.
     ///
     /// # Errors
     /// `ForkedError` where they are in another process's memory.
     pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
         match self {
-            Self::Here(engine) => engine.get(py).cloned().map(Tables::Here),
-            Self::There(there) => there.link(py).map(Tables::There),
+            Self::Local(engine) => engine.get(py).cloned().map(Tables::Local),
+            Self::Remote(remote) => remote.link(py).map(Tables::Remote),
         }
     }
 }
 
 impl Tables {
     /// Asks the engine, or the server.
-    pub(crate) fn ask<T: Send>(
+    pub(crate) fn call<T: Send>(
         &self,
         py: Python<'_>,
-        here: impl FnOnce(&Engine) -> Result<T> + Send,
-        there: impl FnOnce(&Client) -> Reply<T>,
+        local: impl FnOnce(&Engine) -> Result<T> + Send,
+        remote: impl FnOnce(&Client) -> PendingResponse<T>,
     ) -> PyResult<T> {
         match self {
-            Self::Here(engine) => enter(py, || here(engine)),
-            Self::There(link) => wait_for_reply(py, there(&link.client)),
+            Self::Local(engine) => detached(py, || local(engine)),
+            Self::Remote(link) => wait_for_reply(py, remote(&link.client)),
         }
     }
 
@@ -266,11 +268,11 @@ impl Tables {
     pub(crate) fn change<T: Send>(
         &self,
         py: Python<'_>,
-        here: impl FnOnce(&Engine) -> Result<T> + Send,
-        there: impl FnOnce(&Client) -> Reply<T>,
+        local: impl FnOnce(&Engine) -> Result<T> + Send,
+        remote: impl FnOnce(&Client) -> PendingResponse<T>,
     ) -> PyResult<T> {
-        let changed = self.ask(py, here, there)?;
-        if let Self::Here(engine) = self {
+        let changed = self.call(py, local, remote)?;
+        if let Self::Local(engine) = self {
             wait_for(py, &mut engine.until_durable(), None)?;
         }
         Ok(changed)
@@ -280,17 +282,17 @@ impl Tables {
     pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
         match self {
             // At once, so with the GIL.
-            Self::Here(engine) => match engine.table(table) {
+            Self::Local(engine) => match engine.table(table) {
                 Ok(table) => Ok(Arc::clone(table.options())),
                 Err(error) => Err(errors::to_py(py, &error)),
             },
-            Self::There(link) => wait_for_reply(py, link.client.describe(table)),
+            Self::Remote(link) => wait_for_reply(py, link.client.describe(table)),
         }
     }
 
     /// Numbers of all tables.
     pub(crate) fn infos(&self, py: Python<'_>) -> PyResult<Vec<TableInfo>> {
-        self.ask(
+        self.call(
             py,
             |engine| Ok(engine.tables()?.iter().map(|table| table.info()).collect()),
             Client::infos,
@@ -302,7 +304,7 @@ impl Tables {
     /// # Errors
     /// Ctrl-C.
     pub(crate) fn infos_soon(&self, py: Python<'_>, by: Instant) -> PyResult<Vec<TableInfo>> {
-        let Self::There(link) = self else {
+        let Self::Remote(link) = self else {
             return Ok(self.infos(py).unwrap_or_default());
         };
         let infos = link.client.infos();
@@ -313,30 +315,33 @@ impl Tables {
     /// A number to make keys from, given out once.
     pub(crate) fn unique_number(&self) -> u64 {
         match self {
-            Self::Here(engine) => engine.unique_number(),
-            Self::There(link) => link.client.unique_number(),
+            Self::Local(engine) => engine.unique_number(),
+            Self::Remote(link) => link.client.unique_number(),
         }
     }
 
     /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
     pub(crate) fn update_unsent(&self, before: u64, now: u64) {
         match self {
-            Self::Here(engine) => engine.update_unsent(before, now),
-            Self::There(link) => link.client.update_unsent(before, now),
+            Self::Local(engine) => engine.update_unsent(before, now),
+            Self::Remote(link) => link.client.update_unsent(before, now),
         }
     }
 
     /// Why a table may look emptier than its writers think, in words.
     pub(crate) fn unsent(&self) -> Option<String> {
         match self {
-            Self::Here(engine) => engine.unsent(),
-            Self::There(link) => link.client.unsent(),
+            Self::Local(engine) => engine.unsent_note(),
+            Self::Remote(link) => link.client.unsent(),
         }
     }
 }
 
 /// Waits for a server's reply.
-pub(crate) fn wait_for_reply<T: Send>(py: Python<'_>, mut reply: Reply<T>) -> PyResult<T> {
+pub(crate) fn wait_for_reply<T: Send>(
+    py: Python<'_>,
+    mut reply: PendingResponse<T>,
+) -> PyResult<T> {
     let replied = wait_for(py, &mut reply, None)?;
     let closed = || errors::to_py(py, &Error::Closed("this client is closed".into()));
     replied.ok_or_else(closed)

@@ -9,11 +9,11 @@ use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, W
 use engram_core::{Compression, Layout};
 use pyo3::prelude::*;
 
-use crate::door::{Home, Timeout, alone, shared};
 use crate::errors;
+use crate::gil::{ForkGuard, Timeout, alone, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
-use crate::intake::{Appended, Intake};
 use crate::sender::Sender;
+use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
 use crate::structure::Structure;
 
@@ -21,13 +21,13 @@ use crate::structure::Structure;
 #[pyclass(module = "engram._engram", weakref)]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter {
-    home: Home<Inner>,
+    state: ForkGuard<TrajectoryState>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct TrajectoryState {
     pub(crate) recorder: Recorder,
-    pub(crate) intake: Intake,
+    pub(crate) steps: StepRecorder,
     sender: Sender,
     /// Position of the first step that the history shows.
     base: u64,
@@ -62,7 +62,7 @@ pub(crate) fn options(
     })
 }
 
-impl Inner {
+impl TrajectoryState {
     /// Where arrays take their memory from.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         self.sender.pool()
@@ -136,8 +136,8 @@ impl Inner {
 }
 
 impl TrajectoryWriter {
-    pub(crate) fn inner(&self, py: Python<'_>) -> PyResult<&Inner> {
-        self.home.get(py)
+    pub(crate) fn state(&self, py: Python<'_>) -> PyResult<&TrajectoryState> {
+        self.state.get(py)
     }
 }
 
@@ -158,9 +158,9 @@ impl TrajectoryWriter {
         let options = options(history, chunk_length, compression, py)?;
         let recorder = Recorder::new(options, tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
-        let inner = Inner {
+        let state = TrajectoryState {
             recorder,
-            intake: Intake::default(),
+            steps: StepRecorder::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             base: 0,
             version: 0,
@@ -168,7 +168,7 @@ impl TrajectoryWriter {
             item: None,
         };
         Ok(Self {
-            home: Home::new("writer", inner),
+            state: ForkGuard::new("writer", state),
         })
     }
 
@@ -176,26 +176,26 @@ impl TrajectoryWriter {
     fn append(slf: &Bound<'_, Self>, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        inner.sender.make_room(py)?;
-        let mut appended = Appended::default();
-        let wrote = inner
-            .intake
-            .write(&mut inner.recorder, step, false, &mut appended);
-        if appended.grown {
-            inner.version += 1;
+        let state = this.state.get_mut(py)?;
+        state.sender.make_room(py)?;
+        let mut effects = StepEffects::default();
+        let wrote = state
+            .steps
+            .write(&mut state.recorder, step, false, &mut effects);
+        if effects.grown {
+            state.version += 1;
         }
-        inner
-            .intake
-            .finish(&mut inner.recorder, partial_step, &appended, py, wrote)?;
-        inner.send(py)
+        state
+            .steps
+            .finish(&mut state.recorder, partial_step, &effects, py, wrote)?;
+        state.send(py)
     }
 
     /// A nest of column histories. They refer to the writer, so it must not keep them itself.
     fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
         let this = shared(slf)?;
-        let Some(structure) = this.inner(py)?.intake.structure() else {
+        let Some(structure) = this.state(py)?.steps.structure() else {
             let text = "the writer has no history before its first append".into();
             return Err(errors::invalid(py, text));
         };
@@ -209,7 +209,7 @@ impl TrajectoryWriter {
     fn structure_version(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.inner(py)?.version)
+        Ok(this.state(py)?.version)
     }
 
     /// Makes an item of columns of the history, or of the last `num_steps` steps.
@@ -223,13 +223,13 @@ impl TrajectoryWriter {
     ) -> PyResult<u64> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        inner.sender.make_room(py)?;
+        let state = this.state.get_mut(py)?;
+        state.sender.make_room(py)?;
         let wrong = |error| errors::to_py(py, &error);
-        let number = inner.sender.table_number(py, table)?;
-        let options = Arc::clone(inner.sender.options(number));
+        let number = state.sender.table_number(py, table)?;
+        let options = Arc::clone(state.sender.options(number));
         options.check_priority(priority).map_err(wrong)?;
-        let key = inner.recorder.next_key();
+        let key = state.recorder.next_key();
         let check = |columns: &engram_core::writer::ItemColumns<'_>| match &options.signature {
             Some(signature) => columns.check(&options.name, signature),
             None => Ok(()),
@@ -239,12 +239,12 @@ impl TrajectoryWriter {
                 let n = u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| {
                     errors::invalid(py, format!("`num_steps` must be at least 1; got {n}"))
                 })?;
-                inner
+                state
                     .recorder
                     .create_item(number, key, priority, &Selection::Last(n), check)
             }
             (Some(tree), None) => {
-                let (layout, columns) = inner.layout(tree)?;
+                let (layout, columns) = state.layout(tree)?;
                 let mut picked = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();
@@ -254,7 +254,7 @@ impl TrajectoryWriter {
                         );
                         return Err(errors::signature(py, text));
                     }
-                    let Some(source) = inner.intake.column(column.leaf) else {
+                    let Some(source) = state.steps.column(column.leaf) else {
                         let text =
                             format!("column `{name}` of the trajectory has never had a value");
                         return Err(errors::signature(py, text));
@@ -269,7 +269,7 @@ impl TrajectoryWriter {
                     layout: &layout,
                     columns: &picked,
                 };
-                inner
+                state
                     .recorder
                     .create_item(number, key, priority, &selection, check)
             }
@@ -281,7 +281,7 @@ impl TrajectoryWriter {
             }
         }
         .map_err(wrong)?;
-        inner.send(py)?;
+        state.send(py)?;
         Ok(key)
     }
 
@@ -290,14 +290,14 @@ impl TrajectoryWriter {
         let py = slf.py();
         let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        this.home.get_mut(py)?.flush(py, timeout, allowed)
+        this.state.get_mut(py)?.flush(py, timeout, allowed)
     }
 
     /// Keeps at least the newest `history` steps from now on.
-    fn keep(slf: &Bound<'_, Self>, history: u64) -> PyResult<()> {
+    fn extend_history(slf: &Bound<'_, Self>, history: u64) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        this.home.get_mut(py)?.recorder.extend_history(history);
+        this.state.get_mut(py)?.recorder.extend_history(history);
         Ok(())
     }
 
@@ -305,27 +305,27 @@ impl TrajectoryWriter {
         let py = slf.py();
         let mut this = alone(slf)?;
         let timeout = Timeout::new(py, timeout)?;
-        let inner = this.home.get_mut(py)?;
-        inner
+        let state = this.state.get_mut(py)?;
+        state
             .recorder
             .end_episode(clear)
             .map_err(|error| errors::to_py(py, &error))?;
         if clear {
-            inner.base = inner.recorder.available_steps().end;
+            state.base = state.recorder.available_steps().end;
         }
-        inner.send(py)?;
-        inner.sender.wait(py, timeout, 0)
+        state.send(py)?;
+        state.sender.wait(py, timeout, 0)
     }
 
     fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
         let py = slf.py();
         let mut this = alone(slf)?;
-        let inner = this.home.get_mut(py)?;
-        if inner.sender.closed {
+        let state = this.state.get_mut(py)?;
+        if state.sender.closed {
             return Ok(());
         }
-        inner.flush(py, Timeout::new(py, timeout)?, 0)?;
-        inner.sender.closed = true;
+        state.flush(py, Timeout::new(py, timeout)?, 0)?;
+        state.sender.closed = true;
         Ok(())
     }
 
@@ -333,15 +333,15 @@ impl TrajectoryWriter {
     fn episode_steps(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.home.get(py)?.recorder.episode_steps())
+        Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
     /// Items wait in a full chunk: a flush sends them sooner than the next step.
     #[getter]
-    fn waits_in_vain(slf: &Bound<'_, Self>) -> PyResult<bool> {
+    fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.home.get(py)?.recorder.has_full_unsent_chunk())
+        Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
     /// Items created whose chunk is not complete.
@@ -349,7 +349,7 @@ impl TrajectoryWriter {
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
         let this = shared(slf)?;
-        let recorder = &this.home.get(py)?.recorder;
+        let recorder = &this.state.get(py)?.recorder;
         Ok(recorder.pending_items() - recorder.ready_items())
     }
 
@@ -358,8 +358,8 @@ impl TrajectoryWriter {
     fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
         let this = shared(slf)?;
-        let inner = this.home.get(py)?;
-        Ok(inner.recorder.pending_items() + inner.sender.items_left(py))
+        let state = this.state.get(py)?;
+        Ok(state.recorder.pending_items() + state.sender.items_left(py))
     }
 }
 

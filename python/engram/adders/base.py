@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from engram import _checks
-from engram._closing import Closing
+from engram._closing_context import ClosingContext
 from engram.adders.observation_layout import ObservationLayout, copy_with_layout
 from engram.adders.step import Step, final_row, flatten
 from engram.errors import ClosedError, EngramError, InvalidArgumentError, ItemError, SignatureError
@@ -57,7 +57,7 @@ class ItemWriter(Protocol):
         """Flushes, and takes no more."""
 
 
-class Adder(Closing):
+class Adder(ClosingContext):
     """Takes an episode's time steps one by one, and keeps copies. Belongs to one thread.
 
     This is what all adders have in common; which items they make, their classes say. An item becomes visible when its
@@ -151,7 +151,7 @@ class Adder(Closing):
                 queued. Or a client's server did not tell of a table in time: nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not made: a function of priorities
                 or of what to insert failed, or its table refused it. Other items were made: go on.
-            NeverServedError: The episode has ended, and its last items are too large for their table.
+            UnsatisfiableError: The episode has ended, and its last items are too large for their table.
             ClosedError: The adder was closed; or its table was dropped or its store closed, which is noticed when items
                 are sent.
         """
@@ -190,7 +190,7 @@ class Adder(Closing):
 
         Raises:
             DeadlineExceededError: They were not taken within the adder's timeout; they stay queued.
-            ItemError, BackpressureError, NeverServedError, ClosedError: As of `add`; the episode is given up.
+            ItemError, BackpressureError, UnsatisfiableError, ClosedError: As of `add`; the episode is given up.
         """
         if self._in_episode:
             self._in_episode = False
@@ -222,7 +222,7 @@ class Adder(Closing):
         Raises:
             InvalidArgumentError: `timeout` is below 0, or no number.
             DeadlineExceededError: Some were not taken in time; they stay queued.
-            NeverServedError: One is too large for its table.
+            UnsatisfiableError: One is too large for its table.
             ClosedError: Their table was dropped, or the store closed, while they waited.
         """
         self._items.flush(_checks.seconds("`timeout`", timeout))
@@ -234,7 +234,7 @@ class Adder(Closing):
             timeout: Seconds to wait for the tables' rate limiters; None: for ever, 0: not at all.
 
         Raises:
-            InvalidArgumentError, DeadlineExceededError, NeverServedError, ClosedError: As of `flush`; the adder is not
+            InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: As of `flush`; the adder is not
                 closed then.
             ItemError, BackpressureError: As of `reset`; likewise.
         """

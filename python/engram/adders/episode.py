@@ -11,7 +11,7 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import ItemSchedule, Priority, TrajectoryItemWriter, table_priorities
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
 from engram.errors import InvalidArgumentError
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["EpisodeAdder", "PaddingFn"]
@@ -36,7 +36,7 @@ class EpisodeAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         max_sequence_length: int,
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
@@ -65,7 +65,7 @@ class EpisodeAdder(Adder):
         Raises:
             InvalidArgumentError: An argument is not what is said here.
         """
-        _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
+        _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
         if padding_fn is not None and not callable(padding_fn):
             raise InvalidArgumentError(f"`padding_fn` must be a function of a shape and a dtype; got {padding_fn!r}")

@@ -10,7 +10,7 @@ from engram.adders.base import ItemWriter
 from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leaves
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression, PatternWriter, TrajectoryWriter
 
 __all__ = [
@@ -89,7 +89,7 @@ class ScheduledItemWriter(ItemWriter, Protocol):
 
 
 def open_item_writer(
-    store: AnyStore,
+    store: TableStore,
     plans: Sequence[ItemSchedule],
     *,
     looking: bool = False,
@@ -98,7 +98,7 @@ def open_item_writer(
     compression: Compression,
 ) -> ScheduledItemWriter:
     """Who makes the items of these plans: patterns, unless somebody is `looking` at them one by one."""
-    _checks.one_of("`client`", store, AnyStore, "an engram.Store or an engram.Client")
+    _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
     _checks.seconds("`timeout`", timeout)
     looking = looking or any(plan.looks() for plan in plans)
     kind = TrajectoryItemWriter if looking else PatternItemWriter
@@ -164,7 +164,7 @@ class PatternItemWriter(BaseItemWriter):
 
     def __init__(
         self,
-        store: AnyStore,
+        store: TableStore,
         plans: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
@@ -202,7 +202,7 @@ class TrajectoryItemWriter(BaseItemWriter):
 
     def __init__(
         self,
-        store: AnyStore,
+        store: TableStore,
         plans: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
@@ -252,7 +252,7 @@ def table_priorities(priority_fns: Mapping[str, Priority | None] | None) -> dict
         )
     priorities: dict[str, Priority] = {}
     for table, priority in priority_fns.items():
-        _checks.table("each key of `priority_fns`", table)
+        _checks.table_name("each key of `priority_fns`", table)
         priorities[table] = 1.0 if priority is None else priority
         if not callable(priorities[table]):
             _checks.number(f"the priority for `{table}`", priorities[table])

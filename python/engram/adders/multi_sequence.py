@@ -8,7 +8,7 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, pad, table_priorities
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["MultiSequenceAdder"]
@@ -26,7 +26,7 @@ class MultiSequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_lengths: Mapping[str, int],
         periods: Mapping[str, int],
         *,

@@ -9,7 +9,7 @@ from engram import _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import ItemSchedule, Priority, all_columns, open_item_writer, pad, table_priorities
 from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
@@ -35,7 +35,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_length: int,
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,

@@ -16,7 +16,7 @@ from engram.adders.item_writers import (
 )
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["EndBehavior", "SequenceAdder"]
@@ -56,7 +56,7 @@ class SequenceAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         sequence_length: int,
         period: int,
         *,
@@ -108,7 +108,7 @@ class SequenceAdder(Adder):
         """Gives up the episode under way, and with `CONTINUE` the sequence, too; see `Adder.reset`.
 
         Raises:
-            DeadlineExceededError, ItemError, BackpressureError, NeverServedError, ClosedError: As of `Adder.reset`.
+            DeadlineExceededError, ItemError, BackpressureError, UnsatisfiableError, ClosedError: As of `Adder.reset`.
         """
         if self._behavior is EndBehavior.CONTINUE and not self._in_episode:
             self._rows.end_episode(self._timeout)

@@ -9,8 +9,8 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import BaseItemWriter
 from engram.adders.step import Step, map_leaves
 from engram.errors import EngramError
-from engram.patterns import Pattern, listed
-from engram.store import AnyStore
+from engram.patterns import Pattern, checked_patterns
+from engram.store import TableStore
 from engram.writer import Compression, PatternWriter
 
 __all__ = ["StructuredAdder"]
@@ -31,7 +31,7 @@ class StructuredAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         patterns: Sequence[Pattern],
         *,
         chunk_length: int | None = None,
@@ -53,9 +53,9 @@ class StructuredAdder(Adder):
             InvalidArgumentError: An argument is not what is said here. What is wrong with a pattern's function is found
                 when it runs, at the first `add`.
         """
-        _checks.one_of("`client`", client, AnyStore, "an engram.Store or an engram.Client")
+        _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
-        chosen = listed(patterns)
+        chosen = checked_patterns(patterns)
         self._rows = _Rows(
             lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout, compression=compression)
         )

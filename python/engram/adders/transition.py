@@ -8,7 +8,7 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, table_priorities
 from engram.adders.n_step_returns import NStepReturns, RewardLayout
 from engram.adders.step import Step, Transition, final_row, map_leaves
-from engram.store import AnyStore
+from engram.store import TableStore
 from engram.writer import Compression
 
 __all__ = ["NStepTransitionAdder"]
@@ -33,7 +33,7 @@ class NStepTransitionAdder(Adder):
 
     def __init__(
         self,
-        client: AnyStore,
+        client: TableStore,
         n_step: int,
         discount: float,
         *,

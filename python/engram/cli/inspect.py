@@ -20,8 +20,7 @@ from engram.cli.server_options import JsonFlag, exit_on_error
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from engram import Inspection
-    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable
+    from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection
 
 Directory = Annotated[Path, typer.Argument(help="The directory that the store lives in.", show_default=False)]
 

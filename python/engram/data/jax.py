@@ -14,7 +14,7 @@ from engram.data.elements import Element, Options
 from engram.data.prefetch_thread import POLL_INTERVAL, prefetch_in_thread
 from engram.data.table_reader import TableReader
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["dataset"]
 
@@ -23,7 +23,7 @@ Placement = Any
 
 
 def dataset(
-    store: AnyStore,
+    store: TableStore,
     table: str,
     *,
     device: Placement = None,
@@ -57,7 +57,7 @@ def dataset(
         TypeError: There is no such option.
         SignatureError: On iteration: items of a batch differ in length, and `pad` was not asked for; or as of
             `engram.data.numpy.dataset`.
-        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
     reading = TableReader.of(store, table, options)
     _check(device, reading)

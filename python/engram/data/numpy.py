@@ -5,12 +5,12 @@ from typing import Unpack
 
 from engram.data.elements import Element, Options
 from engram.data.table_reader import TableReader
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["dataset"]
 
 
-def dataset(store: AnyStore, table: str, **options: Unpack[Options]) -> Iterable[Element]:
+def dataset(store: TableStore, table: str, **options: Unpack[Options]) -> Iterable[Element]:
     """A table's items or steps, as NumPy arrays.
 
         for element in dataset(store, "replay", batch_size=256):
@@ -34,7 +34,7 @@ def dataset(store: AnyStore, table: str, **options: Unpack[Options]) -> Iterable
         TypeError: There is no such option.
         SignatureError: On iteration: items of a batch differ in columns, dtypes or shapes, or there are no `steps`: a
             column has no time axis, or an item's columns differ in length. They go back; what came before is yielded.
-        NeverServedError: On iteration: the table can never hold as many items as make a batch, each of which it hands
+        UnsatisfiableError: On iteration: the table can never hold as many items as make a batch, each of which it hands
             out so many times only.
         UnknownTableError, ClosedError, UnavailableError: On iteration: there is no such table, it or its store is gone,
             or the server is.

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar, cast
 
 from engram import _checks, _engram
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.batch import Batch
 from engram.data import column_block
 from engram.data.column_block import ColumnBlock, Convert
@@ -17,7 +17,7 @@ from engram.data.elements import Element, Options
 from engram.dataset import Dataset
 from engram.errors import EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["TableReader"]
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 class TableReader:
     """A table and how it is read; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
 
-    store: AnyStore
+    store: TableStore
     table: str
     batch_size: int | None = None
     steps: bool = False
@@ -45,7 +45,7 @@ class TableReader:
     timeout: float | None = None
 
     @classmethod
-    def of(cls, store: AnyStore, table: str, options: Options) -> Self:
+    def of(cls, store: TableStore, table: str, options: Options) -> Self:
         """Checks what a user gave.
 
         Raises:
@@ -60,8 +60,8 @@ class TableReader:
         return cls(store, table, **options)
 
     def __post_init__(self) -> None:
-        _checks.one_of("`store`", self.store, AnyStore, "an engram.Store or an engram.Client")
-        _checks.table("`table`", self.table)
+        _checks.instance_of("`store`", self.store, TableStore, "an engram.Store or an engram.Client")
+        _checks.table_name("`table`", self.table)
         for name in ("steps", "drop_remainder", "pad"):
             _checks.boolean(f"`{name}`", getattr(self, name))
         for name, high in (
@@ -100,11 +100,15 @@ class TableReader:
         return whole._read(lambda native: make(column_block.item_block(native)), glance)  # noqa: SLF001, every dataset's half
 
     def read_together(
-        self, make: Callable[[list[ColumnBlock]], R], together: int, uses: Uses, glance: float | None = None
+        self,
+        make: Callable[[list[ColumnBlock]], R],
+        together: int,
+        tracker: ConsumptionTracker,
+        glance: float | None = None,
     ) -> Generator[R | None]:
         """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
 
-        A block of items that differ in length comes whole. What of the items is used, `uses` is to be told.
+        A block of items that differ in length comes whole. What of the items is used, `tracker` is to be told.
         """
         size = self.batch_size or 1
         held = column_block.BatchBuffer(size)
@@ -115,12 +119,12 @@ class TableReader:
                 return make([block])
             made = make(held.filled(block))
             held.keep(block)
-            uses.cut([1] * len(native))
+            tracker.add_items([1] * len(native))
             return made
 
         most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
         source = self._dataset(size * together, prefetch=1, at_least=size, max_items=most)
-        return source._read(take, glance, uses)  # noqa: SLF001, every dataset's half
+        return source._read(take, glance, tracker)  # noqa: SLF001, every dataset's half
 
     @property
     def keeps_items(self) -> bool:
@@ -166,25 +170,25 @@ class TableReader:
         # Every item has one step or more.
         most = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
         source = self._dataset(size, at_least=1, max_items=most, max_batches=None if is_sure else 1)
-        uses, pieces = cutter.uses, self.batch_size or 1
+        tracker, pieces = cutter.tracker, self.batch_size or 1
         look = LOOK_AROUND if glance is None and self.steps and pieces > 1 else glance
-        with closing(source._read(cutter.take, look, uses)) as taken:  # noqa: SLF001, every dataset's half
+        with closing(source._read(cutter.take, look, tracker)) as taken:  # noqa: SLF001, every dataset's half
             for elements in taken:
                 if elements is None:
-                    if uses.is_holding and self._is_in_the_way():
-                        uses.let_go()
+                    if tracker.is_holding and self._is_in_the_way():
+                        tracker.stop_holding()
                     if glance is not None:
                         yield None
                     continue
                 for each in islice(elements, left):
                     # No call between these two: Ctrl-C may strike in any.
-                    uses.items = uses.begun(pieces)
+                    tracker.consumed = tracker.consumed_after(pieces)
                     yield each
                     left = None if left is None else left - 1
                 if left == 0:
                     return
                 if not is_sure or not fit.still(size):
-                    uses.settle()
+                    tracker.consume_all()
                     return
         cutter.has_ended = True
 
@@ -236,7 +240,7 @@ class _Cutter(Generic[R]):
     """Cuts blocks into elements.
 
     Attributes:
-        uses: Which items were used.
+        tracker: Which items were used.
         last: What is left to yield once nothing more comes.
         has_ended: Nothing more comes.
     """
@@ -248,7 +252,7 @@ class _Cutter(Generic[R]):
         self._drops = reading.drop_remainder
         self._make = make
         self._fit = fit
-        self.uses = Uses(self._rest)
+        self.tracker = ConsumptionTracker(self._rest)
         self.last: list[R] = []
         self.has_ended = False
 
@@ -267,7 +271,7 @@ class _Cutter(Generic[R]):
         made = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
         if self._held is not None:
             self._held.keep(block)
-        self.uses.cut(lengths)
+        self.tracker.add_items(lengths)
         self._fit.saw(len(native), block.number, sum(column.nbytes for column in block.columns))
         return made
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from engram import _engram
-from engram._uses import Uses
+from engram._consumption import ConsumptionTracker
 from engram.data._exit_guard import ExitGuard
 from engram.data._tf_element_counter import TfElementCounter, count_elements
 from engram.data._tf_function_dataset import function_dataset
@@ -20,7 +20,7 @@ from engram.data.elements import Element, Info, Options
 from engram.data.prefetch_thread import POLL_INTERVAL
 from engram.data.table_reader import TableReader
 from engram.errors import DeadlineExceededError, InvalidArgumentError, SignatureError
-from engram.store import AnyStore
+from engram.store import TableStore
 
 __all__ = ["dataset"]
 
@@ -42,7 +42,7 @@ _INFO = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
 
 def dataset(
-    store: AnyStore,
+    store: TableStore,
     table: str,
     *,
     element_spec: Any = None,  # noqa: ANN401, a nest
@@ -90,7 +90,7 @@ def dataset(
             has one of the float8 dtypes.
         TypeError: There is no such option.
         DeadlineExceededError: `timeout` was over before there was a first element to look at.
-        SignatureError, NeverServedError: The first element was looked at, and is as `engram.data.numpy.dataset` says.
+        SignatureError, UnsatisfiableError: The first element was looked at, and is as `engram.data.numpy.dataset` says.
         UnknownTableError, ClosedError, UnavailableError: There is no such table, its store is closed, or the server is
             gone.
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they go back. Other errors
@@ -313,8 +313,8 @@ class _Flat:
         with _exit_guard as may_run:
             if not may_run:
                 return
-            taken, uses = TfElementCounter(), Uses(lambda: False)  # what fills no batch is not used
-            reader = _readers[taken.number] = self._read(taken, uses)
+            taken, tracker = TfElementCounter(), ConsumptionTracker(lambda: False)  # what fills no batch is not used
+            reader = _readers[taken.number] = self._read(taken, tracker)
         try:
             yield taken.number
         finally:
@@ -323,28 +323,28 @@ class _Flat:
                 reader.close()
                 taken.close()
 
-    def _read(self, taken: TfElementCounter, uses: Uses) -> Generator[tuple[Any, ...]]:
+    def _read(self, taken: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...]]:
         if self.together == 1:
             found = self._reading.read(lambda block: tuple(part[None] for part in self._flatten(block)), POLL_INTERVAL)
         else:
-            found = self._read_together(taken, uses)
+            found = self._read_together(taken, tracker)
         with closing(found) as flats:
             for flat in flats:
                 # Now and then there is nothing: TensorFlow sees only between calls that an iterator is not wanted.
                 yield self._nothing if flat is None else flat
 
-    def _read_together(self, taken: TfElementCounter, uses: Uses) -> Generator[tuple[Any, ...] | None]:
+    def _read_together(self, taken: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...] | None]:
         handed = 0
-        with closing(self._reading.read_together(self._stack, self.together, uses, POLL_INTERVAL)) as found:
+        with closing(self._reading.read_together(self._stack, self.together, tracker, POLL_INTERVAL)) as found:
             for flat in found:
                 try:
                     yield flat
                 except GeneratorExit:
-                    uses.items = uses.reached(taken.elements * self._size)
+                    tracker.consumed = tracker.consumed_at(taken.elements * self._size)
                     raise
                 # TensorFlow asks for more only when it has taken all.
                 handed += 0 if flat is None else len(flat[0]) * self._size
-                uses.items = uses.reached(handed)
+                tracker.consumed = tracker.consumed_at(handed)
 
     def _stack(self, parts: list[ColumnBlock]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, parts), strict=True)))

@@ -12,7 +12,7 @@ from engram.data.column_block import Array, Convert
 from engram.data.elements import Element, Info, Options, Ragged
 from engram.data.table_reader import TableReader
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import AnyStore, Store
+from engram.store import Store, TableStore
 
 __all__ = ["dataset", "identity_collate"]
 
@@ -25,7 +25,7 @@ _BITS = {
 
 
 def dataset(
-    store: AnyStore, table: str, *, device: torch.device | str | int | None = None, **options: Unpack[Options]
+    store: TableStore, table: str, *, device: torch.device | str | int | None = None, **options: Unpack[Options]
 ) -> "IterableDataset[Element]":
     """A table's items or steps, as tensors.
 
@@ -58,7 +58,7 @@ def dataset(
         TypeError: There is no such option.
         SignatureError: On iteration: as of `engram.data.numpy.dataset`; or a DataLoader with a `batch_size` of its own
             gets items that differ in length.
-        UnknownTableError, NeverServedError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: As of `engram.data.numpy.dataset`.
     """
     return _Dataset(TableReader.of(store, table, options), _usable(device))
 

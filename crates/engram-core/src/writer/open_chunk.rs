@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::StepPosition;
 use super::row_map::RowMap;
-use crate::chunk::{Chunk, ChunkBuilder, Origin, Packed};
+use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -198,7 +198,7 @@ impl OpenChunk {
     ///
     /// # Errors
     /// As [`ChunkBuilder::seal`]; the chunk is then unchanged.
-    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Packed> {
+    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let (cell_states, builder) = (&self.cell_states, &mut self.builder);
         let set_columns =
             || (0..cell_states.len()).filter(|column| cell_states[*column] == CellState::Set);
@@ -215,7 +215,7 @@ impl OpenChunk {
     }
 
     /// Returns the packed chunk as an immutable chunk, and the rows of its steps.
-    pub(super) fn seal(self, packed: Packed, origin: Origin) -> (Chunk, RowMap) {
+    pub(super) fn seal(self, packed: PackedColumns, origin: Origin) -> (Chunk, RowMap) {
         (self.builder.finish(packed, origin), self.rows)
     }
 }

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::super::history::Segment;
 use super::super::open_chunk::{CellState, OpenChunk};
 use super::Recorder;
-use crate::chunk::{Origin, Packed};
+use crate::chunk::{Origin, PackedColumns};
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 
@@ -71,7 +71,7 @@ impl Recorder {
         Ok(())
     }
 
-    fn push_sealed(&mut self, open: OpenChunk, packed: Packed) {
+    fn push_sealed(&mut self, open: OpenChunk, packed: PackedColumns) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
             key: self.keys.next_key(),

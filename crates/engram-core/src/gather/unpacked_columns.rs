@@ -1,0 +1,109 @@
+//! A cache of the compressed columns unpacked while a batch is gathered.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::aligned::AlignedBytes;
+use crate::chunk::Chunk;
+use crate::error::Result;
+use crate::payload::Pinned;
+
+/// Most bytes that the cache retains.
+const MAX_CACHED_BYTES: usize = 256 << 20;
+
+/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache overflowed.
+#[derive(Default)]
+pub(super) struct UnpackedColumns {
+    columns: HashMap<(*const Chunk, usize), AlignedBytes>,
+    bytes: usize,
+}
+
+impl UnpackedColumns {
+    /// Copies the bytes of a column from offset `from` on into `out`.
+    pub(super) fn read(
+        &mut self,
+        chunk: &Arc<Chunk>,
+        column: usize,
+        from: usize,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let key = (Arc::as_ptr(chunk), column);
+        if !self.columns.is_empty()
+            && let Some(bytes) = self.columns.get(&key)
+        {
+            out.copy_from_slice(&bytes[from..from + out.len()]);
+            return Ok(());
+        }
+        let pinned: Pinned<'_> = chunk.payload().pin()?;
+        if let Some(raw) = chunk.raw(&pinned, column) {
+            out.copy_from_slice(&raw[from..from + out.len()]);
+            return Ok(());
+        }
+        let bytes = chunk.unpack(&pinned, column)?;
+        out.copy_from_slice(&bytes[from..from + out.len()]);
+        if self.bytes + bytes.len() > MAX_CACHED_BYTES {
+            self.columns.clear();
+            self.bytes = 0;
+        }
+        self.bytes += bytes.len();
+        self.columns.insert(key, bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::{CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema};
+
+    /// A chunk of two rows of `width` zeros each.
+    fn chunk(width: usize) -> Arc<Chunk> {
+        let cell = CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![width],
+        };
+        let layout = Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: "".into(),
+        });
+        let cells = Box::new([cell]);
+        let mut builder = ChunkBuilder::new(Arc::new(Schema { layout, cells }), 2).unwrap();
+        builder.set_rows(0, 2);
+        let mut compressor = Compressor::new(Compression::Auto);
+        Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap())
+    }
+
+    #[test]
+    fn a_column_is_unpacked_once() {
+        let chunk = chunk(5_000);
+        let mut unpacked = UnpackedColumns::default();
+        let mut out = [1; 10];
+        unpacked.read(&chunk, 0, 5_000, &mut out).unwrap();
+        assert_eq!(out, [0; 10]);
+        for bytes in unpacked.columns.values_mut() {
+            bytes.fill(7);
+        }
+        unpacked.read(&chunk, 0, 2_000, &mut out).unwrap();
+        assert_eq!((out, unpacked.columns.len()), ([7; 10], 1));
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let chunks = [(); 5].map(|()| chunk(MAX_CACHED_BYTES / 8));
+        let mut unpacked = UnpackedColumns::default();
+        for chunk in &chunks {
+            unpacked.read(chunk, 0, 0, &mut [1; 10]).unwrap();
+            assert!(
+                unpacked.bytes <= MAX_CACHED_BYTES,
+                "{} bytes",
+                unpacked.bytes
+            );
+        }
+        assert_eq!(
+            (unpacked.columns.len(), unpacked.bytes),
+            (1, MAX_CACHED_BYTES / 4)
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! The common step: every leaf is an array or a NumPy scalar of exactly its column's kind.
+//!
+//! Such a step is copied in one pass, cell by cell. Anything else is left to the careful way.
+
+use std::sync::Arc;
+
+use engram_core::writer::Recorder;
+use engram_core::{DType, Schema};
+use numpy::npyffi::PY_ARRAY_API;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::dtypes;
+use crate::leaf::{LARGE, bytes_of};
+
+/// What the columns of one schema expect.
+#[derive(Debug)]
+pub(crate) struct FastPath {
+    schema: Arc<Schema>,
+    /// NumPy's scalar class of each column; empty when there is a column without one.
+    scalars: Vec<Py<PyType>>,
+}
+
+impl FastPath {
+    /// Prepares for steps of this schema.
+    pub(crate) fn new(py: Python<'_>, schema: &Arc<Schema>) -> PyResult<Self> {
+        let plain = schema.cells.iter().all(|cell| cell.dtype != DType::String);
+        let class = |dtype| Ok(dtypes::to_numpy(py, dtype)?.typeobj().unbind());
+        let scalars = if plain {
+            schema
+                .cells
+                .iter()
+                .map(|cell| class(cell.dtype))
+                .collect::<PyResult<_>>()?
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            schema: Arc::clone(schema),
+            scalars,
+        })
+    }
+
+    /// True while the recorder's columns are those it was made for.
+    pub(crate) fn is_for(&self, schema: &Arc<Schema>) -> bool {
+        Arc::ptr_eq(&self.schema, schema)
+    }
+
+    /// Writes the cells of a step, none where a leaf is None; false when it is none of the common steps:
+    /// nothing is written then.
+    pub(crate) fn write(
+        &self,
+        recorder: &mut Recorder,
+        values: &[Bound<'_, PyAny>],
+        columns: &[Option<usize>],
+    ) -> bool {
+        let wrote = self.scalars.len() == values.len()
+            && values.iter().zip(columns).all(|(value, column)| {
+                value.is_none()
+                    || column.is_some_and(|column| self.write_cell(recorder, value, column))
+            });
+        if !wrote {
+            recorder.abort_step();
+        }
+        wrote
+    }
+
+    fn write_cell(&self, recorder: &mut Recorder, value: &Bound<'_, PyAny>, column: usize) -> bool {
+        let cell = &self.schema.cells[column];
+        if let Ok(array) = value.cast::<PyUntypedArray>() {
+            let descr = array.dtype();
+            let fits = array.shape() == cell.shape.as_slice()
+                && dtypes::from_numpy(&descr) == Some(cell.dtype)
+                && array.is_c_contiguous()
+                && array.is_aligned()
+                && descr.is_native_byteorder() != Some(false);
+            if !fits || cell.bytes() >= LARGE {
+                return false;
+            }
+            let Ok(target) = recorder.cell_mut(column) else {
+                return false;
+            };
+            bytes_of(array).copy_to(target);
+            return true;
+        }
+        if !cell.shape.is_empty() || !value.get_type().is(&self.scalars[column]) {
+            return false;
+        }
+        let Ok(target) = recorder.cell_mut(column) else {
+            return false;
+        };
+        target.copy_from_slice(&scalar_bytes(value)[..target.len()]);
+        true
+    }
+}
+
+/// The bytes of a NumPy scalar of fixed size, at most 16, zeros after them.
+#[expect(unsafe_code, reason = "NumPy's C API")]
+fn scalar_bytes(scalar: &Bound<'_, PyAny>) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // SAFETY: the caller has found the object to be a NumPy scalar of one of our dtypes, none of
+    // which is larger than 16 bytes.
+    unsafe {
+        PY_ARRAY_API.PyArray_ScalarAsCtype(scalar.py(), scalar.as_ptr(), bytes.as_mut_ptr().cast());
+    }
+    bytes
+}

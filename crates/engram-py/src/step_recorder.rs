@@ -1,0 +1,298 @@
+//! Steps from Python into a recorder: flattened, checked, copied.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engram_core::writer::Recorder;
+use engram_core::{CellSpec, Layout};
+use pyo3::prelude::*;
+use serde_json::Value;
+
+use crate::errors;
+use crate::fast_path::FastPath;
+use crate::leaf::Leaf;
+use crate::structure::{Structure, merge, prune};
+
+/// What the steps of one writer look like, as far as they have been seen.
+#[derive(Debug, Default)]
+pub(crate) struct StepRecorder {
+    structure: Option<Arc<Structure>>,
+    /// The recorder's column of each leaf; leaves that never had a value have none.
+    columns: Vec<Option<usize>>,
+    /// The two as they were before the step in progress changed them.
+    before: Option<Shape>,
+    fast_path: Option<FastPath>,
+}
+
+/// A structure, and the recorder's columns of its leaves.
+type Shape = (Option<Arc<Structure>>, Vec<Option<usize>>);
+
+/// What an append changed.
+#[derive(Debug, Default)]
+pub(crate) struct StepEffects {
+    /// The structure grew, or is new.
+    pub(crate) grown: bool,
+    /// Where the recorder's columns went, when it got new ones.
+    pub(crate) map: Option<Vec<usize>>,
+}
+
+impl StepRecorder {
+    /// The structure so far.
+    pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
+        self.structure.as_ref()
+    }
+
+    /// The recorder's column of a leaf.
+    pub(crate) fn column(&self, leaf: usize) -> Option<usize> {
+        self.columns.get(leaf).copied().flatten()
+    }
+
+    /// Writes one step, or a part of one, to be ended with [`StepRecorder::finish`] whatever comes of it.
+    /// `effects` says what changed, also when it fails.
+    ///
+    /// With `whole`, the step must have the very structure of those before.
+    pub(crate) fn write(
+        &mut self,
+        recorder: &mut Recorder,
+        step: &Bound<'_, PyAny>,
+        whole: bool,
+        effects: &mut StepEffects,
+    ) -> PyResult<()> {
+        let py = step.py();
+        let mut values = Vec::with_capacity(self.columns.len());
+        let fits = match &self.structure {
+            Some(structure) if whole => structure.flatten(step, &mut values)?,
+            Some(structure) => {
+                structure.flatten(step, &mut values)? || {
+                    values.clear();
+                    structure.flatten_part(step, &mut values)?
+                }
+            }
+            None => false,
+        };
+        if fits && self.write_fast(recorder, &values, py)? {
+            return Ok(());
+        }
+        if !fits {
+            self.before = Some((self.structure.clone(), self.columns.clone()));
+            values = self.grow(step, whole)?;
+            effects.grown = true;
+        }
+        let Some(structure) = self.structure.clone() else {
+            return Ok(());
+        };
+        // All leaves are looked at before anything changes: a refused step decides nothing.
+        let mut leaves = Vec::with_capacity(values.len());
+        let mut fresh = false;
+        for (at, value) in values.iter().enumerate() {
+            if value.is_none() {
+                leaves.push(None);
+                continue;
+            }
+            let name = &structure.names[at];
+            let leaf = Leaf::new(value, name)?;
+            if let Some(column) = self.columns[at] {
+                check_dtype(recorder, column, &leaf, name, py)?;
+            } else {
+                leaf.check_alone(name)?;
+                fresh = true;
+            }
+            leaves.push(Some(leaf));
+        }
+        if fresh {
+            effects.map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
+        }
+        for (at, leaf) in leaves.iter().enumerate() {
+            let (Some(column), Some(leaf)) = (self.columns[at], leaf) else {
+                continue;
+            };
+            let wrong = |error| errors::to_py(py, &error);
+            let cell = &recorder.schema().cells[column];
+            if !leaf.matches(cell) {
+                // Another shape begins a new chunk.
+                recorder.reshape(column, leaf.spec().shape).map_err(wrong)?;
+            }
+            let dtype = recorder.schema().cells[column].dtype;
+            if let Leaf::Strings { encoded, .. } = leaf {
+                recorder.set_string(column, encoded).map_err(wrong)?;
+            } else {
+                let cell = recorder.cell_mut(column).map_err(wrong)?;
+                leaf.copy_to(dtype, cell, &structure.names[at])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_fast(
+        &mut self,
+        recorder: &mut Recorder,
+        values: &[Bound<'_, PyAny>],
+        py: Python<'_>,
+    ) -> PyResult<bool> {
+        let fast_path = match self
+            .fast_path
+            .take()
+            .filter(|fast_path| fast_path.is_for(recorder.schema()))
+        {
+            Some(fast_path) => fast_path,
+            None => FastPath::new(py, recorder.schema())?,
+        };
+        Ok(self
+            .fast_path
+            .insert(fast_path)
+            .write(recorder, values, &self.columns))
+    }
+
+    /// Keeps what was written, or nothing of it if `outcome` is an error.
+    pub(crate) fn finish(
+        &mut self,
+        recorder: &mut Recorder,
+        partial: bool,
+        effects: &StepEffects,
+        py: Python<'_>,
+        outcome: PyResult<()>,
+    ) -> PyResult<()> {
+        let finished = outcome.and_then(|()| {
+            recorder
+                .finish_step(partial)
+                .map_err(|error| errors::to_py(py, &error))
+        });
+        let before = self.before.take();
+        if finished.is_err() {
+            recorder.abort_step();
+            // Columns that the recorder has by now stay; they only lack values.
+            if let Some((structure, columns)) = before.filter(|_| effects.map.is_none()) {
+                self.structure = structure;
+                self.columns = columns;
+            }
+        }
+        finished
+    }
+
+    /// Takes in a step of another structure; returns its leaves as the merged structure has them.
+    fn grow<'py>(
+        &mut self,
+        step: &Bound<'py, PyAny>,
+        whole: bool,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let py = step.py();
+        let (found, values) = Structure::of(step)?;
+        let Some(known) = &self.structure else {
+            self.columns = vec![None; values.len()];
+            self.structure = Some(Arc::new(found));
+            return Ok(values);
+        };
+        let differs = || differs(py, &found.names, &known.names);
+        if whole {
+            return Err(differs());
+        }
+        let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
+        let merged = parse(&known.text)
+            .zip(parse(&found.text))
+            .and_then(|(old, new)| merge(&old, &new));
+        let merged = Structure::parse(py, &merged.ok_or_else(differs)?.to_string())?;
+        let mut values = Vec::with_capacity(merged.names.len());
+        if !merged.flatten_part(step, &mut values)? {
+            return Err(differs());
+        }
+        let before: HashMap<&str, Option<usize>> = known
+            .names
+            .iter()
+            .map(String::as_str)
+            .zip(self.columns.iter().copied())
+            .collect();
+        self.columns = merged
+            .names
+            .iter()
+            .map(|name| before.get(name.as_str()).copied().flatten())
+            .collect();
+        self.structure = Some(merged);
+        Ok(values)
+    }
+
+    /// Gives the recorder columns for the leaves that have their first value now.
+    fn add_columns(
+        &mut self,
+        recorder: &mut Recorder,
+        structure: &Structure,
+        leaves: &[Option<Leaf<'_>>],
+        py: Python<'_>,
+    ) -> PyResult<Vec<usize>> {
+        let mut cells: Vec<CellSpec> = Vec::new();
+        let mut names: Vec<Box<str>> = Vec::new();
+        let mut map = vec![0; recorder.schema().cells.len()];
+        let mut columns = vec![None; leaves.len()];
+        for (at, leaf) in leaves.iter().enumerate() {
+            match (self.columns[at], leaf) {
+                (Some(old), _) => {
+                    map[old] = cells.len();
+                    cells.push(recorder.schema().cells[old].clone());
+                }
+                (None, None) => continue,
+                (None, Some(leaf)) => cells.push(leaf.spec()),
+            }
+            columns[at] = Some(cells.len() - 1);
+            names.push(structure.names[at].as_str().into());
+        }
+        let text: Value = serde_json::from_str(&structure.text).unwrap_or_default();
+        let pruned = prune(&text, &mut columns.iter().map(Option::is_some)).unwrap_or_default();
+        let layout = Layout {
+            names: names.into(),
+            structure: pruned.to_string().into(),
+        };
+        recorder
+            .restructure(Arc::new(layout), cells.into(), &map)
+            .map_err(|error| errors::to_py(py, &error))?;
+        self.columns = columns;
+        Ok(map)
+    }
+}
+
+/// A column keeps its dtype; its cells may change their shape.
+fn check_dtype(
+    recorder: &Recorder,
+    column: usize,
+    found: &Leaf<'_>,
+    name: &str,
+    py: Python<'_>,
+) -> PyResult<()> {
+    let cell = &recorder.schema().cells[column];
+    if found.matches(cell) {
+        return Ok(());
+    }
+    let spec = found.spec();
+    if spec.dtype == cell.dtype {
+        return Ok(());
+    }
+    let text = format!(
+        "column `{name}` is {}{:?}; this writer's is {}{:?}, and a column keeps its dtype",
+        spec.dtype,
+        spec.shape.as_slice(),
+        cell.dtype,
+        cell.shape.as_slice()
+    );
+    Err(errors::signature(py, text))
+}
+
+/// The error for a step that looks unlike those before.
+pub(crate) fn differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
+    let alike = if found == known {
+        ", in other containers or under keys of another kind"
+    } else {
+        ""
+    };
+    let text = format!(
+        "a step has the columns {}; this writer's steps have {}{alike}",
+        listed(found),
+        listed(known)
+    );
+    errors::signature(py, text)
+}
+
+fn listed(names: &[String]) -> String {
+    names
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

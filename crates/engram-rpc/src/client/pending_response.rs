@@ -1,0 +1,32 @@
+//! An answer that is due.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use engram_core::Result;
+use tokio::sync::oneshot;
+
+use super::reconnecting_stream::closed_error;
+
+/// A future that any thread may wait for.
+#[derive(Debug)]
+pub struct PendingResponse<T> {
+    receiver: oneshot::Receiver<Result<T>>,
+}
+
+impl<T> PendingResponse<T> {
+    pub(crate) fn new(receiver: oneshot::Receiver<Result<T>>) -> Self {
+        Self { receiver }
+    }
+}
+
+impl<T> Future for PendingResponse<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let receiver = Pin::new(&mut self.get_mut().receiver);
+        receiver
+            .poll(context)
+            .map(|received| received.unwrap_or_else(|_| Err(closed_error())))
+    }
+}

@@ -1,0 +1,160 @@
+use engram_core::chunk::{ChunkBuilder, Origin};
+use engram_core::{
+    CellSpec, Compression, Compressor, DType, Layout, RateLimits, Schema, SelectorKind,
+    TableOptions, Trajectory,
+};
+use engram_engine::{Engine, Table};
+use smallvec::smallvec;
+
+use super::*;
+
+/// A queue `t` that takes two items before somebody samples.
+fn queue() -> Arc<Table> {
+    let options = TableOptions {
+        name: "t".into(),
+        max_size: 1_000_000,
+        max_bytes: None,
+        max_times_sampled: 1,
+        ttl: None,
+        sampler: SelectorKind::Fifo,
+        remover: SelectorKind::Fifo,
+        limits: RateLimits {
+            kind: "Queue".into(),
+            samples_per_insert: 1.0,
+            min_size: 1,
+            min_diff: 0.0,
+            max_diff: 2.0,
+        },
+        signature: None,
+        seed: 1,
+        note: None,
+    };
+    let engine = Engine::new(vec![options], 1).unwrap();
+    engine.table("t").unwrap()
+}
+
+/// Items with these keys, of one row each.
+fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
+    let layout = Layout {
+        names: Box::new(["x".into()]),
+        structure: "{}".into(),
+    };
+    let schema = Schema {
+        layout: Arc::new(layout),
+        cells: Box::new([CellSpec {
+            dtype: DType::Uint32,
+            shape: smallvec![],
+        }]),
+    };
+    let mut builder = ChunkBuilder::new(Arc::new(schema), 1).unwrap();
+    builder.column_mut(0).copy_from_slice(&[7, 0, 0, 0]);
+    builder.set_rows(0, 1);
+    let origin = Origin {
+        key: 1,
+        episodes: smallvec![1],
+        first_step: 0,
+        steps: 1,
+    };
+    let chunk = builder.seal(origin, &mut Compressor::new(Compression::Off));
+    let chunk = Arc::new(chunk.unwrap());
+    let items = keys.map(|key| NewItem {
+        key,
+        trajectory: Trajectory::Rows {
+            chunk: Arc::clone(&chunk),
+            offset: 0,
+            len: 1,
+            squeeze: true,
+        },
+        priority: 1.0,
+    });
+    items.collect()
+}
+
+/// Puts items numbered `first..=last` on their way.
+fn send(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
+    let items = items(first..=last);
+    let batch = InsertBatch::new(last, &items);
+    queues.add("t", batch, table.insert(items).unwrap());
+}
+
+fn acknowledged(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
+    let settled = reply.map(|reply| reply.completed).unwrap_or_default();
+    let acknowledged = settled.iter().map(|ack| (ack.number, ack.error.is_some()));
+    acknowledged.collect()
+}
+
+#[test]
+fn what_went_in_since_the_last_look_is_told() {
+    for sampled in 0..=4 {
+        let table = queue();
+        let mut queues = InsertQueues::default();
+        send(&mut queues, &table, 1, 4);
+        send(&mut queues, &table, 5, 6);
+        assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
+        // Each lets one in; nobody looks at the tickets.
+        for _ in 0..sampled {
+            assert_eq!(
+                table.sample(1, false).unwrap().take_partial().draws.len(),
+                1
+            );
+        }
+        let mut acks = queues.withdraw();
+        let expected = (sampled > 0).then_some((2 + sampled, false));
+        assert_eq!(
+            acknowledged(acks.next_reply()),
+            Vec::from_iter(expected),
+            "{sampled}"
+        );
+        let info = table.info();
+        assert_eq!(info.stats.limiter.inserts, 2 + sampled);
+        assert_eq!(info.waiting_inserts, 0);
+    }
+}
+
+#[test]
+fn what_is_in_of_a_batch_is_told_once_it_is_the_first() {
+    let table = queue();
+    let mut queues = InsertQueues::default();
+    send(&mut queues, &table, 1, 3);
+    assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
+    let sampled = table.sample(2, false).unwrap().take_partial();
+    assert_eq!(sampled.draws.len(), 2);
+    // The third went in, but nobody has looked at it: the fourth goes in behind it.
+    send(&mut queues, &table, 4, 6);
+    assert_eq!(table.info().stats.limiter.inserts, 4);
+    assert_eq!(acknowledged(queues.next_reply()), []);
+    queues.progress().now_or_never();
+    assert_eq!(acknowledged(queues.next_reply()), [(4, false)]);
+}
+
+#[test]
+fn refusals_behind_a_batch_that_waits_take_room() {
+    let table = queue();
+    let mut queues = InsertQueues::default();
+    send(&mut queues, &table, 1, 3);
+    assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
+    let error = refusal_error(&Error::Priority("too low".into()), MAX_ERROR_TEXT);
+    let mut number = 3;
+    while queues.has_room() {
+        number += 1;
+        assert!(number < 200_000, "refusals are not counted");
+        queues.refuse("t", number, error.clone());
+    }
+    assert!(number > 100_000, "{number} refusals are too many");
+    assert_eq!(acknowledged(queues.next_reply()), []);
+    // What waited goes in, and they are acknowledged.
+    assert_eq!(
+        table.sample(1, false).unwrap().take_partial().draws.len(),
+        1
+    );
+    queues.progress().now_or_never();
+    let mut next = 3;
+    while let Some(reply) = queues.next_reply() {
+        for news in acknowledged(Some(reply)) {
+            assert_eq!(news, (next, next > 3));
+            next += 1;
+        }
+    }
+    assert_eq!(next, number + 1);
+    assert!(queues.has_room());
+}

@@ -1,0 +1,85 @@
+//! The services behind one address: Engram's own, dm-reverb's, and the health of them.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use engram_reverb::Reverb;
+use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
+use http_body_util::BodyExt as _;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{BoxFuture, Service as Tower};
+use tonic_health::pb::health_server::{Health, HealthServer};
+
+use super::connection::FirstCallFlag;
+use super::counters::{Call, OpenGuard};
+use super::service::{Service, ServiceState};
+use crate::pb::engram_server::EngramServer;
+
+/// Where the health service's calls are.
+const HEALTH_PATH: &str = "/grpc.health.v1.Health/";
+
+/// Hands calls to the service that they name; those that nobody knows, Engram's refuses.
+#[derive(Debug)]
+pub(super) struct Router<H> {
+    pub(super) engram: EngramServer<Service>,
+    pub(super) reverb: ReverbServiceServer<Reverb>,
+    pub(super) health: HealthServer<H>,
+    pub(super) state: Arc<ServiceState>,
+}
+
+impl<H> Clone for Router<H> {
+    fn clone(&self) -> Self {
+        Self {
+            engram: self.engram.clone(),
+            reverb: self.reverb.clone(),
+            health: self.health.clone(),
+            state: Arc::clone(&self.state),
+        }
+    }
+}
+
+impl<H: Health> Tower<Request<Body>> for Router<H> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if let Some(first_call) = request.extensions().get::<FirstCallFlag>() {
+            first_call.set();
+        }
+        let path = request.uri().path();
+        if path.starts_with(HEALTH_PATH) {
+            self.health.call(request)
+        } else if let Some(method) = path.strip_prefix(engram_reverb::PATH) {
+            let call = Call::of_reverb(method);
+            let call = call.map(|call| self.state.counters.of(call).begin());
+            let response = self.reverb.call(request);
+            match call {
+                Some(call) => Box::pin(count_until_sent(response, call)),
+                None => response,
+            }
+        } else {
+            self.engram.call(request)
+        }
+    }
+}
+
+/// The same response, of a call that is over when all of it was sent, or nobody is there to read it.
+async fn count_until_sent(
+    response: BoxFuture<Response<Body>, Infallible>,
+    call: OpenGuard,
+) -> Result<Response<Body>, Infallible> {
+    let response = response.await?;
+    Ok(response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &call;
+            frame
+        }))
+    }))
+}

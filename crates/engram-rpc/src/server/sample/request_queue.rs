@@ -1,0 +1,284 @@
+//! The asks of a stream that wait for their table, and those that were served and not yet sent.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engram_core::gather::LengthPolicy;
+use engram_core::{Error, Result};
+use engram_engine::{Engine, Sample, SampleTicket, Table};
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, Abortable};
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::pb;
+use crate::server::table_names;
+
+/// Items that one ask may be for: what is told of them must fit one message.
+const MAX_ITEMS_PER_REQUEST: u32 = 65_536;
+
+/// How often a call that waits looks for items that have expired meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// An ask that was served, or failed.
+#[derive(Debug)]
+pub(super) struct ServedRequest {
+    pub(super) id: u64,
+    pub(super) outcome: Result<Sample>,
+    pub(super) length_policy: LengthPolicy,
+    /// Where it comes from; none for an ask that never waited.
+    table: Option<Arc<Table>>,
+}
+
+/// Everything asked for and not yet sent.
+#[derive(Debug, Default)]
+pub(super) struct RequestQueue {
+    /// How many asks there were: each has a position in the order in which they came.
+    next_position: u64,
+    positions: HashMap<u64, u64>,
+    waiting: BTreeMap<u64, WaitingRequest>,
+    waits: FuturesUnordered<Abortable<WaitFuture>>,
+    served: BTreeMap<u64, ServedRequest>,
+}
+
+#[derive(Debug)]
+struct WaitingRequest {
+    id: u64,
+    table: Arc<Table>,
+    abort: AbortHandle,
+}
+
+type WaitFuture = Pin<Box<dyn Future<Output = ServedRequest> + Send>>;
+
+impl RequestQueue {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.positions.len()
+    }
+
+    /// The ids of all of them, in the order in which they came.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|(position, ask)| (*position, ask.id));
+        let served = self
+            .served
+            .iter()
+            .map(|(position, ask)| (*position, ask.id));
+        let positions: BTreeMap<u64, u64> = waiting.chain(served).collect();
+        positions.into_values()
+    }
+
+    /// Puts an ask into its table's queue; false when there is one of that id already.
+    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::BatchRequest) -> bool {
+        let (id, position) = (ask.id, self.next_position);
+        match self.positions.entry(id) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(entry) => entry.insert(position),
+        };
+        self.next_position += 1;
+        match start(engine, ask) {
+            Ok(ticket) => {
+                let (abort, registration) = AbortHandle::new_pair();
+                let table = Arc::clone(ticket.table());
+                self.waiting
+                    .insert(position, WaitingRequest { id, table, abort });
+                let wait: WaitFuture = Box::pin(wait(Arc::clone(engine), ticket, ask.clone()));
+                self.waits.push(Abortable::new(wait, registration));
+            }
+            Err(error) => {
+                self.served.insert(position, served(ask, Err(error), None));
+            }
+        }
+        true
+    }
+
+    /// Withdraws an ask; what it has drawn goes back.
+    pub(super) fn cancel(&mut self, id: u64) {
+        let Some(position) = self.positions.remove(&id) else {
+            return;
+        };
+        if let Some(waiting) = self.waiting.remove(&position) {
+            waiting.abort.abort();
+        }
+        self.served.remove(&position);
+    }
+
+    /// Waits until an ask is served, or for ever; then [`Self::next_served`] may have one.
+    pub(super) async fn progress(&mut self) {
+        match self.waits.next().await {
+            Some(Ok(served)) => {
+                // Unless it was cancelled at the last moment.
+                if let Some(position) = self.positions.get(&served.id)
+                    && self.waiting.remove(position).is_some()
+                {
+                    self.served.insert(*position, served);
+                }
+            }
+            Some(Err(_aborted)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next ask to be answered. Those of one table are, in the order in which they were made:
+    /// a table serves them so, but does not say so in that order.
+    pub(super) fn next_served(&mut self) -> Option<ServedRequest> {
+        let position = self.served.iter().find_map(|(position, served)| {
+            let held_up = served.outcome.is_ok()
+                && (self.waiting.range(..position)).any(|(_, earlier)| {
+                    let table = served.table.as_ref();
+                    table.is_some_and(|table| Arc::ptr_eq(table, &earlier.table))
+                });
+            (!held_up).then_some(*position)
+        });
+        let served = self.served.remove(&position?)?;
+        self.positions.remove(&served.id);
+        Some(served)
+    }
+}
+
+fn served(
+    ask: &pb::BatchRequest,
+    outcome: Result<Sample>,
+    table: Option<Arc<Table>>,
+) -> ServedRequest {
+    ServedRequest {
+        id: ask.id,
+        outcome,
+        length_policy: if ask.pad {
+            LengthPolicy::Pad
+        } else {
+            LengthPolicy::Ragged
+        },
+        table,
+    }
+}
+
+fn start(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
+    if let Some(bad) = ask.timeout_s.filter(|time| time.is_nan() || *time < 0.0) {
+        return Err(Error::InvalidArgument(format!(
+            "timeout is {bad} s; it must be at least 0, or None to wait for ever"
+        )));
+    }
+    let table = table_names::find_table(engine, &ask.table)?;
+    if ask.n > MAX_ITEMS_PER_REQUEST {
+        return Err(Error::InvalidArgument(format!(
+            "asked for {} samples from table `{}`; a server gives at most {MAX_ITEMS_PER_REQUEST} at a time",
+            ask.n, ask.table
+        )));
+    }
+    // Where sampling uses items up, they go back should the batch not reach its reader.
+    let leased = ask.lease || table.options().max_times_sampled > 0;
+    let n = ask.n as usize;
+    let at_least = match ask.at_least {
+        0 => n,
+        least => least as usize,
+    };
+    table.sample_some(n, at_least, leased)
+}
+
+async fn wait(
+    engine: Arc<Engine>,
+    mut ticket: SampleTicket,
+    ask: pb::BatchRequest,
+) -> ServedRequest {
+    let table = Arc::clone(ticket.table());
+    let deadline = deadline(ask.timeout_s);
+    let expires = table.options().ttl.is_some();
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            outcome = &mut ticket => break outcome,
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                let seconds = ask.timeout_s.unwrap_or(f64::INFINITY);
+                break engine.finish_at_deadline(ticket, seconds, ask.allow_partial);
+            }
+            // Asking again removes what has expired, which may let others in.
+            () = sleep(POLL_INTERVAL), if expires => {}
+        }
+    };
+    served(&ask, outcome, Some(table))
+}
+
+/// When a timeout that begins now ends; none for one beyond all time.
+fn deadline(timeout: Option<f64>) -> Option<Instant> {
+    let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
+    Instant::now().checked_add(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use engram_core::{RateLimits, SelectorKind, TableOptions};
+
+    use super::*;
+
+    fn table(name: &str) -> TableOptions {
+        TableOptions {
+            name: name.into(),
+            max_size: 10,
+            max_bytes: None,
+            max_times_sampled: 0,
+            ttl: None,
+            sampler: SelectorKind::Fifo,
+            remover: SelectorKind::Fifo,
+            limits: RateLimits {
+                kind: "MinSize(1)".into(),
+                samples_per_insert: 1.0,
+                min_size: 1,
+                min_diff: f64::MIN,
+                max_diff: f64::MAX,
+            },
+            signature: None,
+            seed: 1,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn a_batch_does_not_overtake_another_of_its_table() {
+        let engine = Arc::new(Engine::new(vec![table("a"), table("b")], 1).unwrap());
+        let mut queue = RequestQueue::default();
+        for (id, name) in [(9, "a"), (8, "a"), (7, "b"), (6, "a")] {
+            let (table, n) = (name.into(), 1);
+            assert!(queue.add(
+                &engine,
+                &pb::BatchRequest {
+                    id,
+                    table,
+                    n,
+                    ..pb::BatchRequest::default()
+                }
+            ));
+        }
+        // The news of these come before that of the first.
+        let finish = |queue: &mut RequestQueue, position: u64, outcome| {
+            let WaitingRequest { id, table, .. } = queue.waiting.remove(&position).unwrap();
+            let ask = pb::BatchRequest {
+                id,
+                ..pb::BatchRequest::default()
+            };
+            queue
+                .served
+                .insert(position, served(&ask, outcome, Some(table)));
+        };
+        let draws = || {
+            Ok(Sample {
+                draws: vec![],
+                lease: None,
+            })
+        };
+        let next = |queue: &mut RequestQueue| queue.next_served().map(|served| served.id);
+        finish(&mut queue, 1, draws());
+        assert_eq!(next(&mut queue), None);
+        finish(&mut queue, 2, draws());
+        finish(&mut queue, 3, Err(Error::DeadlineExceeded("late".into())));
+        assert_eq!((next(&mut queue), next(&mut queue)), (Some(7), Some(6)));
+        finish(&mut queue, 0, draws());
+        assert_eq!((next(&mut queue), next(&mut queue)), (Some(9), Some(8)));
+        assert_eq!((next(&mut queue), queue.len()), (None, 0));
+    }
+}

@@ -1,0 +1,89 @@
+"""How many of the items that a dataset has fetched are consumed, if its reader splits or combines them."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+
+__all__ = ["ConsumptionTracker"]
+
+MAX_HOLD = 120.0
+"""Seconds that a fetched item may stay unconsumed, up to twice as long in practice. It is well below the server's
+default `lease_timeout` of 600 s, after which the server would return the item to its table and hand it out again."""
+
+
+class ConsumptionTracker:
+    """Counts consumed items whose pieces are delivered in order: an item is consumed with its first piece.
+
+    The code that delivers pieces assigns the result of `consumed_after` or `consumed_at` to `consumed` right before it
+    delivers. No call happens in between, so Ctrl-C cannot strike there. One reader may use a tracker for several
+    streams, one after the other.
+
+    Attributes:
+        consumed: Number of consumed items, in the order they were fetched. Set by the code that delivers pieces.
+        fetched: Number of items fetched so far. Set by the code that reads the streams.
+        num_pieces: Number of pieces of all items so far.
+    """
+
+    def __init__(self, all_consumed_at_end: Callable[[], bool] | None = None) -> None:
+        """Starts with nothing fetched.
+
+        Args:
+            all_consumed_at_end: Called at the end of the stream, before unconsumed items are returned to their table.
+                True if every fetched item counts as consumed. Default: it does.
+        """
+        self.consumed = 0
+        self.fetched = 0
+        self.num_pieces = 0
+        self._delivered_pieces = 0
+        self._passed_items = 0  # items that `_first_pieces` no longer lists
+        self._first_pieces: list[int] = []
+        self._holding = True
+        self._all_consumed_at_end = all_consumed_at_end
+        self._held_until = 0  # number of items fetched at `_held_since`
+        self._held_since = 0.0
+
+    def add_items(self, pieces: Iterable[int]) -> None:
+        """Adds the next items, given the number of pieces of each."""
+        passed = bisect_left(self._first_pieces, self._delivered_pieces)
+        del self._first_pieces[:passed]
+        self._passed_items += passed
+        self._first_pieces += accumulate(pieces, initial=self.num_pieces)
+        self.num_pieces = self._first_pieces.pop()
+
+    def consumed_after(self, pieces: int) -> int:
+        """Number of items that are consumed after delivery of `pieces` more pieces."""
+        return self.consumed_at(self._delivered_pieces + pieces)
+
+    def consumed_at(self, pieces: int) -> int:
+        """Number of items that are consumed once `pieces` pieces have been delivered in total."""
+        self._delivered_pieces = pieces
+        return max(self.consumed, self._passed_items + bisect_left(self._first_pieces, pieces))
+
+    def consume_all(self) -> None:
+        """Counts all fetched items as consumed: their stream is about to close, and the reader keeps their pieces."""
+        self.consumed = self.fetched
+
+    def finish(self) -> None:
+        """Ends the count; called before unconsumed items are returned to their table."""
+        if self._all_consumed_at_end is None or self._all_consumed_at_end():
+            self.consume_all()
+
+    def stop_holding(self) -> None:
+        """Counts items as consumed as soon as the next ones are requested: an insert waits for their space."""
+        self._holding = False
+
+    def on_request(self) -> int:
+        """Number of consumed items, reported when the next ones are requested; items held for too long count too."""
+        if self.consumed >= self._held_until:
+            self._held_until, self._held_since = self.fetched, time.monotonic()
+        elif time.monotonic() - self._held_since > MAX_HOLD:
+            self.consume_all()
+        if not self._holding:
+            self.consume_all()
+        return self.consumed
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether there are fetched items that are not consumed."""
+        return self._holding and self.consumed < self.fetched

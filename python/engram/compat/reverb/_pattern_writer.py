@@ -1,0 +1,85 @@
+"""A structured writer's configs as the engine's patterns, which make its items."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import engram
+from engram import patterns
+from engram.compat.reverb._configs import Condition, Config, PatternNode
+from engram.compat.reverb._patterns import source_leaves
+from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS
+from engram.compat.reverb._steps import LONGEST_CHUNK
+
+__all__ = ["pattern_writer"]
+
+
+def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) -> Any:  # noqa: ANN401, the engine's
+    """The engine's writer of the items of some configs. Its steps are tuples of the leaves that these read, in order.
+
+    Args:
+        store: Where the tables are.
+        configs: Valid ones.
+        chunk_length: Steps of a chunk.
+    """
+    order = source_leaves(configs)
+    writer = engram.PatternWriter(
+        store,
+        [_pattern(config, order) for config in configs],
+        # The engine may lay small steps out better where the length is its own choice.
+        chunk_length=chunk_length if chunk_length < LONGEST_CHUNK else None,
+        max_in_flight_items=MAX_IN_FLIGHT_ITEMS,
+        timeout=None,
+        compression="auto",
+        uniform=True,
+    )
+    return writer._native  # noqa: SLF001, its other half
+
+
+def _pattern(config: Config, order: Sequence[int]) -> engram.Pattern:
+    nodes = list(config.flat)
+    return engram.Pattern(
+        config.table,
+        lambda step: tuple(_window(step, order.index(node.flat_source_index), node) for node in nodes),
+        when=[_condition(condition, order) for condition in config.conditions],
+        priority=_priority(config, order),
+    )
+
+
+def _window(step: Any, at: int, node: PatternNode) -> Any:  # noqa: ANN401, the engine's
+    start, stop, stride, squeeze = node.window()
+    return step[at][start] if squeeze else step[at][start : stop or None : stride]
+
+
+def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition:
+    subjects: dict[str | None, Callable[[], patterns.Subject]] = {
+        "step_index": patterns.step_index,
+        "steps_since_applied": patterns.steps_since_applied,
+        "buffer_length": patterns.history_length,
+    }
+    left = condition.WhichOneof("left")
+    if left == "is_end_episode":
+        return patterns.end_of_episode()
+    if left == "flat_source_index":
+        at = order.index(condition.flat_source_index)
+        subject = patterns.column(lambda step: step[at])
+    else:
+        subject = subjects[left]()
+    made: patterns.Condition
+    match condition.WhichOneof("cmp"):
+        case "eq":
+            made = subject == condition.eq
+        case "ge":
+            made = subject >= condition.ge
+        case _:
+            made = subject % condition.mod_eq.mod == condition.mod_eq.eq
+    return ~made if condition.inverse else made
+
+
+def _priority(config: Config, order: Sequence[int]) -> float | patterns.TdError:
+    if config.priority.HasField("constant_fn"):
+        return float(config.priority.constant_fn.value)
+    error = config.priority.td_error
+    if all(node.flat_source_index != error.flat_source_index for node in config.flat):
+        return 0.0
+    at = order.index(error.flat_source_index)
+    return patterns.TdError(lambda step: step[at], error.max_priority_weight)

@@ -1,0 +1,78 @@
+"""From what the engine says of a table to what Reverb's `TableInfo` says."""
+
+import sys
+from typing import Any
+
+import engram
+from engram import selectors
+from engram.compat.reverb import _nest, _table_note
+from engram.compat.reverb.reverb_types import (
+    HeapOptions,
+    KeyDistributionOptions,
+    PrioritizedOptions,
+    RateLimiterCallStats,
+    RateLimiterInfo,
+    TableInfo,
+    TableWorkerTime,
+)
+from engram.compat.reverb.tensor_spec import TensorSpec, public
+
+__all__ = ["signature_of", "to_reverb_info"]
+
+
+def to_reverb_info(info: engram.TableInfo) -> TableInfo:
+    """Reverb's `TableInfo` of a table, also of one that was not made by this package."""
+    note = _table_note.decode(info.note)
+    times = note.max_times_sampled
+    signature = signature_of(info)
+    _, spi, min_size, min_diff, max_diff = info.rate_limiter
+    return TableInfo(
+        name=info.name,
+        sampler_options=_options(info.sampler),
+        remover_options=_options(info.remover),
+        max_size=info.max_size,
+        max_times_sampled=(info.max_times_sampled or 0) if times is None else times,
+        rate_limiter_info=RateLimiterInfo(
+            samples_per_insert=spi,
+            min_diff=_finite(min_diff),
+            max_diff=_finite(max_diff),
+            min_size_to_sample=min_size,
+            insert_stats=RateLimiterCallStats(completed=info.inserts),
+            sample_stats=RateLimiterCallStats(completed=info.samples),
+        ),
+        signature=None if signature is None else _nest.map_structure(public, signature),
+        current_size=info.size - info.leased_out,  # what is on its last lease has left, in Reverb's eyes
+        num_episodes=info.num_episodes,
+        num_deleted_episodes=info.num_deleted_episodes,
+        num_unique_samples=info.num_unique_samples,
+        table_worker_time=TableWorkerTime(),
+    )
+
+
+def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
+    """The table's signature: a nest of this package's specs, or None.
+
+    That of a table which was not made by this package is the engine's.
+    """
+    found = _table_note.decode(info.note).signature
+    if found is None and info.signature is not None:
+        return _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
+    return found
+
+
+def _options(selector: selectors.Selector) -> KeyDistributionOptions:
+    match selector:
+        case selectors.Prioritized():
+            return KeyDistributionOptions(prioritized=PrioritizedOptions(priority_exponent=selector.exponent))
+        case selectors.MinHeap() | selectors.MaxHeap():
+            heap = HeapOptions(min_heap=isinstance(selector, selectors.MinHeap))
+            return KeyDistributionOptions(heap=heap, is_deterministic=True)
+        case selectors.Uniform():
+            return KeyDistributionOptions(uniform=True)
+        case _:
+            return KeyDistributionOptions(**{selector.kind: True}, is_deterministic=True)
+
+
+def _finite(bound: float) -> float:
+    """The engine's infinities as the largest numbers, which is what Reverb says."""
+    return max(-sys.float_info.max, min(sys.float_info.max, bound))
