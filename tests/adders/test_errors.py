@@ -270,7 +270,11 @@ def test_a_first_observation_must_not_contain_none(make_strict, observation):
     ("refused", "kind", "text"),
     [
         ("nowhere", UnknownTableError, "no table `nowhere`; known tables: `picky`"),
-        ("picky", PriorityError, "priority for table `picky` is -1; a Prioritized selector needs a finite value of at least 0"),
+        (
+            "picky",
+            PriorityError,
+            "priority for table `picky` is -1; a Prioritized selector needs a finite value of at least 0",
+        ),
     ],
 )
 def test_unknown_tables_and_bad_priorities(refused, kind, text):
