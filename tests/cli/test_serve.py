@@ -14,7 +14,7 @@ from engram.errors import ClosedError, HandshakeError
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_a_signal(serve, number):
     served, line, address = serve()
-    assert line == f"serving replay at {address}; look with `engram top {address}`\n"
+    assert line == f"serving replay at {address}; watch it with `engram top {address}`\n"
     client = engram.Client(address)
     client.insert({"x": np.float32(1)}, {"replay": 1.0})
     assert client.sample("replay", 2, timeout=10).data["x"].tolist() == [1, 1]
