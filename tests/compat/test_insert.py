@@ -43,7 +43,7 @@ def test_priorities_are_needed(client, priorities):
             1,
             {"t": 1.0, "prioritized": -1.0},
             ValueError,
-            "priority for table `prioritized` is -1; a Prioritized selector takes finite values from 0",
+            "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0",
         ),
         ([], {"t": 1.0}, ValueError, "the item has no columns; it needs at least one leaf"),
         (
@@ -119,6 +119,6 @@ def test_insert_waits_for_the_rate_limiter():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         client.insert([0], {"q": 1.0})
         waiting = BackgroundCall(lambda: server.localhost_client().insert([1], {"q": 1.0}))
-        wait_until(lambda: server._storage.store.info()["q"].waiting_inserts == 1)
+        wait_until(lambda: server._server_store.store.info()["q"].waiting_inserts == 1)
         assert steps(client, "q", 2) == [[0], [1]]
         waiting.result()

@@ -96,7 +96,7 @@ def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
     server, address = serve(*tables)
     seen = programs.run("bad_priorities", address)
     refused = [
-        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector takes finite values from 0")
+        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0")
         for bad in ("-1", "inf")
         for _ in range(2)
     ]
@@ -150,7 +150,7 @@ def test_a_store_in_memory_has_no_checkpoint(programs, serve):
     _, address = serve(engram.Table("table"))
     assert programs.run("checkpoint", address) == (
         "ValueError",
-        "this store lives in memory; a checkpoint needs a store that was opened with a path",
+        "this store is in memory only, so it has no checkpoints; open the store with a path",
     )
 
 

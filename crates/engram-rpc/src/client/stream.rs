@@ -63,11 +63,11 @@ impl RemoteStream {
     ) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
-                "batch_size is {} and prefetch is {}; both must be at least 1",
+                "`batch_size` and `prefetch` must be at least 1, got {} and {}",
                 options.batch_size, options.prefetch
             )));
         }
-        options.check_least()?;
+        options.check_at_least()?;
         let mut stream = Self {
             requests: Some(requests),
             task: Some(task),
@@ -95,7 +95,7 @@ impl RemoteStream {
         while self.in_flight.len() < prefetch.min(MAX_IN_FLIGHT - self.deliveries.len())
             && max_batches.is_none_or(|max| self.batches_requested < max)
         {
-            let (n, at_least) = self.options.next(self.items_requested);
+            let (n, at_least) = self.options.next_batch_size(self.items_requested);
             // A last, small batch waits: batches in flight may turn out incomplete and change its size.
             if n == 0 || (n < self.options.at_least && !self.in_flight.is_empty()) {
                 return;

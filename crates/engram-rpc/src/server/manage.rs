@@ -103,7 +103,7 @@ async fn run_blocking<T: Send + 'static>(
 
 fn infos(engine: &Engine) -> Result<pb::TableInfos> {
     let tables = engine.tables()?;
-    let unsent = engine.unsent();
+    let unsent = engine.unsent_note();
     let tables = tables.iter().map(|table| {
         let mut info = table.info();
         if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {

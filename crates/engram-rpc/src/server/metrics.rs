@@ -211,11 +211,9 @@ impl MetricsCollector {
                 "Calls begun; a stream counts as one call",
                 (|call| Value::Total(call.begun())) as fn(&super::counters::OpenCounter) -> Value,
             ),
-            (
-                "server_open_calls",
-                "Open calls and streams",
-                |call| Value::Count(call.open()),
-            ),
+            ("server_open_calls", "Open calls and streams", |call| {
+                Value::Count(call.open())
+            }),
         ] {
             let kind = read(counters.of(Call::Hello)).kind();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
