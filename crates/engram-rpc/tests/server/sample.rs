@@ -277,7 +277,7 @@ async fn bad_asks_are_answered_in_their_place() {
     let texts = [
         "no table `u`; known tables: `t`",
         "timeout is NaN s; it must be at least 0, or None to wait for ever",
-        "asked for 0 samples from table `t`; at least 1",
+        "`n` must be at least 1, got 0 samples from table `t`",
         "asked for 65537 samples from table `t`; a server gives at most 65536 at a time",
     ];
     for (id, text) in (1..).zip(texts) {
