@@ -86,7 +86,7 @@ def test_a_token_is_asked_for(programs, serve):
     _, address = serve(engram.Table("table"), token="secret")
     kind, text = programs.run("sample_one", address)
     assert kind == "RuntimeError"
-    assert text.startswith("this server asks for a token and none came")
+    assert text.startswith("token required, none sent")
     assert text.endswith("(a dm-reverb client cannot send one)")
 
 
