@@ -58,11 +58,11 @@ async fn messages_that_make_no_sense_end_the_stream() {
     let cases = [
         (
             vec![sending([])],
-            "the first message of the stream names no session; it must",
+            "`session` is missing; the first message of a stream must set it",
         ),
         (
             vec![opening(1), opening(1)],
-            "a later message of the stream names a session; only the first may",
+            "`session` is set in a later message; only the first of a stream may set it",
         ),
         (
             one_more(sending([rows("t", 1, 2, 3)])),
@@ -108,7 +108,7 @@ async fn messages_that_make_no_sense_end_the_stream() {
                 first_number: u64::MAX,
                 ..rows("t", 1, 2, 1)
             }])),
-            "2 items are numbered from 18446744073709551615 on; numbers are from 1 on and below 2^64",
+            "`first_number` is 18446744073709551615 for 2 items; the numbers of all items must be at least 1 and below 2^64",
         ),
         (
             one_more(pb::InsertRequest {

@@ -158,7 +158,7 @@ async fn what_is_not_there_is_named() {
     let error = error_of(client.manage(empty).await.unwrap().into_inner());
     assert_eq!(
         error.text,
-        "the request names no call; this server knows 10 of them"
+        "empty request, or a call that this server does not know; `call` must be set"
     );
     let error = error_of(ask(&mut client, Call::Create(pb::TableOptions::default())).await);
     assert_eq!(error.text, "field `selector` is missing; it is required");
