@@ -177,11 +177,7 @@ async fn every_call_needs_the_token() {
             .await
             .unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated);
-        assert!(
-            status
-                .message()
-                .starts_with("wrong token; pass")
-        );
+        assert!(status.message().starts_with("wrong token; pass"));
         assert!(!status.message().contains("s3cret"), "{}", status.message());
     }
     let none = tokio_stream::empty::<pb::ChangeRequest>();

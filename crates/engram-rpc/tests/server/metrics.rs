@@ -212,10 +212,7 @@ fn the_token_opens_it() {
         missing.contains("www-authenticate: Bearer\r\n"),
         "{missing}"
     );
-    assert!(
-        missing.contains("token required, none sent"),
-        "{missing}"
-    );
+    assert!(missing.contains("token required, none sent"), "{missing}");
     let with = |token: &str| {
         let request =
             format!("GET /metrics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n");
