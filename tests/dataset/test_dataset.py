@@ -252,8 +252,8 @@ def test_inserts_wait_while_only_leased_items_are_left(open_store):
     fill(store, "t", [1, 2])
     iterator = iter(Dataset(store, "t", 2, prefetch=1))
     next(iterator)
-    leased = "2 items are on their last lease"
-    blocked = f"`t`: sampling waits: all {leased}; `t`: inserting waits for room: 2 of {leased}"
+    leased = "2 items are leased for the last time"
+    blocked = f"`t`: sampling waits: all {leased}; `t`: inserting waits: 2 of {leased}; acknowledging them makes room"
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))
     wait_until(lambda: store.info()["t"].waiting_inserts == 1)
@@ -410,6 +410,6 @@ def test_what_can_never_be_served(open_store):
     store = open_store(Table.queue("q", max_size=2))
     with raises(UnknownTableError, "no table `t`; known tables: `q`"):
         next(iter(Dataset(store, "t")))
-    text = "3 samples from table `q` can never be had at once: it holds at most 2 items, each sampled at most 1 times"
+    text = "table `q` can never yield 3 samples at once: it has at most 2 items, each sampled at most 1 times"
     with raises(UnsatisfiableError, text):
         next(iter(Dataset(store, "q", 3)))

@@ -55,8 +55,8 @@ def test_update_of_a_batch(three):
     ("bad", "text"),
     [
         (np.nan, "priority for table `t` is NaN; it must be a number"),
-        (np.inf, "priority for table `t` is inf; a Prioritized selector takes finite values from 0"),
-        (-0.5, "priority for table `t` is -0.5; a Prioritized selector takes finite values from 0"),
+        (np.inf, "priority for table `t` is inf; a Prioritized selector needs a finite value of at least 0"),
+        (-0.5, "priority for table `t` is -0.5; a Prioritized selector needs a finite value of at least 0"),
     ],
 )
 def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
@@ -84,7 +84,9 @@ def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
 @pytest.mark.parametrize("selector", ["sampler", "remover"])
 def test_prioritized_rejects_in_either_role(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
-    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector takes finite values from 0"):
+    with raises(
+        PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"
+    ):
         store.insert({"x": 0}, {"t": -1.0})
     assert store.info()["t"].size == 0
     store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # it goes on
@@ -94,7 +96,7 @@ def test_prioritized_rejects_in_either_role(open_store, selector):
 @pytest.mark.parametrize(
     ("keys", "values", "text"),
     [
-        ([1, 2], [1.0], "2 keys and 1 priorities for table `t`; there must be one priority per key"),
+        ([1, 2], [1.0], "2 keys and 1 priorities for table `t`; each key needs one priority"),
         ([1.5], [1.0], "`keys` must be integers; got float64"),
         ([-1], [1.0], "`keys` must be at least 0; got -1"),
         (["a"], [1.0], "`keys` must be integers; got <U1"),
@@ -162,14 +164,14 @@ def test_very_many_changes_in_one_call(many):
 @pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize(
     ("bad", "found"),
-    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector takes finite values from 0")],
+    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector needs a finite value of at least 0")],
 )
 def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
     store, keys, there = many
     with raises(PriorityError, f"priority for table `t` is {found}"):
         store.update_priorities("t", keys, np.r_[np.full(MANY - 1, 7.0), bad], wait=wait)
     with raises(
-        InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; there must be one priority per key"
+        InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; each key needs one priority"
     ):
         store.update_priorities("t", keys, np.full(MANY - 1, 7.0), wait=wait)
     assert priorities(store, "t", there) == [1.0, 1.0, 1.0]
@@ -211,7 +213,7 @@ def test_create_and_drop(open_store):
 
 
 def test_names_are_taken_once(open_store):
-    text = "table `a` exists already; each name is taken once"
+    text = "table `a` already exists; choose another name, or drop that table first"
     with raises(InvalidArgumentError, text):
         open_store(Table("a"), Table("a"))
     store = open_store(Table("a"))

@@ -357,8 +357,8 @@ def test_steps_look_alike(store):
 def test_signature_at_the_first_append(open_store):
     store = open_store(Table("t", signature={"x": ArraySpec((2,), np.float32)}))
     text = (
-        "item does not match the signature of table `t`: column 0 (`x`) does not fit; asked: `x` float32[2]; "
-        "found: `x` float64[2]"
+        "item does not match the signature of table `t`: column `x` must be float32[2], got float64[2]; "
+        "signature: `x` float32[2]; item: `x` float64[2]"
     )
     writer = store.pattern_writer([Pattern("t", num_steps=2)])
     with raises(SignatureError, text):
@@ -381,8 +381,8 @@ def test_late_end_of_an_episode(open_store):
         writer.append({"x": value})
     with raises(
         DeadlineExceededError,
-        "2 items wait for their tables after 0.05 s; they stay queued; `q`: inserting waits for samples: 1 inserts x "
-        "1 - 0 samples = 1, and one more insert would go above 1 (Queue)",
+        "2 items wait for their tables after 0.05 s; they stay queued; `q`: inserting waits: the table is full: "
+        "1 of 1 items wait to be sampled (Queue)",
     ):
         writer.end_episode(0.05)
     assert (writer.pending_items, writer.episode_steps) == (2, 0)

@@ -331,7 +331,7 @@ impl Tables {
     /// Why a table may look emptier than its writers think, in words.
     pub(crate) fn unsent(&self) -> Option<String> {
         match self {
-            Self::Local(engine) => engine.unsent(),
+            Self::Local(engine) => engine.unsent_note(),
             Self::Remote(link) => link.client.unsent(),
         }
     }

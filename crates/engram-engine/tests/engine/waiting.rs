@@ -101,12 +101,12 @@ fn at_the_deadline_everything_goes_back() {
         let mut ticket = table.sample(256, leased).unwrap();
         let late = wait_for(&mut ticket, Duration::from_millis(20));
         assert!(matches!(late, WaitOutcome::TimedOut));
-        let error = ticket.give_up(0.02).unwrap_err();
+        let error = ticket.cancel(0.02).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded(_)));
         assert_eq!(
             error.to_string(),
-            "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits for \
-             inserts: 37 inserts x 1 - 37 samples = 0, and one more sample would go below 0 (Queue)"
+            "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits: the \
+             learner has caught up with the writers, the limit of Queue (37 inserted, 37 sampled)"
         );
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden), (37, 0));
@@ -124,7 +124,7 @@ fn a_sample_that_completes_at_the_last_moment_is_kept() {
         WaitOutcome::TimedOut
     ));
     put(&table, items(0..2));
-    assert_eq!(keys(&ticket.give_up(0.0).unwrap()), [0, 1]);
+    assert_eq!(keys(&ticket.cancel(0.0).unwrap()), [0, 1]);
     assert_eq!(table.info().stats.size, 0);
 }
 
@@ -285,7 +285,7 @@ fn a_changed_limiter_wakes_who_waits() {
     put(&table, items(0..5));
     assert_eq!(
         table.info().sampling_blocked.unwrap(),
-        "`t`: sampling waits: 5 of 100 items (MinSize)"
+        "`t`: sampling waits: the table has 5 of the 100 items it needs (MinSize)"
     );
     let bell = Arc::new(Bell::default());
     let mut ticket = table.sample(3, false).unwrap();
@@ -319,12 +319,12 @@ fn what_can_never_be_served_is_refused_at_once() {
     let table = table(queue("t", 8));
     assert_eq!(
         table.sample(0, false).unwrap_err(),
-        Error::InvalidArgument("asked for 0 samples from table `t`; at least 1".into())
+        Error::InvalidArgument("`n` must be at least 1, got 0 samples from table `t`".into())
     );
     assert_eq!(
         table.sample(9, false).unwrap_err(),
         Error::Unsatisfiable(
-            "9 samples from table `t` can never be had at once: it holds at most 8 items, each \
+            "table `t` can never yield 9 samples at once: it has at most 8 items, each \
              sampled at most 1 times"
                 .into()
         )
@@ -341,7 +341,8 @@ fn expired_items_are_never_handed_out() {
         limits: RateLimits::min_size(2),
         ..fifo("t")
     };
-    let engine = Engine::with(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
+    let engine =
+        Engine::with_clock_and_sink(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
     let table = engine.table("t").unwrap();
     put(&table, items(0..1));
     let mut ticket = table.sample(1, false).unwrap();
@@ -403,7 +404,7 @@ fn bytes_held_by_leases_do_not_spin() {
     ));
     assert_eq!(
         table.info().inserting_blocked.unwrap(),
-        "`t`: inserting waits for room: 1 of 2 items are on their last lease"
+        "`t`: inserting waits: 1 of 2 items are leased for the last time; acknowledging them makes room"
     );
     lease.lease.unwrap().acknowledge();
     served(waiting).unwrap();

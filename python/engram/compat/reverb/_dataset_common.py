@@ -224,7 +224,7 @@ def _elements_per_item(block: ColumnBlock, elements: Elements) -> list[int]:
     """The number of elements of each item of a block. All elements have the same number of steps."""
     values, splits = elements[0]
     count = len(values) if splits is None else len(splits) - 1
-    if count == block.number:
+    if count == block.size:
         return [1] * count
     steps = steps_per_item(block)
     per_item: list[int] = (steps * count // max(1, steps.sum())).tolist()
