@@ -96,7 +96,10 @@ def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
     server, address = serve(*tables)
     seen = programs.run("bad_priorities", address)
     refused = [
-        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0")
+        (
+            "ValueError",
+            f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0",
+        )
         for bad in ("-1", "inf")
         for _ in range(2)
     ]
@@ -118,7 +121,7 @@ def test_what_does_not_fit_a_table_of_engrams_own_is_refused(programs, serve):
     kind, text = programs.run("write_what_does_not_fit", address)
     assert (kind, text.partition(";")[0]) == (
         "ValueError",
-        "item does not match the signature of table `pairs`: column 0 (`x`) does not fit",
+        "item does not match the signature of table `pairs`: column `x` must be float32[?,2], got float32[1,3]",
     )
     assert server.store.info()["pairs"].size == 0
     programs.run("write_pair", address)

@@ -112,9 +112,9 @@ async fn an_invalid_change_is_answered_in_order() {
     }
     let texts = [
         "no table `u`; known tables: `t`",
-        "field `keys_le` has 3 bytes; they must come in groups of 8",
+        "`keys_le` must have a multiple of 8 bytes; got 3",
         "empty request; `priorities_le` or `delete` must be set",
-        "2 keys and 1 priorities for table `t`; there must be one priority per key",
+        "2 keys and 1 priorities for table `t`; each key needs one priority",
     ];
     for text in texts {
         let Some(Outcome::Error(error)) = stream.receive().await.outcome else {

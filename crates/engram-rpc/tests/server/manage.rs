@@ -161,7 +161,7 @@ async fn errors_name_what_does_not_exist() {
         "empty request, or a call that this server does not know; `call` must be set"
     );
     let error = error_of(send(&mut client, Call::Create(pb::TableOptions::default())).await);
-    assert_eq!(error.text, "field `selector` is missing; it is required");
+    assert_eq!(error.text, "the required field `selector` is missing");
     let column = |axes| pb::ColumnSpec {
         name: "x".into(),
         dtype: "uint8".into(),
@@ -174,7 +174,7 @@ async fn errors_name_what_does_not_exist() {
         ),
         (
             vec![column(0); 16_385],
-            "a signature has 16385 columns; at most 16384 are allowed over the network",
+            "a signature has 16385 columns; a server accepts at most 16384",
         ),
     ] {
         let signed = pb::TableOptions {
