@@ -59,7 +59,7 @@ def test_shapes_may_change_between_steps(store):
         ({"x": 1.0}, "column `x` has shape []; with 2 environments it must be [2, ...]"),
         ({"x": None}, "column `x` is None; a value must be an array, a number or text"),
         ({"y": np.zeros(2)}, "a step has the columns `y`; this writer's steps have `x`"),
-        ({"x": np.zeros(2, int)}, "columns would become [Int64]; they are [Float64], and only their shapes may change"),
+        ({"x": np.zeros(2, int)}, "column `x` of the step must have dtype float64, as in the first step; got int64"),
     ],
 )
 def test_bad_steps(store, steps, text):

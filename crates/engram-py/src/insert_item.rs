@@ -85,7 +85,7 @@ fn insert_through(
     }
     let heard = py.detach(|| outbox.finish(ANSWER));
     let unsure = (numbers.iter().zip(options))
-        .filter(|(number, _)| outbox.unsettled_of(**number) > 0)
+        .filter(|(number, _)| outbox.incomplete_items(**number) > 0)
         .map(|(_, table)| format!("`{}`", table.name));
     let unsure: Vec<_> = unsure.collect();
     if !heard && !unsure.is_empty() {
@@ -101,6 +101,6 @@ fn insert_through(
     detached(py, || outbox.collect_finished())?;
     let taken = numbers
         .iter()
-        .map(|number| outbox.unsettled_of(*number) == 0);
+        .map(|number| outbox.incomplete_items(*number) == 0);
     Ok(Some(taken.collect()))
 }

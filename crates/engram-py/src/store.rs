@@ -178,10 +178,10 @@ impl Store {
         let options = ClientOptions {
             address,
             token,
-            tls: tls.map(|(ca, identity, domain)| ClientTls {
+            tls: tls.map(|(ca, identity, server_name)| ClientTls {
                 ca,
                 identity,
-                domain,
+                server_name,
             }),
             reconnect_timeout: Duration::try_from_secs_f64(reconnect_timeout)
                 .unwrap_or(Duration::MAX / 4),
@@ -288,16 +288,16 @@ impl Store {
                 sample_local(py, &engine, table, n, timeout, partial, length_policy)
             }
             Tables::Remote(link) => {
-                let ask = BatchRequest {
+                let request = BatchRequest {
                     table: table.into(),
                     n: u32::try_from(n).unwrap_or(u32::MAX),
                     at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
                     timeout: timeout.duration(),
-                    partial,
+                    allow_partial: partial,
                     pad,
-                    leased: false,
+                    lease: false,
                 };
-                sample_remote(py, &link.client, ask, timeout)
+                sample_remote(py, &link.client, request, timeout)
             }
         }
     }

@@ -181,7 +181,7 @@ impl DirectoryReader<'_> {
                 // Tables are snapshot after the log rotation: the checkpoint may contain the table.
                 if let Entry::Vacant(entry) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
-                    state.reach(Lsn(number));
+                    state.set_last_lsn(Lsn(number));
                     entry.insert(state);
                 }
             }

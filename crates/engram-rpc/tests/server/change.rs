@@ -68,9 +68,9 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
             n: 1,
             at_least: 1,
             timeout: None,
-            partial: false,
+            allow_partial: false,
             pad: false,
-            leased: true,
+            lease: true,
         };
         client.sample(ask).await.unwrap().lease.acknowledge();
         // Each update finds what the deletion after it removes.

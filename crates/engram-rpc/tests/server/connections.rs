@@ -74,7 +74,7 @@ async fn hello_tells_a_shorter_way_for_this_machine() {
     assert_eq!(reply.port, u32::from(server.address().port()));
     let name = SocketAddr::from_abstract_name(&reply.local_socket).unwrap();
     assert!(UnixStream::connect_addr(&name).is_ok());
-    server.stop();
+    server.close();
     assert!(UnixStream::connect_addr(&name).is_err());
 }
 
@@ -213,8 +213,8 @@ fn a_taken_port_is_refused_and_free_again_after_stop() {
         refused(options.clone()),
         format!("cannot listen at {address}: Address already in use (os error 98)")
     );
-    first.stop();
-    first.stop();
+    first.close();
+    first.close();
     let second = Server::start(engine, options).unwrap();
     assert_eq!(second.address(), address);
 }
@@ -279,7 +279,7 @@ async fn a_unix_socket_is_served_private_and_removed() {
             path.display()
         )
     );
-    server.stop();
+    server.close();
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
     assert_eq!(
@@ -312,7 +312,7 @@ async fn health_is_told_and_its_watchers_do_not_hold_up_a_stop() {
     assert!(watch.message().await.unwrap().is_some());
     let began = Instant::now();
     let server = Arc::new(server);
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert!(

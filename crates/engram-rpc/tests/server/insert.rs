@@ -380,7 +380,7 @@ async fn a_stop_leaves_what_waits_to_be_sent_again() {
     until("the rest waits", || full.info().waiting_inserts == 1).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = std::time::Instant::now();
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(1));

@@ -156,7 +156,7 @@ fn slow_readers_cost_a_place_for_a_while_and_the_server_nothing() {
     );
     let more: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
     let began = Instant::now();
-    server.stop();
+    server.close();
     assert!(
         began.elapsed() < Duration::from_secs(1),
         "{:?}",
@@ -184,7 +184,7 @@ fn the_port_is_free_after_stop_and_refused_before() {
              (os error 98)"
         )
     );
-    server.stop();
+    server.close();
     let server = Server::start(engine, again).unwrap();
     assert_eq!(server.metrics_address(), Some(address));
 }

@@ -460,7 +460,7 @@ async fn a_stop_ends_what_waits() {
     until("three asks wait", || table.info().waiting_samples == 3).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = Instant::now();
-    let stop = tokio::task::spawn_blocking(move || server.stop());
+    let stop = tokio::task::spawn_blocking(move || server.close());
     for id in 2..5 {
         let (found, error) = stream.error().await;
         assert_eq!((found, &error.text), (id, &text));
