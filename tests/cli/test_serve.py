@@ -69,7 +69,7 @@ def test_a_token_may_come_from_the_environment(serve, monkeypatch):
     monkeypatch.setenv("ENGRAM_TOKEN", "s3cret")
     _, _, address = serve()
     assert engram.Client(address, token="s3cret").tables == ["replay"]
-    with pytest.raises(HandshakeError, match="asks for a token and none came"):
+    with pytest.raises(HandshakeError, match="token required, none sent"):
         engram.Client(address).info()
 
 
@@ -83,8 +83,8 @@ def test_metrics_are_told_where_it_says(serve):
 
 def test_it_listens_to_other_machines_only_if_told_twice(serve, run):
     refusal = (
-        "error: asked to listen at 0.0.0.0:0 without a token; other machines may reach that address: "
-        "give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`\n"
+        "error: refusing to listen at 0.0.0.0:0 without a token, because other machines can reach that address; "
+        "set `token`, use a loopback address such as 127.0.0.1:0, or set `insecure`\n"
     )
     result = run("serve", "--port", 0, "--host", "0.0.0.0")
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", refusal)

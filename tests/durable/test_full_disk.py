@@ -46,7 +46,7 @@ def allow(size):
 
 
 def why(path):
-    error = "File too large (os error 27); they are in memory, and written as soon as that is possible"
+    error = "File too large (os error 27); the changes are kept in memory, and writing is retried twice a second"
     return f"changes cannot be written to {path}: {error}"
 
 

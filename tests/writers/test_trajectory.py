@@ -339,15 +339,15 @@ def test_a_refused_step_that_brought_a_column(store):
 def test_signature_at_create_item(open_store):
     signature = {"x": ArraySpec((2,), np.int64), "y": ArraySpec((2, 2), np.float32)}
     store = open_store(Table("t", signature=signature))
-    asked = "item does not match the signature of table `t`: {}; asked: `x` int64[2], `y` float32[2,2]; found: {}"
+    mismatch = "item does not match the signature of table `t`: {}; signature: `x` int64[2], `y` float32[2,2]; item: {}"
     with store.writer() as writer:
         count_up(writer, 3)
         with raises(
             SignatureError,
-            asked.format("column 0 (`x`) does not fit", "`x` int64[3], `y` float32[3,2]"),
+            mismatch.format("column `x` must be int64[2], got int64[3]", "`x` int64[3], `y` float32[3,2]"),
         ):
             writer.create_item("t", num_steps=3)
-        with raises(SignatureError, asked.format("it has 1 columns where 2 are asked", "`x` int64[2]")):
+        with raises(SignatureError, mismatch.format("column `y` is missing", "`x` int64[2]")):
             writer.create_item("t", trajectory={"x": writer.history["x"][-2:]})
         assert writer.pending_items == 0
         writer.create_item("t", num_steps=2)

@@ -260,7 +260,7 @@ impl Storage {
             if recovered.unfinished_choices.contains_key(id) {
                 // The log ends with random choices whose change is missing: it was not made. Log
                 // again where the generator is.
-                table.record_choice();
+                table.record_rng();
             }
             // The readers of these leases no longer exist.
             table.end_leases(&mut DeferredDrops::default());

@@ -110,9 +110,9 @@ async fn a_bad_change_is_answered_in_its_place() {
     }
     let texts = [
         "no table `u`; known tables: `t`",
-        "field `keys_le` has 3 bytes; they must come in groups of 8",
-        "the request names no change; it must have `priorities_le` or `delete`",
-        "2 keys and 1 priorities for table `t`; there must be one priority per key",
+        "`keys_le` must have a multiple of 8 bytes; got 3",
+        "empty request; `priorities_le` or `delete` must be set",
+        "2 keys and 1 priorities for table `t`; each key needs one priority",
     ];
     for text in texts {
         let Some(Outcome::Error(error)) = stream.hear().await.outcome else {

@@ -327,7 +327,7 @@ async fn refused_items_are_settled_with_the_tables_error() {
     assert_eq!(errors[0].1.code(), Code::Priority);
     assert_eq!(
         errors[2].1.text,
-        "item refers to cells 10..11 of column `x`, whose chunk has 10"
+        "column `x` of the item refers to cells 10..11 of a chunk that has 10"
     );
     assert_eq!(size(&engine, "t"), 7);
     stream.say(sending([rows("nowhere", 1, 2, 1)])).await;

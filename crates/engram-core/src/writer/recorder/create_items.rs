@@ -330,8 +330,9 @@ mod tests {
         });
         assert_eq!(
             rejected.unwrap_err().to_string(),
-            "item does not match the signature of table `t`: it has 2 columns where 1 are asked; \
-             asked: `before` uint8[?,3]; found: `a` uint8[2,3], `b` int64[2]"
+            "item does not match the signature of table `t`: column `before` is \
+             missing, and the signature has no columns `a`, `b`; signature: `before` uint8[?,3]; item: \
+             `a` uint8[2,3], `b` int64[2]"
         );
         assert_eq!(recorder.pending_items(), 0);
         let layout = &item_layout();
