@@ -30,7 +30,9 @@ def test_every_command_shows_its_certificate(run, encrypted, certificates, comma
     assert result.exit_code == 0, result.output
     result = run(name, address, *rest, *options(ca=certificates.ca))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"error: the TLS handshake with the server at {address} failed: it requires a client certificate")
+    assert result.stderr.startswith(
+        f"error: the TLS handshake with the server at {address} failed: it requires a client certificate"
+    )
 
 
 def test_metrics_are_encrypted_where_it_says(encrypted, certificates):

@@ -259,10 +259,14 @@ def test_zeros_behind_a_record_may_be_anything(made, tmp_path):
 
 def each_head_damage():
     for at in range(FILE_HEAD):
-        what = "it is not an Engram file, or its first 8 bytes are damaged" if at < 8 else "its file header (the first 48 bytes) is damaged"
+        what = (
+            "it is not an Engram file, or its first 8 bytes are damaged"
+            if at < 8
+            else "its file header (the first 48 bytes) is damaged"
+        )
         yield lambda path, at=at: flip(path, at), what
     for length in (0, 1, FILE_HEAD - 1):
-        yield lambda path, at=length: cut(path, at), f"it has {length} bytes; its head alone takes 48"
+        yield lambda path, at=length: cut(path, at), f"it has {length} bytes, fewer than a file header (48 bytes)"
 
 
 @store_is(checkpointed)

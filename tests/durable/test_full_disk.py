@@ -234,7 +234,7 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize(("size", "what"), [(10, " cannot be used"), (47, ": a log cannot be begun")])
+@pytest.mark.parametrize(("size", "what"), [(10, " cannot be used"), (47, ": a log cannot be created")])
 def test_a_store_that_has_no_room_to_begin_with(tmp_path, size, what):
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:

@@ -351,7 +351,11 @@ def forge(path, kind, change):
 
 
 FORGED = {
-    "a schema of an undefined layout": ("schema", {4: 9}, "layout 9 is not defined; the file defines 1 before this record"),
+    "a schema of an undefined layout": (
+        "schema",
+        {4: 9},
+        "layout 9 is not defined; the file defines 1 before this record",
+    ),
     "a dtype that is none": ("schema", {12: 99}, "unknown dtype code 99, expected 0 to 17"),
     "a layout out of turn": ("layout", {0: 5}, "layout has number 5, expected 0"),
 }
