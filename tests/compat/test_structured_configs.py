@@ -113,7 +113,7 @@ def test_records_are_used_like_messages():
     )
     with raises(TypeError, "Config.conditions must be a list of Condition; got 3"):
         made.conditions = [3]
-    with raises(TypeError, "`other` must be a Config; got a Condition"):
+    with raises(TypeError, "`other` must be a Condition; got a Config"):
         condition.CopyFrom(made)
 
 

@@ -175,7 +175,7 @@ def test_configurations_refused(writer):
     text = "max_chunk_length (3) must be None or a positive integer <= num_keep_alive_refs (2)"
     with raises(ValueError, text):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=3)
-    with raises(TypeError, """`path` must be a tuple, such as ("observation",); got 'obs' (str)"""):
+    with raises(TypeError, """`path` must be a tuple like ("observation",); got 'obs' (str)"""):
         writer.configure("obs", num_keep_alive_refs=2, max_chunk_length=2)
     with raises(TypeError, "`max_chunk_length` must be an integer; got 1.0 (float)"):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=1.0)

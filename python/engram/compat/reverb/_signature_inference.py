@@ -1,4 +1,4 @@
-"""Infers the signature of the table that configs create items for."""
+"""Returns the signature of the table that configs create items for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNo
 
 
 def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: ANN401, nests of specs
-    """Infers the signature of the table that configs create items for.
+    """Returns the signature of the table that configs create items for.
 
     Args:
         configs: All configs of the table.

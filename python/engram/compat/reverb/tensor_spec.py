@@ -137,7 +137,7 @@ def is_spec(value: object) -> bool:
 
 
 def as_spec(value: Any) -> TensorSpec:  # noqa: ANN401, TensorFlow's too
-    """Converts a spec to a spec of this module.
+    """Returns a spec as a spec of this module.
 
     Args:
         value: Any object with `shape`, `dtype` and `name`, and optionally `minimum` and `maximum`.
@@ -156,7 +156,7 @@ def as_spec(value: Any) -> TensorSpec:  # noqa: ANN401, TensorFlow's too
 
 
 def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
-    """Converts a spec of this module to TensorFlow's if TensorFlow is imported, and otherwise returns it unchanged.
+    """Returns a spec of this module as TensorFlow's if TensorFlow is imported, and otherwise unchanged.
 
     Args:
         spec: A spec of this module.
