@@ -115,9 +115,9 @@ def test_info_is_made_when_asked_for_and_once(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     info = store.sample("t", 3).info
-    assert info._made == {}
+    assert info._arrays == {}
     assert info.key is info.key
-    assert set(info._made) == {"key"}
+    assert set(info._arrays) == {"key"}
 
 
 def test_len_and_repr(open_store):
