@@ -196,8 +196,8 @@ def test_a_table_that_the_engine_made_is_described_too():
 )
 def test_without_a_server_calls_end(monkeypatch, call):
     module = sys.modules["engram.compat.reverb.client"]
-    assert module._PATIENCE == 3_600  # seconds
-    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    assert module._RECONNECT_TIMEOUT == 3_600  # seconds
+    monkeypatch.setattr(module, "_RECONNECT_TIMEOUT", 0.1)
     with pytest.raises(RuntimeError, match=r"^the server at localhost:1 cannot be reached"):
         call(reverb.Client("localhost:1"))
 
@@ -231,7 +231,7 @@ def calling(call, address):
 @pytest.mark.parametrize("call", ["next(client.sample('t'))", "next(client.sample('t', 2))"])
 def test_ctrl_c_ends_a_call_that_waits(call):
     with serving(table()) as (server, client), calling(call, client.server_address):
-        wait_until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
+        wait_until(lambda: server._server_store.store.info()["t"].waiting_samples > 0)
 
 
 @pytest.mark.parametrize("call", ["client.server_info()", "client.insert([1], {'t': 1.0})", "client.reset('t')"])

@@ -119,6 +119,6 @@ def test_insert_waits_for_the_rate_limiter():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         client.insert([0], {"q": 1.0})
         waiting = BackgroundCall(lambda: server.localhost_client().insert([1], {"q": 1.0}))
-        wait_until(lambda: server._storage.store.info()["q"].waiting_inserts == 1)
+        wait_until(lambda: server._server_store.store.info()["q"].waiting_inserts == 1)
         assert steps(client, "q", 2) == [[0], [1]]
         waiting.result()

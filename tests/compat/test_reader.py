@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 import engram
-from engram.compat.reverb._reader import Fetching, read
+from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 
 
 def test_blocks_again_once_items_fit():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(300):  # cells of two shapes do not go side by side
             store.insert({"x": np.full(3 if i == 20 else 2, i)}, {"t": 1.0})
-        reader = read(store, "t", Fetching(ahead=20, max_items=300), lambda block: block.columns[0][:, 0].tolist())
+        reader = read_blocks(
+            store, "t", FetchOptions(max_in_flight=20, max_items=300), lambda block: block.columns[0][:, 0].tolist()
+        )
         blocks = list(reader)
         assert [each for block in blocks for each in block] == list(range(300))
         sizes = [len(block) for block in blocks]
@@ -26,7 +28,9 @@ def test_blocks_again_once_items_fit():
 def test_a_timeout_is_not_rounded(timeout):
     with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
         began = time.monotonic()
-        assert {*read(store, "t", Fetching(ahead=2, timeout=timeout), lambda block: block.number)} <= {None}
+        assert {
+            *read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.number)
+        } <= {None}
         assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
 
@@ -34,6 +38,6 @@ def test_a_last_item_that_fits_one_by_one_is_the_last():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(100):
             store.insert({"x": np.full(3 if i == 0 else 2, i)}, {"t": 1.0})
-        reader = read(store, "t", Fetching(ahead=20, max_items=64), lambda block: block.number)
+        reader = read_blocks(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.number)
         assert list(reader) == [1] * 64
         assert store.info()["t"].size == 36

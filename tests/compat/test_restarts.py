@@ -38,7 +38,7 @@ def test_what_waits_is_sent_to_the_next_server_once_and_in_order(write):
         port = server.port
         writer = write(client)
         flushing = BackgroundCall(writer.flush)
-        store = server._storage.store
+        store = server._server_store.store
         wait_until(lambda: (store.info()["queue"].size, store.info()["queue"].waiting_inserts > 0) == (1, True))
     with serving(reverb.Table.queue("queue", 1), port=port) as (_, client):
         assert steps(client, "queue", 4) == [[1], [2], [3], [4]]

@@ -175,7 +175,7 @@ def test_a_client_goes_on_with_the_next_server_at_its_address(count):
         for n in range(count - 1):
             client.insert([n], {"t": 1.0})
         blocked = BackgroundCall(lambda: steps(client, n=count))
-        wait_until(lambda: server._storage.store.info()["t"].waiting_samples > 0)
+        wait_until(lambda: server._server_store.store.info()["t"].waiting_samples > 0)
     with serving(table(), port=port):
         client.insert([7], {"t": 1.0})
         assert blocked.result() == [*([n] for n in range(count - 1)), [7]]
@@ -186,7 +186,7 @@ def test_an_insert_that_waits_goes_on_too():
         port = server.port
         client.insert([0], {"q": 1.0})
         blocked = BackgroundCall(lambda: client.insert([1], {"q": 1.0}))
-        wait_until(lambda: server._storage.store.info()["q"].waiting_inserts > 0)
+        wait_until(lambda: server._server_store.store.info()["q"].waiting_inserts > 0)
     with serving(reverb.Table.queue("q", 1), port=port):
         assert steps(client, "q") == [[1]]
         blocked.result()

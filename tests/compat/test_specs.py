@@ -9,7 +9,7 @@ import pytest
 from compat_tables import table
 from support import raises
 
-from engram.compat.reverb import SampleInfo, _nest, _note, _signatures
+from engram.compat.reverb import SampleInfo, _nest, _signatures, _table_note
 from engram.compat.reverb.reverb_types import HeapOptions, KeyDistributionOptions, RateLimiterInfo
 from engram.compat.reverb.tensor_spec import (
     BoundedTensorSpec,
@@ -33,15 +33,15 @@ def test_bounds_of_one_value_take_no_room():
     """They are decoded as they were given; others are refused in words of the signature."""
     low = np.full((210, 160, 3), -0.0, np.float32)
     spec = BoundedTensorSpec((210, 160, 3), np.float32, low, np.float32(np.nan), "n")
-    note = _note.encode(0, {"x": spec})
+    note = _table_note.encode(0, {"x": spec})
     assert len(note) < 300
-    found = _note.decode(note).signature["x"]
+    found = _table_note.decode(note).signature["x"]
     assert found.minimum.shape == low.shape
     assert found.minimum.tobytes() == low.tobytes()
     assert (found.maximum.shape, np.isnan(found.maximum)) == ((), True)
     for bound in (np.zeros((0, 3)), np.zeros((1, 1)), np.arange(3.0)):
         spec = BoundedTensorSpec(bound.shape, np.float64, bound, bound + 1)
-        assert _note.decode(_note.encode(0, spec)).signature == spec
+        assert _table_note.decode(_table_note.encode(0, spec)).signature == spec
     large = BoundedTensorSpec([20_000], np.int32, np.arange(20_000), 30_000)
     with pytest.raises(
         ValueError, match=r"^Unsupported signature: it takes \d+ bytes, more than the 65536 that are kept"
@@ -226,8 +226,8 @@ def test_names_and_shapes():
     assert is_compatible(None, (1, 2, 3))
     assert not is_compatible((2,), (2, 1))
     assert not is_compatible((2,), (3,))
-    named = _signatures.named({"b": TensorSpec([None], "f4"), "a": (TensorSpec([], "i8", "n"),)})
-    assert _signatures.listed((name, spec.dtype, spec.shape) for name, spec in named) == (
+    named = _signatures.named_specs({"b": TensorSpec([None], "f4"), "a": (TensorSpec([], "i8", "n"),)})
+    assert _signatures.columns_text((name, spec.dtype, spec.shape) for name, spec in named) == (
         "0: Tensor<name: 'a/0/n', dtype: int64, shape: []>, 1: Tensor<name: 'b', dtype: float, shape: [?]>"
     )
     assert _signatures.shape_text(None) == "<unknown>"
@@ -235,16 +235,16 @@ def test_names_and_shapes():
 
 def test_notes_of_others_say_nothing():
     for note in (None, "", "mine", "[1]", "{}", '{"reverb": 3}'):
-        assert _note.decode(note) == (None, None, None)
+        assert _table_note.decode(note) == (None, None, None)
 
 
 def test_notes():
-    assert _note.decode(_note.encode(-3, (TensorSpec([2], "f4", "x"),), "/here")) == (
+    assert _table_note.decode(_table_note.encode(-3, (TensorSpec([2], "f4", "x"),), "/here")) == (
         -3,
         (TensorSpec([2], "f4", "x"),),
         "/here",
     )
-    assert _note.encode(1, {}) == '{"reverb": {"max_times_sampled": 1, "signature": null}}'
+    assert _table_note.encode(1, {}) == '{"reverb": {"max_times_sampled": 1, "signature": null}}'
 
 
 def test_messages_tell_what_is_set():

@@ -371,7 +371,7 @@ def test_random_patterns(draw):
         found = list(client.sample("t", size, emit_timesteps=False)) if size else []
     assert len(found) == len(expected), (made, program)
     for sample, item in zip(found, expected, strict=True):
-        columns = [_patterns.stacked(column) for column in item.columns]
+        columns = [_patterns.stack_column(column) for column in item.columns]
         for have, column in zip(sample.data, columns, strict=True):
             np.testing.assert_array_equal(have, column, strict=True)
         assert sample.info.priority == pytest.approx(priority_of(made[item.config], columns))

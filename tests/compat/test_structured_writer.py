@@ -217,7 +217,7 @@ def test_patterns_without_a_server(configs, program, t, u):
             leaves = [arguments[0]["a"], arguments[0]["b"]]
             found = patterns.append(leaves, partial=arguments[1])
         for item in found:
-            columns = [_patterns.stacked(column).tolist() for column in item.columns]
+            columns = [_patterns.stack_column(column).tolist() for column in item.columns]
             made[configs[item.config].table].append(columns)
     assert made == {"t": t, "u": u}
 

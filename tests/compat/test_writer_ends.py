@@ -133,7 +133,7 @@ def losing():
     with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
 
         def lose():
-            server._storage.store.drop_table("queue")
+            server._server_store.store.drop_table("queue")
             time.sleep(0.2)  # until writers were told
 
         yield client, lose
@@ -277,8 +277,10 @@ def test_dropped_writers_wait_for_their_tables(kind, end):
 
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
 def test_dropped_writers_do_not_wait_for_ever(kind):
-    program = _program("{port}", kind, "").replace("\nwriter = write()", "\nsending.PATIENCE = 0.1\nwriter = write()")
-    assert _sending.PATIENCE == 60  # seconds
+    program = _program("{port}", kind, "").replace(
+        "\nwriter = write()", "\nsending.CLOSE_TIMEOUT = 0.1\nwriter = write()"
+    )
+    assert _sending.CLOSE_TIMEOUT == 60  # seconds
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         program = "from engram.compat.reverb import _sending as sending" + program.replace("{port}", str(server.port))
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)

@@ -43,7 +43,7 @@ def test_fewer_than_the_least_are_waited_for(open_store):
 
 def test_in_vain_all_goes_back(open_store):
     store = queue(open_store, 2)
-    with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(3 would have done\) within"):
+    with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(at least 3 needed\) within"):
         store.sample("q", 10, at_least=3, timeout=0.05)
     assert values(store.sample("q", 10, at_least=2)) == [0, 1]
 

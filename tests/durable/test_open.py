@@ -141,7 +141,7 @@ def test_arguments_are_checked(tmp_path):
     ):
         with pytest.raises(InvalidArgumentError, match=re.escape(text)):
             Store.open(tmp_path, tables(), **given)
-    with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store lives in memory"):
+    with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         store.checkpoint()
     with (
         pytest.raises(InvalidArgumentError, match="is of a store of the server's own"),
@@ -159,7 +159,7 @@ def test_a_server_s_tables_outlive_it(tmp_path):
         fill(client, 100)
     with Server([], path=tmp_path) as server:
         assert Client(server.address).info()["weighted"].size == 40
-    with Server(tables()) as server, pytest.raises(InvalidArgumentError, match="this store lives in memory"):
+    with Server(tables()) as server, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         Client(server.address).checkpoint()
 
 

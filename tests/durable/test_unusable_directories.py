@@ -387,7 +387,7 @@ def test_tables_that_the_items_do_not_fit(made, tmp_path):
     )
     with raises(SignatureError, text):
         Store.open(path, [Table.queue(QUEUE, max_size=1_000, signature=signature)])
-    with raises(InvalidArgumentError, "table `uniform` exists already; each name is taken once"):
+    with raises(InvalidArgumentError, "table `uniform` already exists; choose another name, or drop that table first"):
         Store.open(path, [Table("uniform"), Table("uniform")])
     assert state(path)[:2] == made[1][:2]
 

@@ -14,7 +14,7 @@ from reverb_tables import TABLES, made, note
 
 import engram
 from engram.compat import reverb
-from engram.compat.reverb import _note
+from engram.compat.reverb import _table_note
 
 HERE = Path(__file__).parent
 
@@ -135,7 +135,7 @@ def expected(programs, theirs):
 
 def compatible(description):
     """The same table, made as code for dm-reverb makes it."""
-    return made(reverb, description, _note.decode(note(description)).signature)
+    return made(reverb, description, _table_note.decode(note(description)).signature)
 
 
 @pytest.fixture(scope="session", params=["engram", "compatible"])

@@ -150,7 +150,7 @@ def test_a_store_in_memory_has_no_checkpoint(programs, serve):
     _, address = serve(engram.Table("table"))
     assert programs.run("checkpoint", address) == (
         "ValueError",
-        "this store lives in memory; a checkpoint needs a store that was opened with a path",
+        "this store is in memory only, so it has no checkpoints; open the store with a path",
     )
 
 

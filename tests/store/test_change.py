@@ -211,7 +211,7 @@ def test_create_and_drop(open_store):
 
 
 def test_names_are_taken_once(open_store):
-    text = "table `a` exists already; each name is taken once"
+    text = "table `a` already exists; choose another name, or drop that table first"
     with raises(InvalidArgumentError, text):
         open_store(Table("a"), Table("a"))
     store = open_store(Table("a"))

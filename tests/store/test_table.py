@@ -231,8 +231,8 @@ def test_items_in_unfinished_chunks_are_told_of(open_store):
             writer.append({"x": value})
             writer.create_item("t", num_steps=1)
         text = (
-            "`t`: sampling waits: 0 of 1 items (MinSize); writers hold 2 more in unfinished chunks, which `flush` "
-            "would finish"
+            "`t`: sampling waits: 0 of 1 items (MinSize); writers hold 2 more items in unfinished "
+            "chunks; call `flush` to send them"
         )
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
         with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 samples within 0 s; {text}"):

@@ -1,14 +1,15 @@
-//! Where time comes from.
+//! Time sources.
 
 use std::fmt::Debug;
 use std::time::Instant;
 
-/// Where the clock of a new store begins: it can take in what is as old as ten years.
-pub(crate) const BEGINNING: u64 = 315_360_000_000_000_000;
+/// First reading of a new store's clock, in nanoseconds: ten years, so that a new store can hold
+/// items up to ten years old.
+pub(crate) const FIRST_READING: u64 = 315_360_000_000_000_000;
 
-/// A source of time that never goes back.
+/// A monotonic time source.
 pub trait Clock: Debug + Send + Sync {
-    /// Nanoseconds since some fixed moment.
+    /// Nanoseconds since a fixed moment.
     fn now(&self) -> u64;
 }
 
@@ -16,12 +17,12 @@ pub trait Clock: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
-    /// Its first reading.
+    /// Reading at `start`, in nanoseconds.
     first: u64,
 }
 
 impl SystemClock {
-    /// A clock that goes on from there.
+    /// A clock whose first reading is `first`, in nanoseconds.
     #[must_use]
     pub fn from(first: u64) -> Self {
         Self {
@@ -33,7 +34,7 @@ impl SystemClock {
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self::from(BEGINNING)
+        Self::from(FIRST_READING)
     }
 }
 

@@ -1,9 +1,9 @@
-//! What forked children close: a port that is listened at, and a directory that is locked, stay taken while anybody
-//! has them open.
+//! File descriptors that forked children close. Otherwise a child keeps its parent's listening
+//! ports and directory locks occupied after the parent has closed them.
 
 #![expect(
     unsafe_code,
-    reason = "their numbers are all that a child has of open files"
+    reason = "a child knows the inherited files only by their descriptor numbers"
 )]
 
 use std::fs::File;
@@ -14,73 +14,75 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-type List = Mutex<Vec<Taken>>;
+type Registry = Mutex<Vec<OpenFile>>;
 
-/// A forked child's list, where the one below was left locked by a thread that the child does not have.
-static FRESH: AtomicPtr<List> = AtomicPtr::new(ptr::null_mut());
-static TAKEN: List = Mutex::new(Vec::new());
+/// Replaces `REGISTRY` in a child whose parent forked while another thread held the registry's lock.
+static REPLACEMENT: AtomicPtr<Registry> = AtomicPtr::new(ptr::null_mut());
+static REGISTRY: Registry = Mutex::new(Vec::new());
 
-fn list() -> &'static List {
-    let fresh = FRESH.load(Ordering::Acquire);
-    // SAFETY: null, or leaked.
-    unsafe { fresh.as_ref() }.unwrap_or(&TAKEN)
+fn registry() -> &'static Registry {
+    let replacement = REPLACEMENT.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or points to a leaked box.
+    unsafe { replacement.as_ref() }.unwrap_or(&REGISTRY)
 }
 
-fn taken() -> MutexGuard<'static, Vec<Taken>> {
-    list().lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_registry() -> MutexGuard<'static, Vec<OpenFile>> {
+    registry().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A socket or a file by its number, and by what tells whether the number is another's by now.
+/// A descriptor with the identity of its file, to detect a descriptor number that was reused.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Taken {
+struct OpenFile {
     fd: RawFd,
     device: u64,
     inode: u64,
 }
 
-impl Taken {
-    fn open(fd: RawFd) -> Option<Self> {
-        // SAFETY: only asked about, which fails where nothing of that number is open; never closed here.
+impl OpenFile {
+    /// Returns `None` if the descriptor is not open.
+    fn new(fd: RawFd) -> Option<Self> {
+        // SAFETY: only its metadata is read, which fails for a closed descriptor; `ManuallyDrop` never closes it.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-        let found = file.metadata().ok()?;
+        let metadata = file.metadata().ok()?;
         Some(Self {
             fd,
-            device: found.dev(),
-            inode: found.ino(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
         })
     }
 }
 
-/// Sockets and files that children close, for as long as this lives.
+/// Registers sockets and files that forked children close, until it is dropped.
 #[derive(Debug)]
-pub struct CloseOnFork(Vec<Taken>);
+pub struct CloseOnFork(Vec<OpenFile>);
 
 impl CloseOnFork {
-    /// Of these numbers, those that are open.
-    pub fn new(numbers: impl IntoIterator<Item = RawFd>) -> Self {
-        let opened: Vec<_> = numbers.into_iter().filter_map(Taken::open).collect();
-        taken().extend(&opened);
-        Self(opened)
+    /// Registers those of the descriptors that are open.
+    pub fn new(descriptors: impl IntoIterator<Item = RawFd>) -> Self {
+        let files: Vec<_> = descriptors.into_iter().filter_map(OpenFile::new).collect();
+        lock_registry().extend(&files);
+        Self(files)
     }
 }
 
 impl Drop for CloseOnFork {
     fn drop(&mut self) {
-        taken().retain(|open| !self.0.contains(open));
+        lock_registry().retain(|file| !self.0.contains(file));
     }
 }
 
-/// Closes what servers and stores of the parent have open. To be called in a forked child, where none of them runs.
+/// Closes the files that the parent's servers and stores have open. Call it in a forked child, in
+/// which no server or store runs.
 pub fn close_after_fork() {
-    // Held by a thread that is not here: then they stay open.
-    let Ok(mut taken) = list().try_lock() else {
-        let fresh = Box::leak(Box::default());
-        return FRESH.store(fresh, Ordering::Release);
+    // A thread that exists only in the parent may hold the lock: then the files stay open.
+    let Ok(mut files) = registry().try_lock() else {
+        let replacement = Box::leak(Box::default());
+        return REPLACEMENT.store(replacement, Ordering::Release);
     };
-    for open in taken.drain(..) {
-        if Taken::open(open.fd) == Some(open) {
-            // SAFETY: open, and what owned it does not run in this process.
-            drop(unsafe { File::from_raw_fd(open.fd) });
+    for file in files.drain(..) {
+        if OpenFile::new(file.fd) == Some(file) {
+            // SAFETY: the descriptor is open, and its owner does not run in this process.
+            drop(unsafe { File::from_raw_fd(file.fd) });
         }
     }
 }
@@ -90,10 +92,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_left_locked_keeps_nobody() {
-        let gone = taken();
+    fn a_locked_registry_is_replaced() {
+        let guard = lock_registry();
         close_after_fork();
         drop(CloseOnFork::new([0]));
-        drop(gone);
+        drop(guard);
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: named tables that come and go.
+//! The engine: a set of named tables, in memory or in a directory.
 
 mod durable;
 
@@ -19,23 +19,23 @@ use crate::table::Table;
 use crate::ticket::{JournalSpace, SampleTicket, UntilDurable};
 pub use durable::OpenOptions;
 
-/// Named tables. Everything a door offers goes through here.
+/// A store's tables. In-process stores and servers use tables only through an engine.
 #[derive(Debug)]
 pub struct Engine {
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
     closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
     backend: Backend,
-    /// One checkpoint at a time.
+    /// Held while a checkpoint is written: one at a time.
     checkpoints: Mutex<()>,
     pool: Arc<Pool>,
     next_number: AtomicU64,
     entropy: u64,
-    /// Items that writers have made and not sent, because their chunks are not full yet.
+    /// Number of items that in-process writers hold back until their chunks are full.
     unsent: AtomicU64,
 }
 
-/// Where tables live.
+/// Where changes of the tables are recorded.
 #[derive(Debug)]
 enum Backend {
     Memory(Arc<dyn OpSink>),
@@ -46,12 +46,12 @@ enum Backend {
 }
 
 impl Engine {
-    /// An engine with these tables, without a journal. Its keys derive from `entropy`.
+    /// An engine in memory with these tables. Keys are derived from `entropy`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for impossible options or two tables of one name.
+    /// [`Error::InvalidArgument`] for invalid options or two tables of the same name.
     pub fn new(tables: Vec<TableOptions>, entropy: u64) -> Result<Self> {
-        Self::with(
+        Self::with_clock_and_sink(
             tables,
             entropy,
             Arc::new(SystemClock::default()),
@@ -59,24 +59,24 @@ impl Engine {
         )
     }
 
-    /// An engine with its own clock and log.
+    /// As [`Engine::new`], with this clock, and recording changes in this log.
     ///
     /// # Errors
     /// As [`Engine::new`].
-    pub fn with(
+    pub fn with_clock_and_sink(
         tables: Vec<TableOptions>,
         entropy: u64,
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Result<Self> {
-        let engine = Self::at(Backend::Memory(sink), clock, entropy);
+        let engine = Self::without_tables(Backend::Memory(sink), clock, entropy);
         for options in tables {
             engine.create_table(options)?;
         }
         Ok(engine)
     }
 
-    fn at(backend: Backend, clock: Arc<dyn Clock>, entropy: u64) -> Self {
+    fn without_tables(backend: Backend, clock: Arc<dyn Clock>, entropy: u64) -> Self {
         Self {
             tables: RwLock::default(),
             closed: RwLock::new(false),
@@ -97,25 +97,26 @@ impl Engine {
         }
     }
 
-    /// Waits until every change so far is as safe as the store promises.
+    /// Returns a future that is ready when every change so far is as durable as the store promises.
     #[must_use]
     pub fn until_durable(&self) -> UntilDurable {
         UntilDurable::new(&self.sink(0))
     }
 
-    /// Waits while too many changes wait to be written.
+    /// Returns a future that is ready when the buffer of unwritten changes has space.
     #[must_use]
     pub fn journal_space(&self) -> JournalSpace {
         JournalSpace::new(&self.sink(0))
     }
 
-    /// Buffers that batches are gathered into.
+    /// The buffers that batches are gathered into.
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// A number to make keys from, given out once. Numbers of one engine lie far apart.
+    /// Returns a number that this engine returns only once, to derive keys from. These numbers are
+    /// spread over the whole range.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         derive_number(
@@ -124,23 +125,24 @@ impl Engine {
         )
     }
 
-    /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
+    /// Reports that a writer holds `now` items in unfinished chunks, after it last reported `before`.
     pub fn update_unsent(&self, before: u64, now: u64) {
         self.unsent
             .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Why a table may look emptier than its writers think, in words.
+    /// A note about items that writers hold in unfinished chunks: why a table may have fewer items
+    /// than were appended. `None` if there are none.
     #[must_use]
-    pub fn unsent(&self) -> Option<String> {
+    pub fn unsent_note(&self) -> Option<String> {
         unsent_items_note(self.unsent.load(Ordering::Relaxed))
     }
 
-    /// Ends a sample at its deadline, `seconds` after it began: with what there is if `partial`,
-    /// otherwise with everything going back, unless the last draw has come meanwhile.
+    /// Ends a sample at its deadline, `seconds` after it began. Returns a sample that was completed
+    /// in the meantime, or, if `partial`, the items drawn so far. Otherwise these return to the table.
     ///
     /// # Errors
-    /// [`Error::DeadlineExceeded`] saying how far it got, and why no further.
+    /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.
     pub fn finish_at_deadline(
         &self,
         ticket: SampleTicket,
@@ -148,11 +150,11 @@ impl Engine {
         partial: bool,
     ) -> Result<Sample> {
         let outcome = if partial {
-            ticket.take_some(seconds)
+            ticket.take_partial_or_error(seconds)
         } else {
-            ticket.give_up(seconds)
+            ticket.cancel(seconds)
         };
-        outcome.map_err(|error| match (error, self.unsent()) {
+        outcome.map_err(|error| match (error, self.unsent_note()) {
             (Error::DeadlineExceeded(text), Some(unsent)) => {
                 Error::DeadlineExceeded(format!("{text}; {unsent}"))
             }
@@ -163,16 +165,16 @@ impl Engine {
     /// Adds a table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for impossible options or a name that is taken; [`Error::Closed`].
+    /// [`Error::InvalidArgument`] for invalid options or a name that exists; [`Error::Closed`].
     pub fn create_table(&self, options: TableOptions) -> Result<Arc<Table>> {
-        // Held until the table is in: `close` must not miss it.
-        let closed_now = self.closed.read();
-        if *closed_now {
-            return Err(closed());
+        // Locked until the table is added, so that `close` does not miss it.
+        let is_closed = self.closed.read();
+        if *is_closed {
+            return Err(closed_error());
         }
         let mut tables = self.tables.write();
         if tables.contains_key(&options.name) {
-            return Err(taken(&options.name));
+            return Err(name_exists(&options.name));
         }
         let name = options.name.clone();
         let clock = Arc::clone(&self.clock);
@@ -185,8 +187,8 @@ impl Engine {
                 let number = next_table.fetch_add(1, Ordering::Relaxed);
                 let sink = storage.sink(number);
                 let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
-                storage.created(number, state.options());
-                Table::with(state, number, clock, sink)
+                storage.record_table_created(number, state.options());
+                Table::from_state(state, number, clock, sink)
             }
         };
         let table = Arc::new(table);
@@ -194,7 +196,7 @@ impl Engine {
         Ok(table)
     }
 
-    /// Removes a table; calls that wait for it end with an error.
+    /// Removes a table. Calls waiting for it end with [`Error::Closed`].
     ///
     /// # Errors
     /// [`Error::UnknownTable`]; [`Error::Closed`].
@@ -204,7 +206,7 @@ impl Engine {
             let mut tables = self.tables.write();
             let table = tables.remove(name);
             if let (Some(table), Backend::Disk { storage, .. }) = (&table, &self.backend) {
-                storage.dropped(table.number());
+                storage.record_table_dropped(table.number());
             }
             table
         };
@@ -213,7 +215,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The table of that name.
+    /// The table of this name.
     ///
     /// # Errors
     /// [`Error::UnknownTable`]; [`Error::Closed`].
@@ -226,7 +228,7 @@ impl Engine {
         Err(self.unknown(name))
     }
 
-    /// All tables, by name.
+    /// All tables, in order of their names.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -235,15 +237,15 @@ impl Engine {
         Ok(self.tables.read().values().cloned().collect())
     }
 
-    /// Ends every waiting call, and lets nobody in any more. Calling it again does nothing.
+    /// Ends every waiting call; later calls fail with [`Error::Closed`]. Calling it again does nothing.
     ///
     /// # Errors
-    /// [`Error::Storage`] where changes could not be written.
+    /// [`Error::Storage`] if changes could not be written.
     pub fn close(&self) -> Result<()> {
         *self.closed.write() = true;
         let tables = std::mem::take(&mut *self.tables.write());
         for table in tables.values() {
-            table.close(closed());
+            table.close(closed_error());
         }
         match &self.backend {
             Backend::Disk { storage, .. } => storage.close(),
@@ -253,7 +255,7 @@ impl Engine {
 
     fn check_open(&self) -> Result<()> {
         if *self.closed.read() {
-            Err(closed())
+            Err(closed_error())
         } else {
             Ok(())
         }
@@ -268,26 +270,27 @@ impl Engine {
     }
 }
 
-/// The `number`-th of the numbers that derive from `entropy`.
+/// The `number`-th of the numbers derived from `entropy`.
 #[must_use]
 pub fn derive_number(entropy: u64, number: u64) -> u64 {
     SplitMix64::seed_from_u64(entropy.wrapping_add(number)).next_u64()
 }
 
-/// What to say of items in unfinished chunks.
+/// A note about items in unfinished chunks; `None` if there are none.
 #[must_use]
 pub fn unsent_items_note(items: u64) -> Option<String> {
+    let noun = if items == 1 { "item" } else { "items" };
     (items > 0).then(|| {
-        format!("writers hold {items} more in unfinished chunks, which `flush` would finish")
+        format!("writers hold {items} more {noun} in unfinished chunks; call `flush` to send them")
     })
 }
 
-fn taken(name: &str) -> Error {
+fn name_exists(name: &str) -> Error {
     Error::InvalidArgument(format!(
-        "table `{name}` exists already; each name is taken once"
+        "table `{name}` already exists; choose another name, or drop that table first"
     ))
 }
 
-fn closed() -> Error {
+fn closed_error() -> Error {
     Error::Closed("the store is closed".into())
 }

@@ -1,27 +1,28 @@
-//! A lock that is passed on in turn.
+//! A fair mutex.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex whose first sleeper is next: a thread that lets go and comes back at once cannot
-/// overtake it. Nobody spins or yields for long: on a busy machine, a yield costs a whole slice.
+/// A mutex that a releasing thread cannot take again ahead of a thread already waiting for it.
+///
+/// It never spins or yields for long: on a busy machine, a yield costs a whole time slice.
 #[derive(Debug)]
 pub(crate) struct FairMutex<T> {
-    /// Held by whoever is next.
-    turn: Mutex<()>,
+    /// Held by the next owner while it waits for `value`.
+    next: Mutex<()>,
     value: Mutex<T>,
 }
 
 impl<T> FairMutex<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self {
-            turn: Mutex::new(()),
+            next: Mutex::new(()),
             value: Mutex::new(value),
         }
     }
 
-    /// Waits for the lock. A panic of an earlier holder is not held against the value.
+    /// Waits for the lock. Ignores poisoning: a panic of an earlier owner does not block later ones.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -35,13 +36,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_that_comes_back_at_once_does_not_overtake() {
+    fn relocking_does_not_overtake_a_waiting_thread() {
         let lock = FairMutex::new(());
         let (rounds, stop) = (AtomicU32::new(0), AtomicBool::new(false));
         let mut waits = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
-                    let _held = lock.lock();
+                    let _guard = lock.lock();
                     rounds.fetch_add(1, Ordering::SeqCst);
                     sleep(Duration::from_millis(1));
                 }
@@ -49,15 +50,15 @@ mod tests {
             let waits = (0..21).map(|_| {
                 sleep(Duration::from_millis(3));
                 let before = rounds.load(Ordering::SeqCst);
-                let _held = lock.lock();
+                let _guard = lock.lock();
                 rounds.load(Ordering::SeqCst) - before
             });
             let waits: Vec<u32> = waits.collect();
             stop.store(true, Ordering::SeqCst);
             waits
         });
-        // A median: the machine may pause us between the two looks.
+        // The median, because the machine may pause this thread between the two reads of `rounds`.
         waits.sort_unstable();
-        assert!(waits[10] == 0, "rounds that went by meanwhile: {waits:?}");
+        assert!(waits[10] == 0, "rounds while this thread waited: {waits:?}");
     }
 }

@@ -1,4 +1,10 @@
-//! Samples that may still come back.
+//! Leases: sampled items whose use is not yet confirmed.
+//!
+//! ```text
+//!               acknowledge: the sample is final
+//! sample ──► leased ──┤
+//!               drop: the item is available again, as if it had not been sampled
+//! ```
 
 use std::sync::Arc;
 
@@ -6,16 +12,17 @@ use engram_core::Draw;
 
 use crate::table::Table;
 
-/// What a sampling call returns.
+/// Result of a sampling call.
 #[derive(Debug)]
 pub struct Sample {
-    /// The items, as many as were asked for unless partial ones were.
+    /// The drawn items: as many as requested, or fewer for a partial sample.
     pub draws: Vec<Draw>,
-    /// The promise to say whether they were used, if one was asked for.
+    /// Their lease, if one was requested.
     pub lease: Option<Lease>,
 }
 
-/// Leased draws: acknowledged when their reader says so, given back when this is dropped.
+/// Leased draws. The reader acknowledges those it used; dropping the lease returns the others to
+/// their table.
 #[derive(Debug)]
 pub struct Lease {
     table: Arc<Table>,
@@ -31,7 +38,7 @@ impl Lease {
         }
     }
 
-    /// Takes the first `n` draws out, or all where there are fewer: they end on their own.
+    /// Moves the first `n` draws (or all, if there are fewer) to a lease of their own.
     #[must_use]
     pub fn split_first(&mut self, n: usize) -> Self {
         let rest = self.handles.split_off(n.min(self.handles.len()));
@@ -41,13 +48,13 @@ impl Lease {
         }
     }
 
-    /// The samples were used: they are final.
+    /// Makes the samples final: they were used.
     pub fn acknowledge(mut self) {
         let handles = std::mem::take(&mut self.handles);
         self.table.acknowledge(&handles);
     }
 
-    /// The first `n` samples were used, or all where there are fewer; the others go back.
+    /// Makes the first `n` samples final (or all, if there are fewer) and returns the others.
     pub fn acknowledge_first(mut self, n: usize) {
         self.split_first(n).acknowledge();
     }

@@ -1,6 +1,7 @@
-//! Named tables that callers may wait for: the one API behind every door.
+//! Named tables that callers can wait on: the one API behind in-process stores and servers.
 //!
-//! In process a waiting caller parks its thread; a server awaits the same tickets.
+//! Calls that may have to wait return tickets (futures). In process, a thread parks until its
+//! ticket is ready; a server awaits the same tickets.
 
 pub mod clock;
 mod close_on_fork;

@@ -1,4 +1,4 @@
-//! A writer's items on their way into tables.
+//! A writer's pending inserts.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -11,25 +11,28 @@ use crate::engine::Engine;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
-/// Items sent that their tables do not have yet, oldest first. As a future: ready when at most
-/// [`Outbox::until_at_most`] of them are left; if that is none, when they are as safe as the store promises.
+/// A writer's items that their tables do not have yet, oldest first.
+///
+/// As a future, it is ready when at most [`Outbox::until_at_most`] items are in flight. For a limit
+/// of 0, it also waits until the inserts are as durable as the store promises.
 #[derive(Debug, Default)]
 pub struct Outbox {
     tables: Vec<Arc<Table>>,
+    /// Number of items and ticket of each pending insert.
     tickets: VecDeque<(usize, InsertTicket)>,
     in_flight: usize,
     allowed: usize,
-    /// Of what the tables have, the last change: all tables are of one store.
+    /// Durability of the last applied insert. All tables belong to one store, so one is enough.
     applied: Option<UntilDurable>,
 }
 
 impl Outbox {
-    /// The number that stands for a table in what is sent.
+    /// Returns the number by which items of [`Outbox::send`] name a table.
     ///
     /// # Errors
     /// [`engram_core::Error::UnknownTable`], [`engram_core::Error::Closed`].
     pub fn table_number(&mut self, engine: &Engine, name: &str) -> Result<u32> {
-        // A table that was dropped may have a successor of the same name.
+        // A dropped table may have been replaced by another one of the same name.
         let known = self
             .tables
             .iter()
@@ -43,29 +46,29 @@ impl Outbox {
         Ok(u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    /// The table behind a number that [`Outbox::table_number`] gave.
+    /// The table with a number that [`Outbox::table_number`] returned.
     #[must_use]
     pub fn table(&self, number: u32) -> &Arc<Table> {
         &self.tables[number as usize]
     }
 
-    /// Items sent that no table has yet, as far as is known.
+    /// Number of items that their tables did not have at the last poll.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Items sent that no table has yet.
+    /// Number of items that their tables do not have now.
     #[must_use]
     pub fn items_left(&self) -> usize {
         let tickets = self.tickets.iter();
         tickets.map(|(_, ticket)| ticket.items_left()).sum()
     }
 
-    /// Sends items to their tables, in order.
+    /// Inserts items into their tables, in order. Each item has its table's number.
     ///
     /// # Errors
-    /// What a table says of them; items for other tables are sent all the same.
+    /// The first error of a table; items for other tables are inserted anyway.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
         let mut outcome = Ok(());
         let mut items = items.peekable();
@@ -78,7 +81,7 @@ impl Outbox {
             let table = &self.tables[number as usize];
             match table.insert(batch) {
                 Ok(mut ticket) => match ticket.poll_applied(Waker::noop()) {
-                    Poll::Ready(Ok(lsn)) => note(&mut self.applied, &ticket, lsn),
+                    Poll::Ready(Ok(lsn)) => advance_applied(&mut self.applied, &ticket, lsn),
                     Poll::Ready(Err(error)) => outcome = outcome.and(Err(error)),
                     Poll::Pending => {
                         self.in_flight += count;
@@ -91,10 +94,10 @@ impl Outbox {
         outcome
     }
 
-    /// Takes note of what the tables have meanwhile.
+    /// Removes finished inserts, without waiting.
     ///
     /// # Errors
-    /// What an insert ended with: its items are lost to a table that was dropped or closed.
+    /// The error of a failed insert: its table was dropped or closed, and its items are lost.
     pub fn collect_finished(&mut self) -> Result<()> {
         self.allowed = 0;
         match self.poll_tables(&mut Context::from_waker(Waker::noop())) {
@@ -103,13 +106,13 @@ impl Outbox {
         }
     }
 
-    /// Where more can be told, should too much wait to be written.
+    /// Returns a ticket to wait for if the journal's buffer is full; otherwise `None`.
     #[must_use]
     pub fn journal_space(&self) -> Option<JournalSpace> {
         self.tables.first()?.journal_space()
     }
 
-    /// Why the oldest item waits, for the error that ends a wait.
+    /// Why the oldest item waits, as a suffix for a timeout's error text.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
         let why = self
@@ -119,9 +122,9 @@ impl Outbox {
         why.map_or_else(String::new, |why| format!("; {why}"))
     }
 
-    /// Takes note of what is in behind a ticket that waits: one blocked table does not hold up
-    /// what goes to others.
-    fn settle_behind(&mut self, context: &mut Context<'_>) -> Result<()> {
+    /// Removes finished inserts anywhere in the queue: a blocked table at the front must not delay
+    /// inserts into other tables.
+    fn collect_any(&mut self, context: &mut Context<'_>) -> Result<()> {
         let mut outcome = Ok(());
         let (in_flight, applied) = (&mut self.in_flight, &mut self.applied);
         self.tickets.retain_mut(
@@ -129,7 +132,7 @@ impl Outbox {
                 Poll::Pending => true,
                 Poll::Ready(ended) => {
                     *in_flight -= *count;
-                    let ended = ended.map(|lsn| note(applied, ticket, lsn));
+                    let ended = ended.map(|lsn| advance_applied(applied, ticket, lsn));
                     if outcome.is_ok() {
                         outcome = ended;
                     }
@@ -140,7 +143,7 @@ impl Outbox {
         outcome
     }
 
-    /// Makes the future wait until at most `allowed` items are in flight.
+    /// Sets how many items may be in flight when the future is ready.
     pub fn until_at_most(&mut self, allowed: usize) -> &mut Self {
         self.allowed = allowed;
         self
@@ -153,13 +156,14 @@ impl Outbox {
             };
             match ticket.poll_applied(context.waker()) {
                 Poll::Pending => {
-                    self.settle_behind(context)?;
+                    self.collect_any(context)?;
                     if self.in_flight > self.allowed {
                         return Poll::Pending;
                     }
                 }
                 Poll::Ready(outcome) => {
-                    let outcome = outcome.map(|lsn| note(&mut self.applied, ticket, lsn));
+                    let outcome =
+                        outcome.map(|lsn| advance_applied(&mut self.applied, ticket, lsn));
                     self.in_flight -= *count;
                     self.tickets.pop_front();
                     outcome?;
@@ -170,10 +174,10 @@ impl Outbox {
     }
 }
 
-/// Remembers the last change of all.
-fn note(applied: &mut Option<UntilDurable>, ticket: &InsertTicket, lsn: Lsn) {
+/// Sets `applied` to the later of itself and this change.
+fn advance_applied(applied: &mut Option<UntilDurable>, ticket: &InsertTicket, lsn: Lsn) {
     if applied.as_ref().is_none_or(|applied| applied.lsn() < lsn) {
-        *applied = Some(UntilDurable::of(&ticket.table().sink, lsn));
+        *applied = Some(UntilDurable::up_to(&ticket.table().sink, lsn));
     }
 }
 
@@ -186,7 +190,7 @@ impl Future for Outbox {
         if this.allowed == 0
             && let Some(applied) = &mut this.applied
         {
-            // Where that fails, the next wait looks again.
+            // On an error, `applied` stays, so that the next poll retries.
             ready!(Pin::new(applied).poll(context))?;
             this.applied = None;
         }

@@ -1,4 +1,15 @@
-//! Prefetching: a thread that keeps the next few batches ready, each on lease.
+//! Prefetching streams: a thread samples and gathers the next batches while the reader works.
+//!
+//! Every batch is leased. Its states:
+//!
+//! ```text
+//!   sampling ──► ready ──► delivered ──► acknowledged
+//!  (prefetch     (queue of   (in the      when the reader reports that it has used all items
+//!   thread)      `prefetch`   reader's
+//!      │         batches)     hands)
+//!      └────────────┴───────────┴──► returned to the table: the stream closed, or the batch did
+//!                                    not reach its reader; a partly used batch is split
+//! ```
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,42 +29,45 @@ use crate::table::Table;
 use crate::ticket::UntilDurable;
 use crate::wait::{WaitOptions, WaitOutcome, wait};
 
-/// A reader's condition variable wakes this often to look for Ctrl-C.
+/// How often a waiting reader checks for Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What to fetch ahead.
+/// What a stream fetches.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
     /// Items per batch.
     pub batch_size: usize,
-    /// A batch of so many will do where more would have to be waited for.
+    /// Minimum number of items: if at least this many are available, the stream delivers them
+    /// instead of waiting for `batch_size`.
     pub at_least: usize,
-    /// Batches kept ready.
+    /// Number of batches to keep ready.
     pub prefetch: usize,
-    /// Stop after so many batches.
+    /// Number of batches after which the stream ends; `None` means unlimited.
     pub max_batches: Option<u64>,
-    /// Stop after so many items; the last batch may be smaller for it.
+    /// Number of items after which the stream ends, with a smaller last batch if necessary; `None`
+    /// means unlimited.
     pub max_items: Option<u64>,
-    /// What to do with items of different lengths.
+    /// How items of different lengths are combined.
     pub length_policy: LengthPolicy,
 }
 
 impl StreamOptions {
     /// # Errors
-    /// [`Error::InvalidArgument`] where `at_least` is out of range.
-    pub fn check_least(&self) -> Result<()> {
+    /// [`Error::InvalidArgument`] if `at_least` is out of range.
+    pub fn check_at_least(&self) -> Result<()> {
         if (1..=self.batch_size).contains(&self.at_least) {
             return Ok(());
         }
         Err(Error::InvalidArgument(format!(
-            "at_least is {}; 1 to batch_size, {}, are allowed",
-            self.at_least, self.batch_size
+            "`at_least` must be from 1 to `batch_size` ({}), got {}",
+            self.batch_size, self.at_least
         )))
     }
 
-    /// How many items to ask for next, and how many will do, where `items` have been asked for; none, at the end.
+    /// Returns the maximum and the minimum size of the next batch after `items` items were
+    /// requested; (0, 0) at the end of the stream.
     #[must_use]
-    pub fn next(&self, items: u64) -> (usize, usize) {
+    pub fn next_batch_size(&self, items: u64) -> (usize, usize) {
         let left = self.max_items.map(|max| max.saturating_sub(items));
         let left = left.map_or(usize::MAX, |left| {
             usize::try_from(left).unwrap_or(usize::MAX)
@@ -63,27 +77,27 @@ impl StreamOptions {
     }
 }
 
-/// A gathered batch and what is known about its items.
+/// A batch of a stream.
 #[derive(Debug)]
 pub struct StreamBatch {
-    /// The data.
+    /// The gathered data.
     pub columns: Columns,
-    /// The items; their trajectories keep the chunks alive.
+    /// The sampled items. Their trajectories keep the chunks alive.
     pub draws: Vec<Draw>,
 }
 
-/// A running prefetcher and its reader's end.
+/// The reader's end of a running prefetch thread.
 ///
-/// Whoever asks for the next batch, or closes the stream, says how many of the items so far were
-/// delivered. Batches of which all were are acknowledged; what was not delivered in the end goes back.
+/// With each request for a batch, and on close, the reader reports how many of the stream's items
+/// it has used. The stream acknowledges completely used batches; on close, it returns unused items
+/// to the table.
 #[derive(Debug)]
 pub struct Stream {
-    shared: Arc<Prefetcher>,
-    worker: Option<JoinHandle<()>>,
-    /// The batches that a reader asked for.
+    prefetcher: Arc<Prefetcher>,
+    thread: Option<JoinHandle<()>>,
     deliveries: DeliveryTracker<Lease>,
-    /// That some were used, on its way to where it is safe.
-    used: Option<UntilDurable>,
+    /// Pending until the acknowledgement of used-up items is durable.
+    acknowledged: Option<UntilDurable>,
 }
 
 #[derive(Debug)]
@@ -99,18 +113,18 @@ struct Prefetcher {
 #[derive(Debug, Default)]
 struct ReadyBatches {
     batches: VecDeque<(StreamBatch, Lease)>,
-    /// How the worker ended.
+    /// How the prefetch thread ended.
     ended: Option<Result<()>>,
 }
 
-/// What a reader gets.
+/// Result of [`Stream::next`].
 #[derive(Debug)]
 pub enum NextBatch {
     /// A batch.
     Batch(StreamBatch),
-    /// All batches were read, or none came in time.
+    /// All batches were read, or the deadline passed.
     End,
-    /// The reader was asked to stop waiting.
+    /// The wait was interrupted.
     Interrupted,
 }
 
@@ -118,18 +132,18 @@ impl Stream {
     /// Starts prefetching.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] when no such batch can ever be had, [`Error::InvalidArgument`] for an
-    /// empty one or when no thread can be started.
+    /// [`Error::Unsatisfiable`] if the table can never yield a batch of this size,
+    /// [`Error::InvalidArgument`] if a size is 0 or no thread can be started.
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
-                "batch_size is {} and prefetch is {}; both must be at least 1",
+                "`batch_size` and `prefetch` must be at least 1, got {} and {}",
                 options.batch_size, options.prefetch
             )));
         }
-        options.check_least()?;
-        table.check_sample(options.next(0).1)?;
-        let shared = Arc::new(Prefetcher {
+        options.check_at_least()?;
+        table.check_sample(options.next_batch_size(0).1)?;
+        let prefetcher = Arc::new(Prefetcher {
             table,
             pool,
             options,
@@ -137,97 +151,97 @@ impl Stream {
             ready: Mutex::default(),
             changed: Condvar::new(),
         });
-        let worker = {
-            let shared = Arc::clone(&shared);
+        let thread = {
+            let prefetcher = Arc::clone(&prefetcher);
             std::thread::Builder::new()
                 .name("engram-prefetch".into())
                 .spawn(move || {
-                    // Should fetching panic, the reader must learn that nothing will come.
-                    let fetch = AssertUnwindSafe(|| shared.fetch());
+                    // After a panic, a waiting reader must get an error.
+                    let fetch = AssertUnwindSafe(|| prefetcher.fetch());
                     let outcome = catch_unwind(fetch).unwrap_or_else(|_| {
-                        Err(Error::Closed("the prefetching thread panicked".into()))
+                        Err(Error::Closed("the prefetch thread panicked".into()))
                     });
-                    shared.ready.lock().ended = Some(outcome);
-                    shared.changed.notify_all();
+                    prefetcher.ready.lock().ended = Some(outcome);
+                    prefetcher.changed.notify_all();
                 })
         };
-        let worker = worker.map_err(|error| {
-            Error::InvalidArgument(format!("no thread to prefetch with: {error}"))
+        let thread = thread.map_err(|error| {
+            Error::InvalidArgument(format!("cannot start the prefetch thread: {error}"))
         })?;
         Ok(Self {
-            shared,
-            worker: Some(worker),
+            prefetcher,
+            thread: Some(thread),
             deliveries: DeliveryTracker::default(),
-            used: None,
+            acknowledged: None,
         })
     }
 
-    /// The next batch; the first `delivered` items of those so far have reached their reader.
+    /// Returns the next batch. `used` is how many of the stream's items the reader has used so far.
     ///
     /// # Errors
-    /// What ended the prefetcher: the table was dropped, the store closed, a chunk unreadable.
-    /// [`Error::Storage`] where it cannot be written that items were used up: the next call tries again.
-    pub fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<NextBatch> {
-        while let Some(lease) = self.deliveries.pop_used(delivered) {
+    /// What ended the prefetch thread: the table was dropped, the store closed, a chunk unreadable.
+    /// [`Error::Storage`] if the log cannot record that items were used up: the next call retries.
+    pub fn next(&mut self, used: u64, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+        while let Some(lease) = self.deliveries.pop_used(used) {
             lease.acknowledge();
-            if self.shared.table.options().max_times_sampled > 0 {
-                // Should the store end now, its items do not come again.
-                self.used = Some(self.shared.table.until_durable());
+            if self.prefetcher.table.options().max_times_sampled > 0 {
+                // After a restart, used-up items must not be sampled again.
+                self.acknowledged = Some(self.prefetcher.table.until_durable());
             }
         }
-        if let Some(used) = &mut self.used {
-            match wait(used, patience) {
-                WaitOutcome::Ready(outcome) => self.used = outcome.map(|()| None)?,
+        if let Some(acknowledged) = &mut self.acknowledged {
+            match wait(acknowledged, options) {
+                WaitOutcome::Ready(outcome) => self.acknowledged = outcome.map(|()| None)?,
                 WaitOutcome::TimedOut => return Ok(NextBatch::End),
                 WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
             }
         }
-        let mut ready = self.shared.ready.lock();
+        let mut ready = self.prefetcher.ready.lock();
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
                 self.deliveries.push(batch.draws.len(), lease);
-                self.shared.changed.notify_all();
+                self.prefetcher.changed.notify_all();
                 return Ok(NextBatch::Batch(batch));
             }
             if let Some(outcome) = &ready.ended {
                 return outcome.clone().map(|()| NextBatch::End);
             }
             let now = Instant::now();
-            if patience.deadline.is_some_and(|deadline| deadline <= now) {
+            if options.deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(NextBatch::End);
             }
-            let until = patience.deadline.map_or(now + POLL_INTERVAL, |deadline| {
+            let until = options.deadline.map_or(now + POLL_INTERVAL, |deadline| {
                 deadline.min(now + POLL_INTERVAL)
             });
-            self.shared.changed.wait_until(&mut ready, until);
-            if MutexGuard::unlocked(&mut ready, || (patience.interrupted)()) {
+            self.prefetcher.changed.wait_until(&mut ready, until);
+            if MutexGuard::unlocked(&mut ready, || (options.interrupted)()) {
                 return Ok(NextBatch::Interrupted);
             }
         }
     }
 
-    /// Gives the last batch back: it did not reach its reader.
+    /// Returns the last batch to the table: it did not reach its reader.
     pub fn return_last(&mut self) {
         drop(self.deliveries.pop_newest());
     }
 
-    /// Stops prefetching; all but the first `delivered` items go back.
-    pub fn close(&mut self, delivered: u64) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.changed.notify_all();
-        if let Some(worker) = self.worker.take() {
-            worker.thread().unpark();
-            // A panic in the worker has ended its leases all the same.
-            let _ = worker.join();
+    /// Stops prefetching and returns all items except the first `used` to the table.
+    pub fn close(&mut self, used: u64) {
+        self.prefetcher.stop.store(true, Ordering::Release);
+        self.prefetcher.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // After a panic in the thread, its leases have been dropped too.
+            let _ = thread.join();
         }
-        for fate in self.deliveries.finish(delivered) {
-            match fate {
+        for outcome in self.deliveries.finish(used) {
+            match outcome {
                 LeaseOutcome::Used(lease) => lease.acknowledge(),
                 LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
                 LeaseOutcome::Unused(lease) => drop(lease),
             }
         }
-        let batches = std::mem::take(&mut self.shared.ready.lock().batches);
+        let batches = std::mem::take(&mut self.prefetcher.ready.lock().batches);
         drop(batches);
     }
 }
@@ -260,16 +274,16 @@ impl Prefetcher {
             if self.stopped() {
                 return Ok(());
             }
-            let (n, at_least) = self.options.next(items);
+            let (n, at_least) = self.options.next_batch_size(items);
             if n == 0 {
                 return Ok(());
             }
             let mut ticket = self.table.sample_some(n, at_least, true)?;
-            let mut patience = WaitOptions {
+            let mut wait_options = WaitOptions {
                 deadline: None,
                 interrupted: &mut || self.stopped(),
             };
-            let sample = match wait(&mut ticket, &mut patience) {
+            let sample = match wait(&mut ticket, &mut wait_options) {
                 WaitOutcome::Ready(sample) => sample?,
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };

@@ -1,7 +1,8 @@
-//! A table behind its lock, and the queues of those who wait for it.
+//! A table behind its lock, with the queues of calls that wait for it.
 //!
-//! Whoever changes a table serves the waiting calls it can, in order, before letting go: an
-//! insert that makes a batch complete also hands it over. A hold does a bounded amount of work.
+//! Each call that changes the table also serves the waiting calls that can proceed now, in order,
+//! before it releases the lock: for example, the insert of a batch's last item completes the batch.
+//! The work done per lock hold is bounded. `serve.rs` explains the queues.
 
 mod serve;
 mod tickets;
@@ -24,30 +25,32 @@ use crate::session::Session;
 use crate::table_info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
 use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert, WaitingSample};
-pub(crate) use tickets::TicketState;
+pub(crate) use tickets::QueueState;
 
-/// Unleased draws made final under one hold at most.
-const FINISH: usize = 1024;
+/// Maximum number of unleased draws made final per lock hold.
+const FINISH_PER_LOCK: usize = 1024;
 
-/// Draws given back under one hold at most. More than a batch: until all are back, others may
-/// find a younger item where an older one belongs.
-const GIVE_BACK: usize = 8192;
+/// Maximum number of draws returned per lock hold. Larger than a typical batch: while a batch is
+/// only partly returned, other calls may sample a younger item ahead of an older one.
+const RETURN_PER_LOCK: usize = 8192;
 
-/// Holds that one thread spends on others' calls before it wakes one of them to go on itself.
-const ROUNDS: usize = 4;
+/// Additional lock holds that a thread spends on other threads' calls before it wakes one of these
+/// threads to continue.
+const MAX_ROUNDS: usize = 4;
 
-/// Draws whose place is made before the table is locked.
-const PREPARED: usize = 1 << 20;
+/// Maximum number of draws for which memory is allocated before the table is locked.
+const MAX_PREALLOCATED: usize = 1 << 20;
 
-/// A table that callers may wait for.
+/// A table whose insert and sample calls can wait.
 #[derive(Debug)]
 pub struct Table {
-    /// Among those of its store, where that has a directory.
+    /// Number in the store's files; 0 in memory.
     number: u64,
     options: Arc<TableOptions>,
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
-    shared: FairMutex<LockedTable>,
+    state: FairMutex<LockedTable>,
+    /// Held while a snapshot is taken: one at a time.
     snapshots: Mutex<()>,
 }
 
@@ -55,30 +58,30 @@ impl Table {
     /// An empty table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the options make no sense.
+    /// [`Error::InvalidArgument`] for invalid options.
     pub fn new(
         options: TableOptions,
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Result<Self> {
         let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
-        Ok(Self::with(state, 0, clock, sink))
+        Ok(Self::from_state(state, 0, clock, sink))
     }
 
-    /// A table that is there already, and records its changes in `sink`.
-    pub(crate) fn with(
+    /// A table with this state, which records its changes in `sink`.
+    pub(crate) fn from_state(
         state: TableState,
         number: u64,
         clock: Arc<dyn Clock>,
         sink: Arc<dyn OpSink>,
     ) -> Self {
         let options = Arc::clone(state.options());
-        let shared = FairMutex::new(LockedTable {
+        let state = FairMutex::new(LockedTable {
             state,
             inserts: BTreeMap::new(),
             samples: BTreeMap::new(),
             next_ticket: 0,
-            draining: false,
+            is_being_served: false,
             closed: None,
             meter: Meter::default(),
         });
@@ -87,42 +90,42 @@ impl Table {
             options,
             clock,
             sink,
-            shared,
+            state,
             snapshots: Mutex::default(),
         }
     }
 
-    /// Its number among those of its store, where that has a directory.
+    /// The table's number in the store's files; 0 in memory.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Waits until every change so far is as safe as the store promises.
+    /// Returns a future that is ready when every change so far is as durable as the store promises.
     #[must_use]
     pub fn until_durable(&self) -> UntilDurable {
         UntilDurable::new(&self.sink)
     }
 
-    /// Where more can be told, should too much wait to be written.
+    /// Returns a ticket to wait for if the journal's buffer is full; otherwise `None`.
     #[must_use]
     pub fn journal_space(&self) -> Option<JournalSpace> {
-        let has_room = self.sink.poll_room(Waker::noop());
-        (!matches!(has_room, Poll::Ready(Ok(())))).then(|| JournalSpace::new(&self.sink))
+        let has_space = self.sink.poll_room(Waker::noop());
+        (!matches!(has_space, Poll::Ready(Ok(())))).then(|| JournalSpace::new(&self.sink))
     }
 
-    /// What it was made with; the limits may have changed since.
+    /// The options the table was created with. The limits may have changed since.
     #[must_use]
     pub fn options(&self) -> &Arc<TableOptions> {
         &self.options
     }
 
-    /// Runs `work` under the lock, then serves whoever can be served now.
+    /// Runs `work` under the lock, then serves waiting calls.
     fn change<R>(&self, work: impl FnOnce(&mut LockedTable, &mut AfterUnlock, u64) -> R) -> R {
         let mut after = AfterUnlock::default();
         let result = {
-            let (mut shared, now) = self.lock(&mut after);
-            let result = work(&mut shared, &mut after, now);
-            shared.serve(&mut after, now);
+            let (mut locked, now) = self.lock(&mut after);
+            let result = work(&mut locked, &mut after, now);
+            locked.serve(&mut after, now);
             result
         };
         for round in 0.. {
@@ -130,41 +133,41 @@ impl Table {
             after.deferred = DeferredDrops::default();
             after.draws.clear();
             after.items.clear();
-            if !after.drains {
+            if !after.keeps_serving {
                 break;
             }
-            let (mut shared, now) = self.lock(&mut after);
-            if round < ROUNDS || !shared.hand_over(&mut after) {
-                shared.serve(&mut after, now);
+            let (mut locked, now) = self.lock(&mut after);
+            if round < MAX_ROUNDS || !locked.hand_over(&mut after) {
+                locked.serve(&mut after, now);
             }
         }
         result
     }
 
-    /// Locks the table, without the items that have expired by now.
+    /// Locks the table, after removing expired items.
     fn lock(&self, after: &mut AfterUnlock) -> (MutexGuard<'_, LockedTable>, u64) {
         loop {
-            let mut shared = self.shared.lock();
+            let mut locked = self.state.lock();
             let now = self.clock.now();
-            if shared.state.expire(now, &mut after.deferred) {
-                return (shared, now);
+            if locked.state.expire(now, &mut after.deferred) {
+                return (locked, now);
             }
-            // Many expire at once: others get their turn, and what is gone is freed.
-            drop(shared);
+            // Many items expired at once: let other threads use the table, and free the removed items.
+            drop(locked);
             after.deferred = DeferredDrops::default();
         }
     }
 
-    /// Inserts items in order, waiting for the limiter where it must.
+    /// Inserts items in order, waiting for the rate limiter if necessary.
     ///
     /// # Errors
-    /// What [`TableOptions::check_item`] finds, before any item is inserted; [`Error::Closed`].
+    /// As [`TableOptions::check_item`], before any item is inserted; [`Error::Closed`].
     pub fn insert(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
         self.insert_with(items, None, false)
     }
 
-    /// As [`Table::insert`]; an item whose key is there when its turn comes gives that one its priority,
-    /// and waits for nothing else.
+    /// As [`Table::insert`], except for an item whose key the table already has: it only updates the
+    /// existing item's priority, without waiting for the rate limiter.
     ///
     /// # Errors
     /// As [`Table::insert`].
@@ -172,16 +175,16 @@ impl Table {
         self.insert_with(items, None, true)
     }
 
-    /// As [`Table::insert`], for items that may come again: those of a session's numbers that are
-    /// applied already are acknowledged and left out.
+    /// As [`Table::insert`], for items that may be sent again: an item whose sequence number was
+    /// already applied is skipped, and counts as inserted.
     ///
-    /// A number is applied when its item enters, or is left out because its key is there already.
-    /// Items withdrawn before that keep their numbers free. A session sends its items in order: a
-    /// number below one that was applied counts as applied. Sessions that neither insert nor wait
-    /// for [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) are forgotten.
+    /// A sequence number is applied when its item is inserted, or skipped because its key exists.
+    /// Withdrawn items do not apply their numbers. A session sends its items in order, so all numbers
+    /// below an applied one count as applied. A session that neither inserts nor waits for
+    /// [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) is forgotten.
     ///
     /// # Errors
-    /// As [`Table::insert`]; [`Error::InvalidArgument`] for numbers out of range.
+    /// As [`Table::insert`]; [`Error::InvalidArgument`] for sequence numbers out of range.
     pub fn insert_numbered(
         self: &Arc<Self>,
         items: Vec<NewItem>,
@@ -201,47 +204,48 @@ impl Table {
         }
         let last = session.map(|session| session.last(items.len(), &self.options.name));
         let last = last.transpose()?;
-        self.change(|shared, after, now| {
-            shared.check_open()?;
-            let id = shared.take_number();
-            if last.is_some_and(|last| shared.state.is_applied(last, now)) {
-                // Nobody need wait behind others to hear that all is done.
+        self.change(|locked, after, now| {
+            locked.check_open()?;
+            let id = locked.new_ticket_id();
+            if last.is_some_and(|last| locked.state.is_applied(last, now)) {
+                // All items were inserted before: do not queue behind other calls.
                 after.items = items;
-                return Ok(InsertTicket::new(self, id, Some(shared.state.last_lsn())));
+                return Ok(InsertTicket::new(self, id, Some(locked.state.last_lsn())));
             }
             let wait = WaitingInsert {
                 items: items.into(),
-                numbers: session.map(SessionCursor::from),
+                cursor: session.map(SessionCursor::from),
                 updates,
                 waker: None,
             };
-            shared.inserts.insert(id, wait);
-            shared.serve(after, now);
-            // Most inserts are served at once: their tickets need not ask again.
-            let applied = !shared.inserts.contains_key(&id);
+            locked.inserts.insert(id, wait);
+            locked.serve(after, now);
+            // Most inserts complete at once: their tickets need not poll the table.
+            let applied = !locked.inserts.contains_key(&id);
             if !applied && session.is_some() {
-                shared.begin_wait(id, now);
+                locked.begin_wait(id, now);
             }
             Ok(InsertTicket::new(
                 self,
                 id,
-                applied.then(|| shared.state.last_lsn()),
+                applied.then(|| locked.state.last_lsn()),
             ))
         })
     }
 
-    /// Samples exactly `n` items, waiting for them where it must.
+    /// Samples exactly `n` items, waiting for them if necessary.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] when no waiting would help; [`Error::Closed`].
+    /// [`Error::Unsatisfiable`] if the table can never yield `n` items; [`Error::Closed`].
     pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
         self.sample_some(n, n, leased)
     }
 
-    /// Samples up to `n` items, waiting only until there are `at_least` so many.
+    /// Samples up to `n` items. If at least `at_least` are available, returns them instead of waiting
+    /// for `n`.
     ///
     /// # Errors
-    /// As [`Self::sample`]; [`Error::InvalidArgument`] unless `at_least` is 1 to `n`.
+    /// As [`Self::sample`]; [`Error::InvalidArgument`] unless `at_least` is from 1 to `n`.
     pub fn sample_some(
         self: &Arc<Self>,
         n: usize,
@@ -250,148 +254,149 @@ impl Table {
     ) -> Result<SampleTicket> {
         if at_least > n || (at_least == 0 && n > 0) {
             return Err(Error::InvalidArgument(format!(
-                "at least {at_least} of {n} samples; 1 to {n} are allowed"
+                "`at_least` must be from 1 to the number of samples ({n}), got {at_least}"
             )));
         }
-        let mut direct = Vec::with_capacity(n.min(PREPARED));
-        let id = self.change(|shared, after, _| {
-            shared.check_open()?;
-            shared.state.check_sample(at_least)?;
-            if shared.samples.is_empty() && shared.state.can_draw_at_once(n) {
-                let drawn = shared
+        let mut draws = Vec::with_capacity(n.min(MAX_PREALLOCATED));
+        let id = self.change(|locked, after, _| {
+            locked.check_open()?;
+            locked.state.check_sample(at_least)?;
+            if locked.samples.is_empty() && locked.state.can_draw_at_once(n) {
+                let drawn = locked
                     .state
-                    .draw(n, leased, &mut direct, &mut after.deferred);
-                shared.meter.samples += drawn as u64;
+                    .draw(n, leased, &mut draws, &mut after.deferred);
+                locked.meter.samples += drawn as u64;
                 return Ok(None);
             }
-            let id = shared.take_number();
-            shared.samples.insert(
+            let id = locked.new_ticket_id();
+            locked.samples.insert(
                 id,
                 WaitingSample {
                     n,
                     at_least,
                     served: n == 0,
-                    draws: std::mem::take(&mut direct),
+                    draws: std::mem::take(&mut draws),
                     waker: None,
                 },
             );
             Ok(Some(id))
         })?;
-        Ok(SampleTicket::new(self, (n, at_least), leased, id, direct))
+        Ok(SampleTicket::new(self, (n, at_least), leased, id, draws))
     }
 
-    /// Sets priorities; returns how many of the keys were there.
+    /// Sets priorities; returns how many of the keys exist.
     ///
     /// # Errors
-    /// [`Error::Priority`] for a bad one, [`Error::InvalidArgument`] for unequal lengths: nothing
-    /// is changed then. [`Error::Closed`].
+    /// [`Error::Priority`] for an invalid priority, [`Error::InvalidArgument`] for unequal lengths:
+    /// then nothing is changed. [`Error::Closed`].
     pub fn update_priorities(&self, keys: &[u64], priorities: &[f64]) -> Result<usize> {
         self.options.check_updates(keys, priorities)?;
-        self.in_steps(keys.len(), |shared, _, some| {
-            shared.check_open()?;
-            let (keys, priorities) = (&keys[some.clone()], &priorities[some]);
+        self.in_lock_steps(keys.len(), |locked, _, range| {
+            locked.check_open()?;
+            let (keys, priorities) = (&keys[range.clone()], &priorities[range]);
             let updates = keys.iter().copied().zip(priorities.iter().copied());
-            Ok(shared.state.update(updates))
+            Ok(locked.state.update(updates))
         })
     }
 
-    /// Deletes items; returns how many of the keys were there.
+    /// Deletes items; returns how many of the keys existed.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
-        self.in_steps(keys.len(), |shared, after, some| {
-            shared.check_open()?;
-            Ok(shared.state.delete(&keys[some], &mut after.deferred))
+        self.in_lock_steps(keys.len(), |locked, after, range| {
+            locked.check_open()?;
+            Ok(locked.state.delete(&keys[range], &mut after.deferred))
         })
     }
 
-    /// Does `work` on as much of `0..len` at a time as one hold may; returns the sum.
-    fn in_steps(
+    /// Runs `work` on successive parts of `0..len`, each under a lock hold of bounded length; returns
+    /// the sum of the results.
+    fn in_lock_steps(
         &self,
         len: usize,
         work: impl Fn(&mut LockedTable, &mut AfterUnlock, Range<usize>) -> Result<usize>,
     ) -> Result<usize> {
         let (mut done, mut sum) = (0, 0);
         while done < len {
-            sum += self.change(|shared, after, _| {
-                let some = done..len.min(done + shared.state.items_per_hold());
-                done = some.end;
-                work(shared, after, some)
+            sum += self.change(|locked, after, _| {
+                let range = done..len.min(done + locked.state.items_per_hold());
+                done = range.end;
+                work(locked, after, range)
             })?;
         }
         Ok(sum)
     }
 
-    /// Forgets all items and counts. Waiting calls go on waiting, for the empty table.
+    /// Removes all items and resets all counts. Waiting calls keep waiting.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn reset(&self) -> Result<()> {
-        self.change(|shared, after, _| {
-            shared.check_open()?;
-            shared.state.reset(&mut after.deferred);
-            // Draws of unfinished batches are void: their items are gone.
-            let waiting = shared.samples.values_mut();
-            let void = waiting.map(|wait| {
-                wait.served = wait.n == 0;
-                std::mem::take(&mut wait.draws)
+        self.change(|locked, after, _| {
+            locked.check_open()?;
+            locked.state.reset(&mut after.deferred);
+            // Waiting samples start again: the items they had drawn are gone.
+            let waiting = locked.samples.values_mut();
+            let discarded = waiting.map(|sample| {
+                sample.served = sample.n == 0;
+                std::mem::take(&mut sample.draws)
             });
-            after.draws.extend(void);
+            after.draws.extend(discarded);
             Ok(())
         })
     }
 
-    /// Changes the limiter's bounds; its counts stay.
+    /// Changes the rate limiter's bounds; its counts stay.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for impossible ones; [`Error::Closed`].
+    /// [`Error::InvalidArgument`] for invalid bounds; [`Error::Closed`].
     pub fn set_limits(&self, limits: RateLimits) -> Result<()> {
-        self.change(|shared, _, _| {
-            shared.check_open()?;
-            shared.state.set_limits(limits)
+        self.change(|locked, _, _| {
+            locked.check_open()?;
+            locked.state.set_limits(limits)
         })
     }
 
-    /// Ends every waiting call with `reason`, and every later one; frees what the table holds.
+    /// Ends every waiting and every later call with `reason`; frees the table's items.
     pub fn close(&self, reason: Error) {
-        self.change(|shared, after, _| {
-            shared.closed.get_or_insert(reason);
-            let wakers = shared.inserts.values_mut().map(|wait| &mut wait.waker);
-            let wakers = wakers.chain(shared.samples.values_mut().map(|wait| &mut wait.waker));
+        self.change(|locked, after, _| {
+            locked.closed.get_or_insert(reason);
+            let wakers = locked.inserts.values_mut().map(|wait| &mut wait.waker);
+            let wakers = wakers.chain(locked.samples.values_mut().map(|wait| &mut wait.waker));
             after.wakers.extend(wakers.filter_map(Option::take));
-            shared.state.discard(&mut after.deferred);
+            locked.state.discard(&mut after.deferred);
         });
     }
 
-    /// True once nobody may wait here any more.
+    /// True once the table was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.shared.lock().closed.is_some()
+        self.state.lock().closed.is_some()
     }
 
-    /// Sizes, rates, and why calls wait.
+    /// Returns sizes, rates, and why calls wait.
     #[must_use]
     pub fn info(&self) -> TableInfo {
-        self.change(|shared, _, now| {
-            let stats = shared.state.stats();
-            let (inserts_per_s, samples_per_s) = shared.meter.rates(now);
+        self.change(|locked, _, now| {
+            let stats = locked.state.stats();
+            let (inserts_per_s, samples_per_s) = locked.meter.rates(now);
             let name = &self.options.name;
             let named = |why: Option<String>| why.map(|why| format!("`{name}`: {why}"));
             let leased_out = stats.size > 0 && stats.hidden == stats.size;
             let sampling = stats.limiter.why_sampling_waits().or_else(|| {
                 leased_out.then(|| {
                     format!(
-                        "sampling waits: all {} items are on their last lease",
+                        "sampling waits: all {} items are leased for the last time",
                         stats.size
                     )
                 })
             });
             let inserting = stats.limiter.why_inserting_waits().or_else(|| {
-                let full = stats.size >= self.options.max_size || !shared.inserts.is_empty();
-                (full && stats.hidden > 0 && !shared.state.may_evict()).then(|| {
+                let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
+                (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(
-                        "inserting waits for room: {} of {} items are on their last lease",
+                        "inserting waits: {} of {} items are leased for the last time; acknowledging them makes room",
                         stats.hidden, stats.size
                     )
                 })
@@ -400,8 +405,8 @@ impl Table {
                 options: Arc::clone(&self.options),
                 inserts_per_s,
                 samples_per_s,
-                waiting_inserts: shared.inserts.len(),
-                waiting_samples: shared.samples.len(),
+                waiting_inserts: locked.inserts.len(),
+                waiting_samples: locked.samples.len(),
                 inserting_blocked: named(inserting),
                 sampling_blocked: named(sampling),
                 stats,
@@ -409,27 +414,27 @@ impl Table {
         })
     }
 
-    /// The items of one moment during this call, whatever happens afterwards. Taken in steps:
-    /// others get the table in between.
+    /// Returns the items as they are at one moment during this call. The snapshot is taken in steps;
+    /// other calls can use the table in between.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn snapshot(&self) -> Result<Snapshot> {
-        let _one_at_a_time = self.snapshots.lock();
+        let _snapshot_lock = self.snapshots.lock();
         loop {
             let pages = {
-                let mut shared = self.shared.lock();
-                // What is left of a table that was closed is not what it was.
-                shared.check_open()?;
-                shared.state.snapshot_pages()
+                let mut locked = self.state.lock();
+                // A closed table has discarded its items.
+                locked.check_open()?;
+                locked.state.snapshot_pages()
             };
-            let room = SnapshotBuffers::new(pages);
-            self.shared.lock().state.begin_snapshot(room);
+            let buffers = SnapshotBuffers::new(pages);
+            self.state.lock().state.begin_snapshot(buffers);
             loop {
                 let step = {
-                    let mut shared = self.shared.lock();
-                    shared.check_open()?;
-                    shared.state.continue_snapshot()
+                    let mut locked = self.state.lock();
+                    locked.check_open()?;
+                    locked.state.continue_snapshot()
                 };
                 match step {
                     SnapshotStep::More => {}
@@ -440,43 +445,43 @@ impl Table {
         }
     }
 
-    /// May `n` samples be taken now, as far as the limiter goes?
+    /// True if the rate limiter allows `n` samples now.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
-        self.change(|shared, _, _| shared.state.limiter().can_sample(n))
+        self.change(|locked, _, _| locked.state.limiter().can_sample(n))
     }
 
-    /// May `n` items be inserted now, as far as the limiter goes?
+    /// True if the rate limiter allows `n` inserts now.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        self.change(|shared, _, _| shared.state.limiter().can_insert(n))
+        self.change(|locked, _, _| locked.state.limiter().can_insert(n))
     }
 
     pub(crate) fn acknowledge(&self, handles: &[Handle]) {
-        // Also where the table is closed: `work` cannot fail.
-        let _ = self.in_steps(handles.len(), |shared, after, some| {
-            let handles = handles[some].iter().copied();
-            shared.state.acknowledge(handles, &mut after.deferred);
+        // Also for a closed table. The closure cannot fail.
+        let _ = self.in_lock_steps(handles.len(), |locked, after, range| {
+            let handles = handles[range].iter().copied();
+            locked.state.acknowledge(handles, &mut after.deferred);
             Ok(0)
         });
     }
 
     pub(crate) fn return_leases(&self, handles: &[Handle]) {
-        // In order and many at once: others should not see half of a batch back in the queue.
-        for handles in handles.chunks(GIVE_BACK) {
-            self.change(|shared, _, _| shared.state.return_leases(handles.iter().copied()));
+        // In order and in large parts, so that other calls rarely see a partly returned batch.
+        for handles in handles.chunks(RETURN_PER_LOCK) {
+            self.change(|locked, _, _| locked.state.return_leases(handles.iter().copied()));
         }
     }
 
-    /// Fails where no waiting would help `n` samples.
+    /// Fails if the table can never yield `n` samples.
     pub(crate) fn check_sample(&self, n: usize) -> Result<()> {
-        let shared = self.shared.lock();
-        shared.check_open()?;
-        shared.state.check_sample(n)
+        let locked = self.state.lock();
+        locked.check_open()?;
+        locked.state.check_sample(n)
     }
 
-    /// Why samples wait now, for the error that ends a wait.
-    pub(crate) fn why_sampling_waits(&self) -> String {
+    /// Why samples wait now, as a suffix for a timeout's error text.
+    pub(crate) fn why_no_sample(&self) -> String {
         self.info()
             .sampling_blocked
             .map_or_else(String::new, |why| format!("; {why}"))

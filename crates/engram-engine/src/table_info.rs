@@ -1,14 +1,14 @@
-//! What a table tells about itself.
+//! Statistics of a table.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engram_core::{TableOptions, TableStats};
 
-/// Everything worth knowing about a table at one moment.
+/// A table's options, counters and rates at one moment.
 #[derive(Clone, Debug)]
 pub struct TableInfo {
-    /// What it was made with; `stats` has the limits of now.
+    /// Options it was created with. The limits may have changed since: see `stats`.
     pub options: Arc<TableOptions>,
     /// Sizes and counters.
     pub stats: TableStats,
@@ -16,37 +16,38 @@ pub struct TableInfo {
     pub inserts_per_s: f64,
     /// Samples per second over the last few seconds.
     pub samples_per_s: f64,
-    /// Insert calls waiting now.
+    /// Number of waiting insert calls.
     pub waiting_inserts: usize,
-    /// Sample calls waiting now.
+    /// Number of waiting sample calls.
     pub waiting_samples: usize,
-    /// Why an insert would wait now, in words.
+    /// Why an insert would wait now; `None` if it would not.
     pub inserting_blocked: Option<String>,
-    /// Why a sample would wait now, in words.
+    /// Why a sample would wait now; `None` if it would not.
     pub sampling_blocked: Option<String>,
 }
 
-/// Readings closer together than this tell nothing new.
-const SPACING: u64 = 250_000_000;
+/// Minimum time between two readings, in nanoseconds.
+const READING_INTERVAL: u64 = 250_000_000;
 
-/// Rates are averages over the last few seconds.
+/// Time over which rates are averaged, in nanoseconds.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Totals that survive resets, and their recent history.
+/// Total inserts and samples, which a reset does not clear, and their recent history.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) inserts: u64,
     pub(crate) samples: u64,
+    /// Time in nanoseconds, inserts, samples; oldest first.
     readings: VecDeque<(u64, u64, u64)>,
 }
 
 impl Meter {
-    /// Takes a reading, if the last one is old enough.
+    /// Records a reading if the last one is older than `READING_INTERVAL`.
     pub(crate) fn tick(&mut self, now: u64) {
         if self
             .readings
             .back()
-            .is_none_or(|last| last.0 + SPACING <= now)
+            .is_none_or(|last| last.0 + READING_INTERVAL <= now)
         {
             self.readings.push_back((now, self.inserts, self.samples));
             while self.readings.len() > 1 && self.readings[1].0 + WINDOW < now {
@@ -55,17 +56,15 @@ impl Meter {
         }
     }
 
-    /// Inserts and samples per second lately.
+    /// Returns inserts and samples per second over the last `WINDOW`.
     pub(crate) fn rates(&mut self, now: u64) -> (f64, f64) {
         self.tick(now);
         let Some(&(then, inserts, samples)) = self.readings.front() else {
             return (0.0, 0.0);
         };
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "rates need no more than 53 bits"
-        )]
-        let per_second = |count: u64| count as f64 * 1e9 / (now - then).max(SPACING) as f64;
+        #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
+        let per_second =
+            |count: u64| count as f64 * 1e9 / (now - then).max(READING_INTERVAL) as f64;
         (
             per_second(self.inserts - inserts),
             per_second(self.samples - samples),
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_follow_the_last_seconds_only() {
+    fn rates_cover_only_the_last_seconds() {
         let mut meter = Meter::default();
         for second in 0..=20 {
             meter.tick(second * 1_000_000_000);

@@ -1,4 +1,4 @@
-//! Calls that are being served: futures that a thread may park on and a server may await.
+//! Tickets: futures for calls that may wait. A thread parks on them; a server awaits them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker, ready};
 use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
 use crate::lease::{Lease, Sample};
-use crate::table::{Table, TicketState};
+use crate::table::{QueueState, Table};
 
-/// Items on their way into a table. Dropping it withdraws those that are not in yet.
+/// A pending insert. Dropping it withdraws the items that are not in the table yet.
 #[derive(Debug)]
 pub struct InsertTicket {
     table: Arc<Table>,
@@ -19,10 +19,11 @@ pub struct InsertTicket {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum InsertState {
+    /// Some items are not in the table yet.
     Queued,
-    /// All are in; the log may still have to catch up.
+    /// All items are in the table; the log may not be written up to this change yet.
     Applied(Lsn),
-    Acknowledged,
+    Done,
 }
 
 impl InsertTicket {
@@ -35,50 +36,48 @@ impl InsertTicket {
         }
     }
 
-    /// Where the items go.
+    /// The table that the items are inserted into.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// How many of the items are not in yet.
+    /// Number of items that are not in the table yet.
     #[must_use]
     pub fn items_left(&self) -> usize {
         match self.state {
             InsertState::Queued => self.table.items_left(self.id),
-            InsertState::Applied(_) | InsertState::Acknowledged => 0,
+            InsertState::Applied(_) | InsertState::Done => 0,
         }
     }
 
-    /// Whether the table has them all, as far as this ticket knows: what it fails with from then on says why that is
-    /// not safe now, and may be asked again.
+    /// True if the table has all items, as of the last poll. An error that the ticket returns after
+    /// that is about durability, and the ticket can be polled again.
     #[must_use]
     pub fn is_applied(&self) -> bool {
         matches!(self.state, InsertState::Applied(_))
     }
 
-    /// Withdraws the items that are not in yet; returns how many those were.
+    /// Withdraws the items that are not in the table yet; returns their number.
     #[must_use]
     pub fn withdraw(mut self) -> usize {
-        self.take_out()
+        self.withdraw_queued()
     }
 
-    fn take_out(&mut self) -> usize {
+    fn withdraw_queued(&mut self) -> usize {
         if self.state != InsertState::Queued {
             return 0;
         }
-        self.state = InsertState::Acknowledged;
+        self.state = InsertState::Done;
         self.table.withdraw_insert(self.id)
     }
-}
 
-impl InsertTicket {
-    /// Whether the table has them all: with the last change that this took.
+    /// Ready once the table has all items: with the number of the last change made for them.
     pub(crate) fn poll_applied(&mut self, waker: &Waker) -> Poll<Result<Lsn>> {
         if self.state == InsertState::Queued {
             match self.table.poll_insert(self.id, waker)? {
-                TicketState::Waiting => return Poll::Pending,
-                TicketState::Done(lsn) => self.state = InsertState::Applied(lsn),
+                QueueState::Waiting => return Poll::Pending,
+                QueueState::Done(lsn) => self.state = InsertState::Applied(lsn),
             }
         }
         Poll::Ready(Ok(match self.state {
@@ -96,7 +95,7 @@ impl Future for InsertTicket {
         ready!(this.poll_applied(context.waker()))?;
         if let InsertState::Applied(lsn) = this.state {
             ready!(this.table.sink.poll_durable(lsn, context.waker()))?;
-            this.state = InsertState::Acknowledged;
+            this.state = InsertState::Done;
         }
         Poll::Ready(Ok(()))
     }
@@ -104,19 +103,19 @@ impl Future for InsertTicket {
 
 impl Drop for InsertTicket {
     fn drop(&mut self) {
-        self.take_out();
+        self.withdraw_queued();
     }
 }
 
-/// A sample being collected. Dropping it puts everything back, but for unleased draws that were
-/// there at once: those are final.
+/// A pending sample. Dropping it returns the items drawn so far to the table. Exception: an unleased
+/// sample that was complete when the ticket was created is final.
 #[derive(Debug)]
 pub struct SampleTicket {
     table: Arc<Table>,
     n: usize,
     at_least: usize,
     leased: bool,
-    /// `None` once the draws are in `draws`, or were taken.
+    /// Id in the table's queue; `None` once the draws are in `draws` or were handed out.
     id: Option<u64>,
     draws: Vec<Draw>,
 }
@@ -139,32 +138,32 @@ impl SampleTicket {
         }
     }
 
-    /// Where the items come from.
+    /// The table that the items are drawn from.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    fn sample(&mut self) -> Sample {
+    fn take_sample(&mut self) -> Sample {
         let draws = std::mem::take(&mut self.draws);
         let lease = self.leased.then(|| Lease::new(&self.table, &draws));
         Sample { draws, lease }
     }
 
-    /// Gives up waiting; what was drawn so far is returned, fewer than asked for.
+    /// Stops waiting and returns the items drawn so far, perhaps none.
     #[must_use]
     pub fn take_partial(mut self) -> Sample {
         if let Some(id) = self.id.take() {
-            self.draws = self.table.cut_sample(id, self.leased);
+            self.draws = self.table.end_sample(id, self.leased);
         }
-        self.sample()
+        self.take_sample()
     }
 
-    /// As [`Self::take_partial`], where nothing at all will not do.
+    /// As [`Self::take_partial`], but an empty sample is an error.
     ///
     /// # Errors
-    /// [`Error::DeadlineExceeded`] when nothing was drawn.
-    pub(crate) fn take_some(self, seconds: f64) -> Result<Sample> {
+    /// [`Error::DeadlineExceeded`] if nothing was drawn.
+    pub(crate) fn take_partial_or_error(self, seconds: f64) -> Result<Sample> {
         let (table, n) = (Arc::clone(&self.table), self.n);
         let sample = self.take_partial();
         if !sample.draws.is_empty() {
@@ -173,33 +172,34 @@ impl SampleTicket {
         Err(Error::DeadlineExceeded(format!(
             "table `{}` yielded 0 of {n} samples within {seconds} s{}",
             table.options().name,
-            table.why_sampling_waits()
+            table.why_no_sample()
         )))
     }
 
-    /// Gives up waiting; everything goes back, unless the last draw has come meanwhile.
+    /// Stops waiting. Returns the sample if it was completed in the meantime; otherwise returns the
+    /// items drawn so far to the table.
     ///
     /// # Errors
-    /// [`Error::DeadlineExceeded`] saying how far it got.
-    pub fn give_up(mut self, seconds: f64) -> Result<Sample> {
-        let why = self.table.why_sampling_waits();
+    /// [`Error::DeadlineExceeded`] with the number of items drawn.
+    pub fn cancel(mut self, seconds: f64) -> Result<Sample> {
+        let why = self.table.why_no_sample();
         if let Some(id) = self.id.take() {
             match self.table.withdraw_sample(id, self.leased) {
                 Ok(draws) => self.draws = draws,
                 Err(drawn) => {
-                    let least = match self.at_least {
-                        least if least < self.n => format!(" ({least} would have done)"),
+                    let minimum = match self.at_least {
+                        minimum if minimum < self.n => format!(" (at least {minimum} needed)"),
                         _ => String::new(),
                     };
                     return Err(Error::DeadlineExceeded(format!(
-                        "table `{}` yielded {drawn} of {} samples{least} within {seconds} s{why}",
+                        "table `{}` yielded {drawn} of {} samples{minimum} within {seconds} s{why}",
                         self.table.options().name,
                         self.n
                     )));
                 }
             }
         }
-        Ok(self.sample())
+        Ok(self.take_sample())
     }
 }
 
@@ -208,18 +208,18 @@ impl Future for SampleTicket {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Sample>> {
         let this = self.get_mut();
-        // What it has drawn is to be written, too.
+        // Draws are recorded in the log: wait while it is full.
         ready!(this.table.sink.poll_room(context.waker()))?;
         if let Some(id) = this.id {
             match this.table.poll_sample(id, this.leased, context.waker())? {
-                TicketState::Waiting => return Poll::Pending,
-                TicketState::Done(draws) => {
+                QueueState::Waiting => return Poll::Pending,
+                QueueState::Done(draws) => {
                     this.id = None;
                     this.draws = draws;
                 }
             }
         }
-        Poll::Ready(Ok(this.sample()))
+        Poll::Ready(Ok(this.take_sample()))
     }
 }
 
@@ -228,13 +228,13 @@ impl Drop for SampleTicket {
         if let Some(id) = self.id.take() {
             self.table.drop_sample(id);
         } else if self.leased && !self.draws.is_empty() {
-            // Served at once, and never asked for.
-            drop(self.sample());
+            // Complete from the start, but never polled: return the items.
+            drop(self.take_sample());
         }
     }
 }
 
-/// Changes that are made, on their way to where they are safe.
+/// Ready when the log is durable up to a change, as far as the store's durability promises.
 #[derive(Debug)]
 pub struct UntilDurable {
     sink: Arc<dyn OpSink>,
@@ -243,11 +243,10 @@ pub struct UntilDurable {
 
 impl UntilDurable {
     pub(crate) fn new(sink: &Arc<dyn OpSink>) -> Self {
-        Self::of(sink, sink.last())
+        Self::up_to(sink, sink.last())
     }
 
-    /// Up to a change.
-    pub(crate) fn of(sink: &Arc<dyn OpSink>, lsn: Lsn) -> Self {
+    pub(crate) fn up_to(sink: &Arc<dyn OpSink>, lsn: Lsn) -> Self {
         Self {
             sink: Arc::clone(sink),
             lsn,
@@ -267,7 +266,7 @@ impl Future for UntilDurable {
     }
 }
 
-/// JournalSpace for changes that are not written yet.
+/// Ready when the journal's buffer of unwritten changes has space.
 #[derive(Debug)]
 pub struct JournalSpace(Arc<dyn OpSink>);
 

@@ -1,4 +1,4 @@
-//! Waiting for a ticket with a thread.
+//! Blocking a thread until a ticket is ready.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How often a parked thread looks whether it should give up: Ctrl-C, a closing stream.
+/// How often a parked thread checks whether to stop waiting: Ctrl-C, a closing stream.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 struct Unpark(Thread);
@@ -17,11 +17,11 @@ impl Wake for Unpark {
     }
 }
 
-/// Why a thread stops waiting before its ticket is served.
+/// When a thread stops waiting for a ticket that is not ready.
 pub struct WaitOptions<'a> {
-    /// Wait no longer than until then.
+    /// The latest time to wait until; `None` means no limit.
     pub deadline: Option<Instant>,
-    /// Asked now and then, and after each wake-up; true ends the wait.
+    /// Called every 50 ms and after each wake-up; returns true to end the wait.
     pub interrupted: &'a mut dyn FnMut() -> bool,
 }
 
@@ -36,18 +36,18 @@ impl std::fmt::Debug for WaitOptions<'_> {
 /// How a wait ended.
 #[derive(Debug)]
 pub enum WaitOutcome<T> {
-    /// The ticket was served.
+    /// The ticket's result.
     Ready(T),
     /// The deadline passed.
     TimedOut,
-    /// Somebody asked to stop.
+    /// [`WaitOptions::interrupted`] returned true.
     Interrupted,
 }
 
-/// Parks this thread until the future is ready or patience ends.
+/// Parks this thread until the future is ready, the deadline passes or the wait is interrupted.
 pub fn wait<F: Future + Unpin>(
     future: &mut F,
-    patience: &mut WaitOptions<'_>,
+    options: &mut WaitOptions<'_>,
 ) -> WaitOutcome<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
@@ -57,13 +57,13 @@ pub fn wait<F: Future + Unpin>(
             return WaitOutcome::Ready(output);
         }
         let now = Instant::now();
-        if patience.deadline.is_some_and(|deadline| deadline <= now) {
+        if options.deadline.is_some_and(|deadline| deadline <= now) {
             return WaitOutcome::TimedOut;
         }
-        if (patience.interrupted)() {
+        if (options.interrupted)() {
             return WaitOutcome::Interrupted;
         }
-        let left = patience
+        let left = options
             .deadline
             .map_or(POLL_INTERVAL, |deadline| deadline - now);
         thread::park_timeout(left.min(POLL_INTERVAL));

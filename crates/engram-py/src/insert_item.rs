@@ -50,10 +50,10 @@ pub(crate) fn insert_remote(
     items: Vec<NewItem>,
     until: (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
-    if !link.client.is_settled() {
+    if !link.client.are_acks_flushed() {
         // What was sampled before may be what makes room.
         let by = until.1.map(|deadline| deadline + ANSWER);
-        wait_for(py, &mut link.client.settled(), by)?;
+        wait_for(py, &mut link.client.acks_flushed(), by)?;
     }
     let mut outbox = link.outbox();
     let put = insert_through(py, link, &mut outbox, options, items, until);
@@ -77,7 +77,7 @@ fn insert_through(
 ) -> PyResult<Option<Vec<bool>>> {
     let numbers: Vec<u32> = options
         .iter()
-        .map(|options| outbox.number_of(options))
+        .map(|options| outbox.table_number(options))
         .collect();
     detached(py, || outbox.send(numbers.iter().copied().zip(items)))?;
     if wait_for(py, outbox.until_at_most(0), deadline)?.is_some() {

@@ -125,11 +125,11 @@ impl Sender {
                 .table_number(engine, name)
                 .map_err(|error| errors::to_py(py, &error)),
             ItemSender::Remote(link, outbox) => {
-                if let Some(number) = outbox.known(name) {
+                if let Some(number) = outbox.find_table(name) {
                     return Ok(number);
                 }
                 let until = (self.timeout, self.timeout.deadline());
-                Ok(outbox.number_of(&link.describe(py, name, until)?))
+                Ok(outbox.table_number(&link.describe(py, name, until)?))
             }
         }
     }

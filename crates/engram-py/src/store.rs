@@ -15,7 +15,7 @@ use std::time::Duration;
 use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, RateLimits, TableOptions};
 use engram_engine::{Engine, Stream, StreamOptions, TableInfo};
-use engram_rpc::client::{Ask, Client, ClientOptions, ClientTls};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -288,7 +288,7 @@ impl Store {
                 sample_local(py, &engine, table, n, timeout, partial, length_policy)
             }
             Tables::Remote(link) => {
-                let ask = Ask {
+                let ask = BatchRequest {
                     table: table.into(),
                     n: u32::try_from(n).unwrap_or(u32::MAX),
                     at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
@@ -497,7 +497,12 @@ fn sample_local(
     Ok(batch)
 }
 
-fn sample_remote(py: Python<'_>, client: &Client, ask: Ask, timeout: Timeout) -> PyResult<Batch> {
+fn sample_remote(
+    py: Python<'_>,
+    client: &Client,
+    ask: BatchRequest,
+    timeout: Timeout,
+) -> PyResult<Batch> {
     let (table, n) = (ask.table.clone(), ask.n);
     let mut ticket = client.sample(ask);
     // The server keeps the deadline; ours is for a server that does not answer.

@@ -7,7 +7,7 @@ use engram_core::gather::Columns;
 use engram_core::{Draw, Result, SampledItemInfo};
 use engram_engine::stream::NextBatch;
 use engram_engine::{Stream, WaitOptions};
-use engram_rpc::client::{RemoteNext, RemoteStream};
+use engram_rpc::client::{RemoteNextBatch, RemoteStream};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -39,9 +39,9 @@ impl BatchStream {
                 NextBatch::Interrupted => Fetched::Interrupted,
             },
             Self::Remote(stream) => match stream.next(delivered, patience)? {
-                RemoteNext::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
-                RemoteNext::End => Fetched::End,
-                RemoteNext::Interrupted => Fetched::Interrupted,
+                RemoteNextBatch::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
+                RemoteNextBatch::End => Fetched::End,
+                RemoteNextBatch::Interrupted => Fetched::Interrupted,
             },
         })
     }

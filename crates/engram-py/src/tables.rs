@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{Engine, TableInfo};
-use engram_rpc::client::{Client, ClientOptions, MOST_KEYS, RemoteOutbox, Reply};
+use engram_rpc::client::{
+    Client, ClientOptions, MAX_KEYS_PER_REQUEST, PendingResponse, RemoteOutbox,
+};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -44,7 +46,7 @@ pub(crate) struct RemoteTables {
     pub(crate) client: Arc<Client>,
     memory: Mutex<Memory>,
     /// Changes that nobody waits for, oldest first.
-    changes: Mutex<VecDeque<Reply<u64>>>,
+    changes: Mutex<VecDeque<PendingResponse<u64>>>,
 }
 
 /// What single inserts need again and again.
@@ -91,7 +93,7 @@ impl RemoteStore {
             Some(link) if link.forks == forks() => {
                 // Whoever wants to hear what became of the changes closes the client.
                 let _ = link.settle_changes(py, 0);
-                py.detach(|| link.client.settle());
+                py.detach(|| link.client.flush_acks());
             }
             foreign => std::mem::forget(foreign),
         }
@@ -167,7 +169,7 @@ impl RemoteTables {
         priorities: &[f64],
         wait: bool,
     ) -> PyResult<Option<usize>> {
-        if keys.len().max(priorities.len()) > MOST_KEYS {
+        if keys.len().max(priorities.len()) > MAX_KEYS_PER_REQUEST {
             // The server sees a part at a time, and one bad priority refuses all of them.
             let options = wait_for_reply(py, self.client.describe(table))?;
             detached(py, || options.check_updates(keys, priorities))?;
@@ -180,7 +182,7 @@ impl RemoteTables {
     pub(crate) fn changed(
         &self,
         py: Python<'_>,
-        reply: Reply<u64>,
+        reply: PendingResponse<u64>,
         wait: bool,
     ) -> PyResult<Option<usize>> {
         if !wait {
@@ -212,7 +214,7 @@ impl RemoteTables {
         }
     }
 
-    fn changes(&self) -> MutexGuard<'_, VecDeque<Reply<u64>>> {
+    fn changes(&self) -> MutexGuard<'_, VecDeque<PendingResponse<u64>>> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -254,7 +256,7 @@ impl Tables {
         &self,
         py: Python<'_>,
         local: impl FnOnce(&Engine) -> Result<T> + Send,
-        remote: impl FnOnce(&Client) -> Reply<T>,
+        remote: impl FnOnce(&Client) -> PendingResponse<T>,
     ) -> PyResult<T> {
         match self {
             Self::Local(engine) => detached(py, || local(engine)),
@@ -267,7 +269,7 @@ impl Tables {
         &self,
         py: Python<'_>,
         local: impl FnOnce(&Engine) -> Result<T> + Send,
-        remote: impl FnOnce(&Client) -> Reply<T>,
+        remote: impl FnOnce(&Client) -> PendingResponse<T>,
     ) -> PyResult<T> {
         let changed = self.call(py, local, remote)?;
         if let Self::Local(engine) = self {
@@ -329,14 +331,17 @@ impl Tables {
     /// Why a table may look emptier than its writers think, in words.
     pub(crate) fn unsent(&self) -> Option<String> {
         match self {
-            Self::Local(engine) => engine.unsent(),
+            Self::Local(engine) => engine.unsent_note(),
             Self::Remote(link) => link.client.unsent(),
         }
     }
 }
 
 /// Waits for a server's reply.
-pub(crate) fn wait_for_reply<T: Send>(py: Python<'_>, mut reply: Reply<T>) -> PyResult<T> {
+pub(crate) fn wait_for_reply<T: Send>(
+    py: Python<'_>,
+    mut reply: PendingResponse<T>,
+) -> PyResult<T> {
     let replied = wait_for(py, &mut reply, None)?;
     let closed = || errors::to_py(py, &Error::Closed("this client is closed".into()));
     replied.ok_or_else(closed)

@@ -1,14 +1,14 @@
 //! The client: the same calls as the engine's, answered by a server.
 
-mod asking;
-mod change;
+mod changes;
 mod connect;
-mod insert;
 mod outbox;
-mod reply;
-mod sample;
+mod pending_inserts;
+mod pending_response;
+mod pending_samples;
+mod reconnecting_stream;
+mod sample_requests;
 mod stream;
-mod talk;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,20 +25,20 @@ use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_error, decode_info, decode_options, encode_limits, encode_options};
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
-use change::Changes;
-use connect::{Api, Connector};
-use sample::Asks;
-use talk::closed_error;
+use changes::ChangeSender;
+use connect::{Connector, GrpcClient};
+use reconnecting_stream::closed_error;
+use sample_requests::SampleRequests;
 
-pub use change::MOST_KEYS;
+pub use changes::MAX_KEYS_PER_REQUEST;
 pub use connect::{ClientOptions, ClientTls};
 pub use outbox::RemoteOutbox;
-pub use reply::Reply;
-pub use sample::{Ask, AskTicket, Delivered, RemoteLease};
-pub use stream::{RemoteNext, RemoteStream};
+pub use pending_response::PendingResponse;
+pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
+pub use stream::{RemoteNextBatch, RemoteStream};
 
 /// How long closing waits for a server that does not answer.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Threads that all clients of a process share.
 const THREADS: usize = 2;
@@ -49,9 +49,9 @@ pub struct Client {
     runtime: &'static Runtime,
     connector: Arc<Connector>,
     /// For what is asked once in a while; made anew when it broke.
-    api: Arc<Mutex<Option<Api>>>,
-    changes: Changes,
-    asks: Asks,
+    connection: Arc<Mutex<Option<GrpcClient>>>,
+    changes: ChangeSender,
+    samples: SampleRequests,
     pool: Arc<Pool>,
     entropy: u64,
     next_number: AtomicU64,
@@ -96,12 +96,12 @@ impl Client {
         let unsent = Arc::<AtomicU64>::default();
         // With the same number in every forked child, a server would take one's items for another's.
         let entropy = random_u64()?;
-        let (asks, _) = Asks::open(runtime.handle(), &connector, &pool, &unsent);
+        let (samples, _) = SampleRequests::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
             runtime,
-            api: Arc::default(),
-            changes: Changes::open(runtime.handle(), &connector, &asks),
-            asks,
+            connection: Arc::default(),
+            changes: ChangeSender::open(runtime.handle(), &connector, &samples),
+            samples,
             pool,
             entropy,
             next_number: AtomicU64::new(0),
@@ -113,31 +113,31 @@ impl Client {
     /// Ends every waiting call of this client, and lets it ask nothing any more, once the server
     /// knows which batches were used. Calling it again does nothing.
     pub fn close(&self) {
-        self.settle();
+        self.flush_acks();
         self.connector.close();
     }
 
     /// Waits until the server knows which batches were used, for a second at most: of those that
     /// it does not know of, the items go back.
-    pub fn settle(&self) {
+    pub fn flush_acks(&self) {
         let mut patience = WaitOptions {
-            deadline: Some(std::time::Instant::now() + FAREWELL),
+            deadline: Some(std::time::Instant::now() + CLOSE_TIMEOUT),
             interrupted: &mut || false,
         };
-        let _ = wait(&mut self.settled(), &mut patience);
+        let _ = wait(&mut self.acks_flushed(), &mut patience);
     }
 
     /// True when the server knows which batches were used.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.asks.is_settled()
+    pub fn are_acks_flushed(&self) -> bool {
+        self.samples.are_acks_flushed()
     }
 
     /// Ends when it does, or when those that it does not know of are void.
-    pub fn settled(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
-        let asks = self.asks.clone();
+    pub fn acks_flushed(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
+        let samples = self.samples.clone();
         Box::pin(async move {
-            asks.settle().await;
+            samples.flush_acks().await;
             Ok(())
         })
     }
@@ -179,8 +179,8 @@ impl Client {
 
     /// A batch.
     #[must_use]
-    pub fn sample(&self, ask: Ask) -> AskTicket {
-        self.asks.ask(ask)
+    pub fn sample(&self, request: BatchRequest) -> RemoteSampleTicket {
+        self.samples.send(request)
     }
 
     /// Batches, fetched ahead over a connection of their own.
@@ -191,27 +191,33 @@ impl Client {
         if self.connector.is_closed() {
             return Err(closed_error());
         }
-        let asks = Asks::open(self.runtime(), &self.connector, &self.pool, &self.unsent);
-        RemoteStream::new(asks, table, options)
+        let samples =
+            SampleRequests::open(self.runtime(), &self.connector, &self.pool, &self.unsent);
+        RemoteStream::new(samples, table, options)
     }
 
     /// Sets priorities; yields how many of the keys were there. The server takes or refuses at most
-    /// [`MOST_KEYS`] at a time as a whole: more are held against the table's
+    /// [`MAX_KEYS_PER_REQUEST`] at a time as a whole: more are held against the table's
     /// [`TableOptions::check_updates`] before.
     #[must_use]
-    pub fn update_priorities(&self, table: &str, keys: &[u64], priorities: &[f64]) -> Reply<u64> {
+    pub fn update_priorities(
+        &self,
+        table: &str,
+        keys: &[u64],
+        priorities: &[f64],
+    ) -> PendingResponse<u64> {
         self.changes.update(table, keys, priorities)
     }
 
     /// Deletes items; yields how many of the keys were there.
     #[must_use]
-    pub fn delete(&self, table: &str, keys: &[u64]) -> Reply<u64> {
+    pub fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.changes.delete(table, keys)
     }
 
     /// Names of all tables.
     #[must_use]
-    pub fn tables(&self) -> Reply<Vec<String>> {
+    pub fn tables(&self) -> PendingResponse<Vec<String>> {
         self.manage(Call::Tables(pb::Empty {}), |answer| match answer {
             Outcome::Tables(names) => Some(Ok(names.names)),
             _ => None,
@@ -220,7 +226,7 @@ impl Client {
 
     /// What a table was made with, but for its seed.
     #[must_use]
-    pub fn describe(&self, table: &str) -> Reply<Arc<TableOptions>> {
+    pub fn describe(&self, table: &str) -> PendingResponse<Arc<TableOptions>> {
         self.manage(Call::Describe(table.into()), |answer| match answer {
             Outcome::Options(options) => Some(decode_options(options, 0).map(Arc::new)),
             _ => None,
@@ -229,37 +235,40 @@ impl Client {
 
     /// Adds a table.
     #[must_use]
-    pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> Reply<()> {
+    pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> PendingResponse<()> {
         let options = pb::TableOptions {
             seed,
             ..encode_options(options)
         };
-        self.manage(Call::Create(options), done)
+        self.manage(Call::Create(options), expect_done)
     }
 
     /// Removes a table; calls that wait for it end with an error.
     #[must_use]
-    pub fn drop_table(&self, table: &str) -> Reply<()> {
-        self.manage(Call::Drop(table.into()), done)
+    pub fn drop_table(&self, table: &str) -> PendingResponse<()> {
+        self.manage(Call::Drop(table.into()), expect_done)
     }
 
-    /// Changes a rate limiter.
+    /// ChangeSender a rate limiter.
     #[must_use]
-    pub fn set_limits(&self, table: &str, limits: &RateLimits) -> Reply<()> {
+    pub fn set_limits(&self, table: &str, limits: &RateLimits) -> PendingResponse<()> {
         let limits = Some(encode_limits(limits));
         let table = table.into();
-        self.manage(Call::SetLimits(pb::SetLimits { table, limits }), done)
+        self.manage(
+            Call::SetLimits(pb::SetLimits { table, limits }),
+            expect_done,
+        )
     }
 
     /// Empties a table.
     #[must_use]
-    pub fn reset(&self, table: &str) -> Reply<()> {
-        self.manage(Call::Reset(table.into()), done)
+    pub fn reset(&self, table: &str) -> PendingResponse<()> {
+        self.manage(Call::Reset(table.into()), expect_done)
     }
 
     /// Numbers of all tables.
     #[must_use]
-    pub fn infos(&self) -> Reply<Vec<TableInfo>> {
+    pub fn infos(&self) -> PendingResponse<Vec<TableInfo>> {
         self.manage(Call::Info(pb::Empty {}), |answer| match answer {
             Outcome::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
             _ => None,
@@ -268,21 +277,21 @@ impl Client {
 
     /// May `n` samples be taken now, as far as the limiter goes?
     #[must_use]
-    pub fn can_sample(&self, table: &str, n: u64) -> Reply<bool> {
+    pub fn can_sample(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();
-        self.manage(Call::CanSample(pb::LimiterQuery { table, n }), may)
+        self.manage(Call::CanSample(pb::LimiterQuery { table, n }), expect_bool)
     }
 
     /// May `n` items be inserted now, as far as the limiter goes?
     #[must_use]
-    pub fn can_insert(&self, table: &str, n: u64) -> Reply<bool> {
+    pub fn can_insert(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();
-        self.manage(Call::CanInsert(pb::LimiterQuery { table, n }), may)
+        self.manage(Call::CanInsert(pb::LimiterQuery { table, n }), expect_bool)
     }
 
     /// Has the server write all tables to its store's directory.
     #[must_use]
-    pub fn checkpoint(&self) -> Reply<Checkpoint> {
+    pub fn checkpoint(&self) -> PendingResponse<Checkpoint> {
         self.manage(Call::Checkpoint(pb::Empty {}), |answer| match answer {
             Outcome::Checkpoint(made) => Some(Ok(Checkpoint {
                 number: made.number,
@@ -309,18 +318,18 @@ impl Client {
         &self,
         call: Call,
         read: fn(Outcome) -> Option<Result<T>>,
-    ) -> Reply<T> {
+    ) -> PendingResponse<T> {
         let (sender, receiver) = oneshot::channel();
-        let (connector, api) = (Arc::clone(&self.connector), Arc::clone(&self.api));
-        let asks = self.asks.clone();
+        let (connector, connection) = (Arc::clone(&self.connector), Arc::clone(&self.connection));
+        let samples = self.samples.clone();
         self.runtime.spawn(async move {
-            let exchange = async {
+            let send_with_retry = async {
                 // The numbers count the batches that were used before.
-                asks.settle().await;
-                exchange(&connector, &api, call).await
+                samples.flush_acks().await;
+                send_with_retry(&connector, &connection, call).await
             };
             let exchanged = tokio::select! {
-                exchanged = exchange => exchanged,
+                exchanged = send_with_retry => exchanged,
                 () = connector.closed() => Err(closed_error()),
             };
             let outcome = match exchanged {
@@ -332,7 +341,7 @@ impl Client {
             };
             let _ = sender.send(outcome);
         });
-        Reply::new(receiver)
+        PendingResponse::new(receiver)
     }
 }
 
@@ -340,7 +349,7 @@ impl Client {
     clippy::needless_pass_by_value,
     reason = "as the others that read answers"
 )]
-fn done(answer: Outcome) -> Option<Result<()>> {
+fn expect_done(answer: Outcome) -> Option<Result<()>> {
     matches!(answer, Outcome::Done(_)).then_some(Ok(()))
 }
 
@@ -348,7 +357,7 @@ fn done(answer: Outcome) -> Option<Result<()>> {
     clippy::needless_pass_by_value,
     reason = "as the others that read answers"
 )]
-fn may(answer: Outcome) -> Option<Result<bool>> {
+fn expect_bool(answer: Outcome) -> Option<Result<bool>> {
     match answer {
         Outcome::CanProceed(may) => Some(Ok(may)),
         _ => None,
@@ -356,25 +365,29 @@ fn may(answer: Outcome) -> Option<Result<bool>> {
 }
 
 /// Whether asking twice does what asking once does.
-fn is_repeatable(call: &Call) -> bool {
+fn is_idempotent(call: &Call) -> bool {
     !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
 }
 
-async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -> Result<Outcome> {
+async fn send_with_retry(
+    connector: &Connector,
+    connection: &Mutex<Option<GrpcClient>>,
+    call: Call,
+) -> Result<Outcome> {
     let since = Instant::now();
     loop {
         let mut used = {
-            let mut api = api.lock().await;
+            let mut connection = connection.lock().await;
             // What may be said only once is not said to a server that went away some time ago.
-            if !is_repeatable(&call)
-                && let Some(known) = &mut *api
-                && connector.greet(known).await.is_err()
+            if !is_idempotent(&call)
+                && let Some(known) = &mut *connection
+                && connector.handshake(known).await.is_err()
             {
-                *api = None;
+                *connection = None;
             }
-            match &*api {
-                Some(api) => api.clone(),
-                None => api.insert(connector.connect(since).await?).clone(),
+            match &*connection {
+                Some(connection) => connection.clone(),
+                None => connection.insert(connector.connect(since).await?).clone(),
             }
         };
         let request = pb::ManageRequest {
@@ -387,11 +400,11 @@ async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -
             }
             Err(status) => status,
         };
-        *api.lock().await = None;
-        if let Some(error) = connector.refused(&status) {
+        *connection.lock().await = None;
+        if let Some(error) = connector.permanent_error(&status) {
             return Err(error);
         }
-        if !is_repeatable(&call) {
+        if !is_idempotent(&call) {
             return Err(Error::Unavailable(format!(
                 "the server at {} went away during this call, which may or may not have been done: {}",
                 connector.address(),
@@ -399,7 +412,7 @@ async fn exchange(connector: &Connector, api: &Mutex<Option<Api>>, call: Call) -
             )));
         }
         if since.elapsed() > connector.reconnect_timeout() {
-            return Err(connector.gone(status.message()));
+            return Err(connector.unreachable(status.message()));
         }
     }
 }

@@ -4,19 +4,19 @@
 //! short and made where they arise, and whatever waits is a ticket that its stream's task awaits.
 
 mod auth;
-mod bind;
-mod calls;
 mod change;
 mod connection;
-mod counts;
+mod counters;
 mod insert;
+mod listeners;
 mod manage;
 mod metrics;
-mod names;
+mod router;
 mod sample;
 mod serve;
 mod service;
-mod stopping;
+mod shutdown;
+mod table_names;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,11 +30,11 @@ use engram_engine::Engine;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use auth::Guard;
-use bind::{Doors, check_address};
-use serve::Serving;
+use auth::TokenCheck;
+use listeners::{Listeners, check_address};
+use serve::ServerRuntime;
 use service::Service;
-use stopping::Stopping;
+use shutdown::ShutdownSignal;
 
 /// How a server is reached, and by whom.
 #[derive(Clone)]
@@ -132,23 +132,23 @@ impl Server {
     )]
     pub fn start(engine: Arc<Engine>, options: ServerOptions) -> Result<Self> {
         check_address(&options)?;
-        let guard = Guard::new(options.token.as_deref())?;
-        let doors = Doors::open(&options)?;
-        let address = doors.address;
-        let metrics_address = doors.metrics.as_ref().map(|(address, _)| *address);
+        let token_check = TokenCheck::new(options.token.as_deref())?;
+        let listeners = Listeners::open(&options)?;
+        let address = listeners.address;
+        let metrics_address = listeners.metrics.as_ref().map(|(address, _)| *address);
         let (stop, stopped) = watch::channel(false);
-        let stopping = Stopping::new(stopped, address);
-        let service = Service::new(engine, &options, &doors, stopping.clone())?;
-        let serving = Serving::new(service, guard, &options, stopping)?;
-        let (begun, begins) = std::sync::mpsc::channel();
+        let shutdown = ShutdownSignal::new(stopped, address);
+        let service = Service::new(engine, &options, &listeners, shutdown.clone())?;
+        let runtime = ServerRuntime::new(service, token_check, &options, shutdown)?;
+        let (started, start_result) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("engram-server-main".into())
-            .spawn(move || serving.run(doors, &begun))
+            .spawn(move || runtime.run(listeners, &started))
             .map_err(|error| cannot_start(&error))?;
-        let begins = begins.recv().map_err(|_| {
+        let start_result = start_result.recv().map_err(|_| {
             Error::InvalidArgument("the server's thread ended before it began to serve".into())
         })?;
-        begins.map_err(|error| cannot_start(&error))?;
+        start_result.map_err(|error| cannot_start(&error))?;
         Ok(Self {
             address,
             metrics_address,

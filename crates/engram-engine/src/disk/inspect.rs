@@ -12,7 +12,7 @@ use std::path::Path;
 
 use engram_core::{Error, Result};
 
-use crate::clock::BEGINNING;
+use crate::clock::FIRST_READING;
 
 use super::byte_codec::TakeBytes;
 use super::directory_lock::holder;
@@ -172,7 +172,7 @@ fn opening(
         repaired: found.repaired,
         checkpoint: found.from,
         changes: found.next_change.saturating_sub(1),
-        age: found.resumed().saturating_sub(BEGINNING),
+        age: found.resumed().saturating_sub(FIRST_READING),
         tables,
     };
     Ok((opening, found.store))

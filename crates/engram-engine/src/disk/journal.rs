@@ -140,14 +140,14 @@ impl Journal {
     }
 
     /// Tells that a table was created.
-    pub(crate) fn created(&self, table: u64, options: &TableOptions) -> Lsn {
+    pub(crate) fn record_table_created(&self, table: u64, options: &TableOptions) -> Lsn {
         let mut body = Vec::new();
         put_options(&mut body, options);
         self.tell_table(kind::TABLE_CREATED, table, &body)
     }
 
     /// Tells that a table was dropped.
-    pub(crate) fn dropped(&self, table: u64) -> Lsn {
+    pub(crate) fn record_table_dropped(&self, table: u64) -> Lsn {
         self.tell_table(kind::TABLE_DROPPED, table, &[])
     }
 

@@ -135,7 +135,7 @@ impl History {
         } = opened;
         while *next_table < 4 {
             let id = *next_table;
-            storage.created(id, &options(id));
+            storage.record_table_created(id, &options(id));
             tables.insert(
                 id,
                 TableState::new(Arc::new(options(id)), storage.sink(id)).unwrap(),

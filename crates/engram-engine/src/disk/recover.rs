@@ -12,7 +12,7 @@ use engram_core::selector::TableRng;
 use engram_core::{Error, Result, TableState};
 use rustix::io::Errno;
 
-use crate::clock::BEGINNING;
+use crate::clock::FIRST_READING;
 
 use super::byte_codec::CorruptRecord;
 use super::checkpoint_reader::{check, first_logs, tables};
@@ -51,7 +51,7 @@ impl ClockReading {
     /// went back. That of a new store begins where it says.
     fn resumed(self) -> u64 {
         if self == Self::default() {
-            return BEGINNING;
+            return FIRST_READING;
         }
         let passed = Self::new(0).system.saturating_sub(self.system);
         let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);

@@ -265,16 +265,16 @@ impl Storage {
     }
 
     /// Tells that a table was created.
-    pub(crate) fn created(&self, table: u64, options: &TableOptions) {
+    pub(crate) fn record_table_created(&self, table: u64, options: &TableOptions) {
         if self.options.durability != Durability::None {
-            self.journal.created(table, options);
+            self.journal.record_table_created(table, options);
         }
     }
 
     /// Tells that a table was dropped.
-    pub(crate) fn dropped(&self, table: u64) {
+    pub(crate) fn record_table_dropped(&self, table: u64) {
         if self.options.durability != Durability::None {
-            self.journal.dropped(table);
+            self.journal.record_table_dropped(table);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Engines whose tables live in a directory.
+//! Engines whose tables are stored in a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,124 +7,127 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
-use super::{Backend, Engine, closed as closed_error, taken};
+use super::{Backend, Engine, closed_error, name_exists};
 use crate::clock::SystemClock;
 use crate::disk::{
     Checkpoint, CheckpointView, ReadProgress, Storage, StorageOptions, read_directory,
 };
 use crate::table::Table;
 
-/// What becomes of the tables of a directory that is opened.
+/// What to do with the tables stored in a directory when it is opened or restored.
 #[derive(Debug, Default)]
 pub struct OpenOptions {
-    /// Tables that get another name.
+    /// New names of tables, by their stored names.
     pub rename: BTreeMap<String, String>,
-    /// Tables that are dropped.
+    /// Names of tables to drop.
     pub drop: BTreeSet<String>,
-    /// Opens what is left of a directory that has lost something.
+    /// Open what is left of a directory in which acknowledged data is missing.
     pub repair: bool,
 }
 
 impl OpenOptions {
     /// # Errors
-    /// [`Error::InvalidArgument`] for names that are not there, and for two tables of one name.
-    fn check(&self, there: &[&str]) -> Result<()> {
+    /// [`Error::InvalidArgument`] for names that do not exist, and for two tables of the same name.
+    fn check(&self, existing: &[&str]) -> Result<()> {
         let named = self.rename.keys().chain(&self.drop);
         for name in named {
-            if !there.contains(&name.as_str()) {
-                return Err(unknown(name, there));
+            if !existing.contains(&name.as_str()) {
+                return Err(unknown_table(name, existing));
             }
         }
         if let Some(both) = self.rename.keys().find(|name| self.drop.contains(*name)) {
             return Err(Error::InvalidArgument(format!(
-                "table `{both}` can be renamed or dropped, not both"
+                "table `{both}` is in both `rename` and `drop`; give it in one of them"
             )));
         }
-        let kept = there.iter().filter(|name| !self.drop.contains(**name));
-        let mut given = BTreeSet::new();
-        for name in kept.map(|name| self.name(name)) {
-            if !given.insert(name) {
-                return Err(taken(name));
+        let kept = existing.iter().filter(|name| !self.drop.contains(**name));
+        let mut new_names = BTreeSet::new();
+        for name in kept.map(|name| self.new_name(name)) {
+            if !new_names.insert(name) {
+                return Err(name_exists(name));
             }
         }
         Ok(())
     }
 
-    fn name<'a>(&'a self, name: &'a str) -> &'a str {
+    fn new_name<'a>(&'a self, name: &'a str) -> &'a str {
         self.rename.get(name).map_or(name, String::as_str)
     }
 }
 
-fn unknown(name: &str, there: &[&str]) -> Error {
-    let there: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
-    let there = if there.is_empty() {
-        "no table".into()
+fn unknown_table(name: &str, existing: &[&str]) -> Error {
+    let existing: Vec<String> = existing.iter().map(|name| format!("`{name}`")).collect();
+    let existing = if existing.is_empty() {
+        "none".into()
     } else {
-        there.join(", ")
+        existing.join(", ")
     };
     Error::InvalidArgument(format!(
-        "the directory has no table `{name}`; it has {there}"
+        "the directory has no table `{name}`; its tables: {existing}"
     ))
 }
 
 impl Engine {
-    /// An engine that lives in a directory, with the tables that are there and those of `tables` that are not.
-    /// A table that is there takes the options given here, be they other than before; it goes on with its own
-    /// seed. Returns what was found damaged or unfinished, too. `entropy` is another each time: keys that were
-    /// given are not given again. `progress` is told bytes read, and bytes in all.
+    /// Opens the engine stored in a directory: its stored tables, and those of `tables` that are not
+    /// stored yet. A stored table takes its options from `tables` (but keeps its seed). Also returns
+    /// notes about what was damaged or unfinished.
+    ///
+    /// `entropy` must differ each time, so that no key is generated twice. `progress` receives bytes
+    /// read and total bytes.
     ///
     /// # Errors
-    /// [`Error::Storage`] where the directory cannot be used: another process has it, it cannot be read or written,
-    /// or something that was acknowledged is missing; as [`Engine::new`]; [`Error::InvalidArgument`] for names of
-    /// `opening` that are not there; what [`TableOptions::check_item`] finds of an item that is there.
+    /// [`Error::Storage`] if another process has the directory open, it cannot be read or written, or
+    /// acknowledged data is missing; as [`Engine::new`]; [`Error::InvalidArgument`] for names in
+    /// `options` that do not exist; as [`TableOptions::check_item`] for a stored item that does not
+    /// match its table's new options.
     pub fn open(
         path: &Path,
-        options: StorageOptions,
-        opening: &OpenOptions,
+        storage_options: StorageOptions,
+        options: &OpenOptions,
         tables: Vec<TableOptions>,
         entropy: u64,
         progress: ReadProgress<'_>,
     ) -> Result<(Self, Vec<String>)> {
         let mut given = BTreeMap::new();
-        for options in tables {
-            let name = options.name.clone();
-            if given.insert(name.clone(), options).is_some() {
-                return Err(taken(&name));
+        for table in tables {
+            let name = table.name.clone();
+            if given.insert(name.clone(), table).is_some() {
+                return Err(name_exists(&name));
             }
         }
-        let mut opened = Storage::open(path, options, entropy, opening.repair, progress)?;
-        let there = opened.tables.values();
-        let there: Vec<&str> = there.map(|table| table.options().name.as_str()).collect();
-        opening.check(&there)?;
-        let mut changed = opening.repair && !opened.notes.is_empty();
+        let mut opened = Storage::open(path, storage_options, entropy, options.repair, progress)?;
+        let stored = opened.tables.values();
+        let stored: Vec<&str> = stored.map(|table| table.options().name.as_str()).collect();
+        options.check(&stored)?;
+        let mut changed = options.repair && !opened.notes.is_empty();
         let states = std::mem::take(&mut opened.tables);
         let mut kept = Vec::with_capacity(states.len());
         for (number, state) in states {
-            let known = TableOptions::clone(state.options());
-            if opening.drop.contains(&known.name) {
+            let old = TableOptions::clone(state.options());
+            if options.drop.contains(&old.name) {
                 changed = true;
                 continue;
             }
-            let name = opening.name(&known.name).to_owned();
-            let seed = known.seed;
-            let options = match given.remove(&name) {
-                Some(options) => TableOptions { seed, ..options },
+            let name = options.new_name(&old.name).to_owned();
+            let seed = old.seed;
+            let new = match given.remove(&name) {
+                Some(new) => TableOptions { seed, ..new },
                 None => TableOptions {
                     name,
-                    ..known.clone()
+                    ..old.clone()
                 },
             };
             kept.push((
                 number,
-                if options == known {
+                if new == old {
                     state
                 } else {
                     changed = true;
-                    // Should another table not fit, nothing has happened to this one.
+                    // Not logged: if a later table does not fit its options, nothing must be changed.
                     let mut state = state;
                     state.set_sink(Arc::new(Volatile));
                     let deferred = &mut DeferredDrops::default();
-                    state.with_options(options, &|at| at, opened.clock, deferred)?
+                    state.with_options(new, &|at| at, opened.clock, deferred)?
                 },
             ));
         }
@@ -133,14 +136,14 @@ impl Engine {
             storage: Box::new(opened.storage),
             next_table: AtomicU64::new(opened.next_table),
         };
-        let engine = Self::at(backend, clock, entropy);
+        let engine = Self::without_tables(backend, clock, entropy);
         for (number, mut state) in kept {
             let sink = engine.sink(number);
             if state.last_lsn() < sink.last() {
                 state.reach(sink.last());
             }
             state.set_sink(Arc::clone(&sink));
-            let table = Table::with(state, number, Arc::clone(&engine.clock), sink);
+            let table = Table::from_state(state, number, Arc::clone(&engine.clock), sink);
             let name = table.options().name.clone();
             engine.tables.write().insert(name, Arc::new(table));
         }
@@ -150,40 +153,40 @@ impl Engine {
             }
             engine.checkpoint()?;
         }
-        for options in given.into_values() {
-            engine.create_table(options)?;
+        for table in given.into_values() {
+            engine.create_table(table)?;
         }
         Ok((engine, opened.notes))
     }
 
-    /// Adds the tables of a directory that nobody has open, which stays as it is: those that `opening` does not
-    /// drop. Returns their names, and what was found damaged or unfinished. They are there once this returns; where
-    /// this engine lives in a directory, too, so does what they hold.
+    /// Adds the tables stored in another directory, which no process may have open and which is not
+    /// changed. Returns the names of the tables, and notes about what was damaged or unfinished. If
+    /// this engine has a directory, it contains the tables when this returns.
     ///
     /// # Errors
-    /// As [`Engine::open`]; [`Error::InvalidArgument`] where a table of that name is here.
+    /// As [`Engine::open`]; [`Error::InvalidArgument`] if this engine has a table of the same name.
     pub fn restore(
         &self,
         path: &Path,
-        opening: &OpenOptions,
+        options: &OpenOptions,
         progress: ReadProgress<'_>,
     ) -> Result<(Vec<String>, Vec<String>)> {
         self.check_open()?;
-        let found = read_directory(path, opening.repair, progress)?;
-        let there = found.tables.values();
-        let there: Vec<&str> = there.map(|table| table.options().name.as_str()).collect();
-        opening.check(&there)?;
+        let found = read_directory(path, options.repair, progress)?;
+        let stored = found.tables.values();
+        let stored: Vec<&str> = stored.map(|table| table.options().name.as_str()).collect();
+        options.check(&stored)?;
         let (now, then) = (self.clock.now(), found.resumed());
-        // What was so old there is so old here.
+        // Items keep their ages.
         let clock = |at: u64| now.saturating_sub(then.saturating_sub(at));
         let mut tables = Vec::new();
         for mut state in found.tables.into_values() {
-            let name = opening.name(&state.options().name).to_owned();
-            if opening.drop.contains(&state.options().name) {
+            let name = options.new_name(&state.options().name).to_owned();
+            if options.drop.contains(&state.options().name) {
                 continue;
             }
             if self.tables.read().contains_key(&name) {
-                return Err(taken(&name));
+                return Err(name_exists(&name));
             }
             let deferred = &mut DeferredDrops::default();
             state.end_leases(deferred);
@@ -192,33 +195,33 @@ impl Engine {
                     drop(chunk.set_location(None));
                 }
             }
-            let options = TableOptions {
+            let renamed = TableOptions {
                 name,
                 ..TableOptions::clone(state.options())
             };
-            tables.push(state.with_options(options, &clock, now, deferred)?);
+            tables.push(state.with_options(renamed, &clock, now, deferred)?);
         }
         Ok((self.add_tables(tables)?, found.notes))
     }
 
-    /// Adds tables that another engine, or nobody, has. They are there once this returns; where this engine lives
-    /// in a directory, so does what they hold. Returns their names.
+    /// Adds tables that were read from elsewhere; returns their names. If this engine has a
+    /// directory, it contains the tables when this returns.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where a table of that name is here, or two of them have one name;
-    /// [`Error::Storage`], [`Error::Closed`].
+    /// [`Error::InvalidArgument`] if a name exists or is given twice; [`Error::Storage`],
+    /// [`Error::Closed`].
     pub fn add_tables(&self, states: Vec<TableState>) -> Result<Vec<String>> {
         self.check_open()?;
         let mut known: BTreeSet<String> = self.tables.read().keys().cloned().collect();
         for state in &states {
             let name = &state.options().name;
             if !known.insert(name.clone()) {
-                return Err(taken(name));
+                return Err(name_exists(name));
             }
         }
         let tables: Vec<_> = states.into_iter().map(|state| self.adopt(state)).collect();
-        // Another checkpoint in between would not have them.
-        let one_at_a_time = self.checkpoints.lock();
+        // No other checkpoint, which would lack these tables, may be written until they are added.
+        let checkpoint_lock = self.checkpoints.lock();
         if let Backend::Disk { storage, .. } = &self.backend {
             storage.skip_change_number();
             self.checkpoint_with(&tables)?;
@@ -227,30 +230,30 @@ impl Engine {
         if *closed {
             return Err(closed_error());
         }
-        let mut here = self.tables.write();
+        let mut existing = self.tables.write();
         let names: Vec<String> = tables
             .iter()
             .map(|table| table.options().name.clone())
             .collect();
-        if let Some(name) = names.iter().find(|name| here.contains_key(*name)) {
+        if let Some(name) = names.iter().find(|name| existing.contains_key(*name)) {
             if let Backend::Disk { storage, .. } = &self.backend {
                 for table in &tables {
-                    storage.dropped(table.number());
+                    storage.record_table_dropped(table.number());
                 }
             }
-            let error = taken(name);
-            drop((here, closed));
+            let error = name_exists(name);
+            drop((existing, closed));
             if matches!(self.backend, Backend::Disk { .. }) {
                 self.checkpoint_with(&[])?;
             }
             return Err(error);
         }
-        here.extend(names.iter().cloned().zip(tables));
-        drop((here, closed, one_at_a_time));
+        existing.extend(names.iter().cloned().zip(tables));
+        drop((existing, closed, checkpoint_lock));
         Ok(names)
     }
 
-    /// A table of another engine as one of this one.
+    /// Makes a table of this engine from a table's state.
     fn adopt(&self, mut state: TableState) -> Arc<Table> {
         let number = match &self.backend {
             Backend::Memory(_) => 0,
@@ -259,10 +262,15 @@ impl Engine {
         let sink = self.sink(number);
         state.reach(sink.last());
         state.set_sink(Arc::clone(&sink));
-        Arc::new(Table::with(state, number, Arc::clone(&self.clock), sink))
+        Arc::new(Table::from_state(
+            state,
+            number,
+            Arc::clone(&self.clock),
+            sink,
+        ))
     }
 
-    /// Where the file of a checkpoint is; `None` for an engine without a directory.
+    /// Path of a checkpoint's file; `None` for an engine in memory.
     #[must_use]
     pub fn checkpoint_path(&self, number: u64) -> Option<PathBuf> {
         match &self.backend {
@@ -271,17 +279,17 @@ impl Engine {
         }
     }
 
-    /// Writes all tables to the engine's directory, while calls go on.
+    /// Writes a checkpoint of all tables. Other calls continue meanwhile.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an engine without a directory; [`Error::Storage`] where it cannot be written;
-    /// [`Error::Closed`].
+    /// [`Error::InvalidArgument`] for an engine in memory; [`Error::Storage`] if the checkpoint cannot
+    /// be written; [`Error::Closed`].
     pub fn checkpoint(&self) -> Result<Checkpoint> {
-        let _one_at_a_time = self.checkpoints.lock();
+        let _checkpoint_lock = self.checkpoints.lock();
         self.checkpoint_with(&[])
     }
 
-    /// The same, with tables that nobody sees yet.
+    /// As [`Engine::checkpoint`], including tables that are not in `self.tables` yet.
     fn checkpoint_with(&self, more: &[Arc<Table>]) -> Result<Checkpoint> {
         let Backend::Disk {
             storage,
@@ -289,40 +297,40 @@ impl Engine {
         } = &self.backend
         else {
             return Err(Error::InvalidArgument(
-                "this store lives in memory; a checkpoint needs a store that was opened with a path".into(),
+                "this store is in memory only, so it has no checkpoints; open the store with a path".into(),
             ));
         };
-        storage.checkpoint(|mark| {
+        storage.checkpoint(|start_log| {
             self.check_open()?;
             let clock = self.clock.now();
-            let (mark, tables) = {
-                // Nobody comes or goes in between.
+            let (position, tables) = {
+                // Locked so that no table is created or dropped in between.
                 let tables = self.tables.read();
                 (
-                    mark(clock),
+                    start_log(clock),
                     tables.values().chain(more).cloned().collect::<Vec<_>>(),
                 )
             };
-            let mut saved = Vec::with_capacity(tables.len());
+            let mut views = Vec::with_capacity(tables.len());
             for table in tables {
                 match table.snapshot() {
                     Ok(snapshot) => {
-                        saved.push((table.number(), Arc::clone(table.options()), snapshot));
+                        views.push((table.number(), Arc::clone(table.options()), snapshot));
                     }
-                    // Dropped since: the log says so.
+                    // Dropped in the meantime; the log has a record of it.
                     Err(Error::Closed(_)) => self.check_open()?,
                     Err(error) => return Err(error),
                 }
             }
-            let look = CheckpointView {
-                tables: saved,
+            let view = CheckpointView {
+                tables: views,
                 next_table: next_table.load(Ordering::Relaxed),
             };
-            Ok((mark, look))
+            Ok((position, view))
         })
     }
 
-    /// Bytes of the log since the last checkpoint; `None` for an engine without a directory.
+    /// Bytes logged since the last checkpoint; `None` for an engine in memory.
     #[must_use]
     pub fn log_bytes(&self) -> Option<u64> {
         match &self.backend {

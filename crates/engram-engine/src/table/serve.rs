@@ -1,4 +1,21 @@
-//! What lies behind a table's lock: its state, those who wait for it, and who is served next.
+//! The data behind a table's lock: its state, the queues of waiting calls, and the order of service.
+//!
+//! An insert or sample that cannot complete at once waits in one of two queues, ordered by ticket
+//! id. A waiting call keeps its partial result: the items not inserted yet, or the items drawn so
+//! far, which stay leased so that they can be returned if the call ends early.
+//!
+//! ```text
+//! insert: queued ──► its items enter one by one ──► all are in: removed from the queue, thread woken
+//! sample: queued ──► draws are added ──► served, thread woken ──► its ticket's poll takes the draws
+//!
+//! withdrawn, or ticket dropped: items not inserted yet are dropped; draws return to the table
+//! table closed or dropped:      the call ends with the reason
+//! ```
+//!
+//! Each lock holder serves the queues before it unlocks ([`LockedTable::serve`]): the first waiting
+//! insert and the first waiting sample, alternately, until neither can proceed or the work allowed
+//! per lock hold is done. If work is left, exactly one thread continues in further lock holds
+//! (`is_being_served`). After a few, it wakes the thread of the first waiting sample, which continues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -7,7 +24,7 @@ use engram_core::table::Admission;
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
 use crate::session::Session;
-use crate::table::FINISH;
+use crate::table::FINISH_PER_LOCK;
 use crate::table_info::Meter;
 
 #[derive(Debug)]
@@ -16,28 +33,29 @@ pub(super) struct LockedTable {
     pub(super) inserts: BTreeMap<u64, WaitingInsert>,
     pub(super) samples: BTreeMap<u64, WaitingSample>,
     pub(super) next_ticket: u64,
-    /// Some thread goes on serving; the others need not.
-    pub(super) draining: bool,
-    /// Set once nobody may wait here any more.
+    /// True while a thread is responsible for serving the calls that are left.
+    pub(super) is_being_served: bool,
+    /// Why the table was closed.
     pub(super) closed: Option<Error>,
     pub(super) meter: Meter,
 }
 
 #[derive(Debug)]
 pub(super) struct WaitingInsert {
+    /// Items that are not in the table yet.
     pub(super) items: VecDeque<NewItem>,
-    pub(super) numbers: Option<SessionCursor>,
-    /// Items whose keys are there give those their priorities.
+    pub(super) cursor: Option<SessionCursor>,
+    /// An item whose key exists updates that item's priority.
     pub(super) updates: bool,
     pub(super) waker: Option<Waker>,
 }
 
-/// The numbers of a waiting call's items.
+/// Sequence numbers of a waiting insert's items.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionCursor {
-    /// That of the first item that is left.
+    /// Sequence number of the first item that is not in the table yet.
     next: SessionNumber,
-    /// The table knows that this call waits.
+    /// True if the wait was reported to the table, so that the session does not become idle.
     waits: bool,
 }
 
@@ -53,34 +71,34 @@ impl From<Session> for SessionCursor {
 
 #[derive(Debug)]
 pub(super) struct WaitingSample {
-    /// Most of them.
+    /// Maximum number of draws.
     pub(super) n: usize,
-    /// As soon as there are so many, they will do.
+    /// Minimum number of draws: the call does not wait for more than this.
     pub(super) at_least: usize,
     pub(super) draws: Vec<Draw>,
-    /// It has what it waits for, and there was no more to be had.
+    /// The call is complete, and takes no further draws.
     pub(super) served: bool,
     pub(super) waker: Option<Waker>,
 }
 
 impl WaitingSample {
-    /// Whether what it has will do.
-    pub(super) fn is_enough(&self) -> bool {
+    /// True if the call can return with the draws it has.
+    pub(super) fn can_return(&self) -> bool {
         self.served || self.draws.len() >= self.at_least
     }
 }
 
-/// What is left to do once the lock is released.
+/// Work to do after the lock is released: freeing memory and waking threads.
 #[derive(Default)]
 pub(super) struct AfterUnlock {
     pub(super) deferred: DeferredDrops,
     pub(super) draws: Vec<Vec<Draw>>,
     pub(super) items: Vec<NewItem>,
     pub(super) wakers: Vec<Waker>,
-    /// The hold ended before all was served.
-    pub(super) more: bool,
-    /// It falls to this thread to serve the rest.
-    pub(super) drains: bool,
+    /// Serving stopped because the lock hold became too long.
+    pub(super) work_left: bool,
+    /// This thread must lock again and continue serving.
+    pub(super) keeps_serving: bool,
 }
 
 impl LockedTable {
@@ -88,12 +106,13 @@ impl LockedTable {
         self.closed.clone().map_or(Ok(()), Err)
     }
 
-    pub(super) fn take_number(&mut self) -> u64 {
+    pub(super) fn new_ticket_id(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
     }
 
-    /// Takes a sample out of the queue with what it has; the first unleased ones are final now.
+    /// Removes a sample from the queue and returns its draws. Unless it is leased, makes the first
+    /// `FINISH_PER_LOCK` draws final.
     pub(super) fn finish_sample(
         &mut self,
         id: u64,
@@ -103,28 +122,28 @@ impl LockedTable {
         let wait = self.samples.remove(&id);
         let draws = wait.map(|wait| wait.draws).unwrap_or_default();
         if !leased {
-            let first = draws.iter().take(FINISH);
+            let first = draws.iter().take(FINISH_PER_LOCK);
             self.state
                 .acknowledge(first.map(|draw| draw.handle), &mut after.deferred);
         }
         draws
     }
 
-    /// Serves waiting calls, and settles which thread serves those that this hold has no time for.
+    /// Serves waiting calls. If this hold cannot serve all, decides whether this thread continues.
     pub(super) fn serve(&mut self, after: &mut AfterUnlock, now: u64) {
         self.meter.tick(now);
-        after.more = self.closed.is_none() && self.serve_some(after, now);
-        if after.more && !self.draining {
-            self.draining = true;
-            after.drains = true;
-        } else if !after.more && after.drains {
-            self.draining = false;
-            after.drains = false;
+        after.work_left = self.closed.is_none() && self.serve_some(after, now);
+        if after.work_left && !self.is_being_served {
+            self.is_being_served = true;
+            after.keeps_serving = true;
+        } else if !after.work_left && after.keeps_serving {
+            self.is_being_served = false;
+            after.keeps_serving = false;
         }
     }
 
-    /// Lets a caller that waits for samples serve the rest, its own first; false when none does.
-    /// Not one whose items wait: a writer need not be waiting for them.
+    /// Wakes the thread of the first waiting sample to continue serving; false if there is none.
+    /// Waiting inserts are not considered: their writers may not poll them for a long time.
     pub(super) fn hand_over(&mut self, after: &mut AfterUnlock) -> bool {
         let waiting = self.first_unserved_sample();
         let waiting = waiting.and_then(|id| self.samples.get_mut(&id)?.waker.take());
@@ -132,15 +151,15 @@ impl LockedTable {
             return false;
         };
         after.wakers.push(waker);
-        self.draining = false;
-        after.drains = false;
+        self.is_being_served = false;
+        after.keeps_serving = false;
         true
     }
 
-    /// Serves waiting calls in order: an insert, then samples, in turn until nothing moves. True
-    /// when it stopped before that.
+    /// Serves the first insert and the first sample alternately until neither can proceed. Returns
+    /// true if it stopped earlier because the lock hold became too long.
     fn serve_some(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
-        // Waiting draws are leased whoever asked: at a deadline they go back.
+        // Draws of waiting samples are always leased, so that they can be returned at a deadline.
         let step = self.state.items_per_hold();
         let mut budget = step;
         let mut waiting = self.first_unserved_sample();
@@ -166,8 +185,8 @@ impl LockedTable {
                 self.meter.samples += drawn as u64;
                 moved |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
-                // One that wants more takes what else comes in this round, which ends when nothing moves.
-                wait.served = wait.draws.len() == wait.n || (!moved && wait.is_enough());
+                // With fewer than `n` draws, a sample is complete only once nothing more can be drawn.
+                wait.served = wait.draws.len() == wait.n || (!moved && wait.can_return());
                 if wait.served {
                     after.wakers.extend(wait.waker.take());
                     waiting = self.first_unserved_sample();
@@ -181,13 +200,13 @@ impl LockedTable {
         true
     }
 
-    /// Lets the first waiting item in if it may; true when anything moved.
+    /// Inserts the first waiting item if possible; true if the queue has changed.
     fn serve_insert(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         let Some(mut entry) = self.inserts.first_entry() else {
             return false;
         };
         let wait = entry.get_mut();
-        let number = wait.numbers.map(|numbers| numbers.next);
+        let number = wait.cursor.map(|cursor| cursor.next);
         let applied = number.is_some_and(|number| self.state.is_applied(number, now));
         let front = wait.items.front().filter(|_| wait.updates);
         let update = front.map(|item| (item.key, item.priority));
@@ -198,9 +217,9 @@ impl LockedTable {
         if wait.items.front().is_some_and(ready)
             && let Some(item) = wait.items.pop_front()
         {
-            if let Some(numbers) = &mut wait.numbers {
-                numbers.next.number += 1;
-                // A server tells its writer how far it is.
+            if let Some(cursor) = &mut wait.cursor {
+                cursor.next.number += 1;
+                // A server reports progress to its client.
                 after.wakers.extend(wait.waker.take());
             }
             if passes {
@@ -214,27 +233,27 @@ impl LockedTable {
         }
         if wait.items.is_empty() {
             let wait = entry.remove();
-            self.end_wait(wait.numbers, now);
+            self.end_wait(wait.cursor, now);
             after.wakers.extend(wait.waker);
-            // Whoever stands behind is first now.
+            // The next insert in the queue may proceed now.
             moved = true;
         }
         moved
     }
 
-    /// Tells the table that this insert waits: its session is not idle.
+    /// Reports to the table that this insert waits, so that its session does not become idle.
     pub(super) fn begin_wait(&mut self, id: u64, now: u64) {
         let wait = self.inserts.get_mut(&id);
-        if let Some(numbers) = wait.and_then(|wait| wait.numbers.as_mut()) {
-            numbers.waits = true;
-            self.state.begin_wait(numbers.next.session, now);
+        if let Some(cursor) = wait.and_then(|wait| wait.cursor.as_mut()) {
+            cursor.waits = true;
+            self.state.begin_wait(cursor.next.session, now);
         }
     }
 
-    /// Tells the table that an insert with these numbers waits no more.
-    pub(super) fn end_wait(&mut self, numbers: Option<SessionCursor>, now: u64) {
-        if let Some(numbers) = numbers.filter(|numbers| numbers.waits) {
-            self.state.end_wait(numbers.next.session, now);
+    /// Reports to the table that an insert with this cursor no longer waits.
+    pub(super) fn end_wait(&mut self, cursor: Option<SessionCursor>, now: u64) {
+        if let Some(cursor) = cursor.filter(|cursor| cursor.waits) {
+            self.state.end_wait(cursor.next.session, now);
         }
     }
 

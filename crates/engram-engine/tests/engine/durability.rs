@@ -11,7 +11,7 @@ use crate::support::{Bell, Log, engine, fifo, item, items, poll, put, served, ta
 fn an_insert_is_acknowledged_once_it_is_durable() {
     let log = Arc::new(Log::default());
     let clock = Arc::new(SystemClock::default());
-    let engine = Engine::with(vec![fifo("t")], 1, clock, log.clone()).unwrap();
+    let engine = Engine::with_clock_and_sink(vec![fifo("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();
     let bell = Arc::new(Bell::default());
     let mut ticket = table.insert(items(0..3)).unwrap();

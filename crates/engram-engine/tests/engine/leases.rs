@@ -18,7 +18,7 @@ fn inserts_wait_where_only_leases_would_make_room() {
     assert_eq!((info.stats.size, info.stats.hidden), (4, 4));
     assert_eq!(
         info.inserting_blocked.unwrap(),
-        "`t`: inserting waits for room: 4 of 4 items are on their last lease"
+        "`t`: inserting waits: 4 of 4 items are leased for the last time; acknowledging them makes room"
     );
     leased.lease.unwrap().acknowledge();
     assert_eq!(bell.rings(), 1);

@@ -14,7 +14,8 @@ fn what_expires_unsampled_takes_room_until_a_reset() {
         ttl: Some(10),
         ..queue("t", 3)
     };
-    let engine = Engine::with(vec![fleeting], 1, clock.clone(), Arc::new(Volatile)).unwrap();
+    let engine =
+        Engine::with_clock_and_sink(vec![fleeting], 1, clock.clone(), Arc::new(Volatile)).unwrap();
     let table = engine.table("t").unwrap();
     put(&table, items(0..3));
     clock.set(20);

@@ -33,7 +33,7 @@ fn timed(options: TableOptions) -> (Arc<Table>, Arc<Hand>) {
     let clock = Arc::new(Hand::default());
     let name = options.name.clone();
     let log = Arc::new(engram_core::Volatile);
-    let engine = Engine::with(vec![options], 1, clock.clone(), log).unwrap();
+    let engine = Engine::with_clock_and_sink(vec![options], 1, clock.clone(), log).unwrap();
     (engine.table(&name).unwrap(), clock)
 }
 
@@ -87,7 +87,7 @@ fn what_was_applied_is_acknowledged_without_waiting_its_turn() {
 fn a_retry_is_acknowledged_once_the_first_try_is_durable() {
     let log = Arc::new(Log::default());
     let clock = Arc::new(Hand::default());
-    let engine = Engine::with(vec![fifo("t")], 1, clock, log.clone()).unwrap();
+    let engine = Engine::with_clock_and_sink(vec![fifo("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();
     let bell = Arc::<Bell>::default();
     drop(send(&table, 1, 3));
@@ -203,9 +203,9 @@ fn numbers_out_of_range_are_refused() {
     };
     assert_eq!(
         refused(0),
-        "2 items for table `t` are numbered from 0 on; a session's numbers are from 1 on and below \
-         2^64"
+        "2 items for table `t` have sequence numbers from 0 on; a session's sequence numbers must \
+         be at least 1 and below 2^64"
     );
-    assert!(refused(u64::MAX - 1).contains("numbered from 18446744073709551614 on"));
+    assert!(refused(u64::MAX - 1).contains("sequence numbers from 18446744073709551614 on"));
     assert_eq!(table.info().stats.size, 0);
 }

@@ -269,7 +269,7 @@ fn a_reader_learns_why_nothing_more_comes() {
     let refused = text(Stream::open(small, Arc::default(), empty));
     assert_eq!(
         refused,
-        "batch_size is 0 and prefetch is 1; both must be at least 1"
+        "`batch_size` and `prefetch` must be at least 1, got 0 and 1"
     );
 }
 

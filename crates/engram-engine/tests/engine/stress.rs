@@ -46,7 +46,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 }
                 (_, 0) => drop(ticket),
                 (_, 1) => drop(ticket.take_partial()),
-                _ => drop(ticket.give_up(0.001)),
+                _ => drop(ticket.cancel(0.001)),
             }
         }
         4 => {

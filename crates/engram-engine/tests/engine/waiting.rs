@@ -101,7 +101,7 @@ fn at_the_deadline_everything_goes_back() {
         let mut ticket = table.sample(256, leased).unwrap();
         let late = wait_for(&mut ticket, Duration::from_millis(20));
         assert!(matches!(late, WaitOutcome::TimedOut));
-        let error = ticket.give_up(0.02).unwrap_err();
+        let error = ticket.cancel(0.02).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded(_)));
         assert_eq!(
             error.to_string(),
@@ -124,7 +124,7 @@ fn a_sample_that_completes_at_the_last_moment_is_kept() {
         WaitOutcome::TimedOut
     ));
     put(&table, items(0..2));
-    assert_eq!(keys(&ticket.give_up(0.0).unwrap()), [0, 1]);
+    assert_eq!(keys(&ticket.cancel(0.0).unwrap()), [0, 1]);
     assert_eq!(table.info().stats.size, 0);
 }
 
@@ -341,7 +341,8 @@ fn expired_items_are_never_handed_out() {
         limits: RateLimits::min_size(2),
         ..fifo("t")
     };
-    let engine = Engine::with(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
+    let engine =
+        Engine::with_clock_and_sink(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
     let table = engine.table("t").unwrap();
     put(&table, items(0..1));
     let mut ticket = table.sample(1, false).unwrap();
@@ -403,7 +404,7 @@ fn bytes_held_by_leases_do_not_spin() {
     ));
     assert_eq!(
         table.info().inserting_blocked.unwrap(),
-        "`t`: inserting waits for room: 1 of 2 items are on their last lease"
+        "`t`: inserting waits: 1 of 2 items are leased for the last time; acknowledging them makes room"
     );
     lease.lease.unwrap().acknowledge();
     served(waiting).unwrap();

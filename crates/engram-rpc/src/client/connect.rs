@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Of a server that takes connections and says nothing that we understand: TLS answers so, or hangs up.
-const MAY_BE_ENCRYPTED: &str = "; a server with a certificate wants a client with `ca`";
+const TLS_HINT: &str = "; a server with a certificate wants a client with `ca`";
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -51,13 +51,13 @@ pub struct ClientTls {
 }
 
 /// The generated client, with our token on every call.
-pub(crate) type Api = EngramClient<InterceptedService<Channel, Bearer>>;
+pub(crate) type GrpcClient = EngramClient<InterceptedService<Channel, BearerToken>>;
 
 /// Puts the token on a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
+pub(crate) struct BearerToken(Option<MetadataValue<Ascii>>);
 
-impl Interceptor for Bearer {
+impl Interceptor for BearerToken {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(token) = &self.0 {
             request
@@ -72,30 +72,30 @@ impl Interceptor for Bearer {
 #[derive(Debug)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
-    bearer: Bearer,
+    bearer: BearerToken,
     options: ClientOptions,
     /// Of an address of this machine.
     local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
 }
 
-/// First pause between two attempts; doubled after each, up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(300);
+/// First delay between two attempts; doubled after each, up to [`MAX_RETRY_DELAY`].
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(10);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(300);
 
 /// The longest that a server may be gone: the ends of longer times are beyond what clocks show.
-const LONGEST_ABSENCE: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
+const MAX_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// What is left of a deadline for an answer that is on its way.
-const GRACE: Duration = Duration::from_millis(500);
+const REPLY_GRACE: Duration = Duration::from_millis(500);
 
 /// How long the shorter way to a server may take to open; there is the one that we have.
-const SHORTCUT: Duration = Duration::from_secs(1);
+const LOCAL_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connector {
     /// Checks the options; connects nowhere.
     pub(crate) fn new(mut options: ClientOptions) -> Result<Self> {
-        options.reconnect_timeout = options.reconnect_timeout.min(LONGEST_ABSENCE);
+        options.reconnect_timeout = options.reconnect_timeout.min(MAX_RECONNECT_TIMEOUT);
         let invalid = |what: String| Error::InvalidArgument(what);
         let address = &options.address;
         let bad = |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
@@ -144,14 +144,14 @@ impl Connector {
             })?;
         }
         let bearer = match &options.token {
-            None => Bearer(None),
+            None => BearerToken(None),
             Some(token) => {
                 let value = format!("Bearer {token}").parse();
                 let mut value: MetadataValue<Ascii> = value.map_err(|_| {
                     invalid("the token has characters other than visible ASCII".into())
                 })?;
                 value.set_sensitive(true);
-                Bearer(Some(value))
+                BearerToken(Some(value))
             }
         };
         Ok(Self {
@@ -187,26 +187,26 @@ impl Connector {
     }
 
     /// Connects, trying again and again from now on for as long as a server may be gone.
-    pub(crate) async fn connect(&self, since: Instant) -> Result<Api> {
+    pub(crate) async fn connect(&self, since: Instant) -> Result<GrpcClient> {
         let until = since + self.options.reconnect_timeout;
-        let mut pause = FIRST_PAUSE;
+        let mut delay = FIRST_RETRY_DELAY;
         loop {
-            let problem = match timeout_at(until + GRACE, self.attempt()).await {
-                Ok(Ok(api)) => return Ok(api),
-                Ok(Err(Attempt::Final(error))) => return Err(error),
-                Ok(Err(Attempt::Again(why))) => why,
+            let problem = match timeout_at(until + REPLY_GRACE, self.attempt()).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(AttemptError::Permanent(error))) => return Err(error),
+                Ok(Err(AttemptError::Retry(why))) => why,
                 Err(_) => "it did not answer".into(),
             };
-            if Instant::now() + pause > until {
-                return Err(self.gone(&problem));
+            if Instant::now() + delay > until {
+                return Err(self.unreachable(&problem));
             }
-            sleep(pause).await;
-            pause = LONGEST_PAUSE.min(pause * 2);
+            sleep(delay).await;
+            delay = MAX_RETRY_DELAY.min(delay * 2);
         }
     }
 
     /// The error for a server that has been gone for too long.
-    pub(crate) fn gone(&self, why: &str) -> Error {
+    pub(crate) fn unreachable(&self, why: &str) -> Error {
         Error::Unavailable(format!(
             "the server at {} cannot be reached, for {} s (reconnect_timeout): {why}",
             self.options.address,
@@ -214,60 +214,63 @@ impl Connector {
         ))
     }
 
-    async fn attempt(&self) -> Result<Api, Attempt> {
+    async fn attempt(&self) -> Result<GrpcClient, AttemptError> {
         let channel = self.endpoint.connect().await.map_err(|error| {
             let why = causes(&error);
-            self.mistrust(&why).unwrap_or(Attempt::Again(why))
+            self.tls_error(&why).unwrap_or(AttemptError::Retry(why))
         })?;
-        let mut api = self.api(channel);
-        match self.greet(&mut api).await {
-            Ok(found) => Ok(self.local(&found).await.unwrap_or(api)),
-            Err(status) => Err(self.refused(&status).map_or_else(
+        let mut client = self.client(channel);
+        match self.handshake(&mut client).await {
+            Ok(found) => Ok(self.connect_local(&found).await.unwrap_or(client)),
+            Err(status) => Err(self.permanent_error(&status).map_or_else(
                 || {
                     // A server that misses our certificate says so only now; one that has its own, in no words.
                     let why = status.source().map_or_else(String::new, causes);
                     let is_plain =
                         self.options.tls.is_none() && !self.options.address.starts_with("unix:");
                     let hint = if is_plain && !why.is_empty() {
-                        MAY_BE_ENCRYPTED
+                        TLS_HINT
                     } else {
                         ""
                     };
-                    let again = Attempt::Again(format!("{}{hint}", status.message()));
-                    self.mistrust(&why).unwrap_or(again)
+                    let again = AttemptError::Retry(format!("{}{hint}", status.message()));
+                    self.tls_error(&why).unwrap_or(again)
                 },
-                Attempt::Final,
+                AttemptError::Permanent,
             )),
         }
     }
 
-    /// Asks who is there, and whether it speaks our language.
-    pub(crate) async fn greet(&self, api: &mut Api) -> Result<pb::HelloResponse, Status> {
+    /// SampleRequests who is there, and whether it speaks our language.
+    pub(crate) async fn handshake(
+        &self,
+        client: &mut GrpcClient,
+    ) -> Result<pb::HelloResponse, Status> {
         let hello = pb::HelloRequest {
             protocol: PROTOCOL_VERSION,
             version: env!("CARGO_PKG_VERSION").into(),
         };
-        Ok(api.hello(hello).await?.into_inner())
+        Ok(client.hello(hello).await?.into_inner())
     }
 
     /// The end of all attempts, if this is why one failed.
-    fn mistrust(&self, why: &str) -> Option<Attempt> {
-        (self.options.tls.is_some() && is_about_trust(why)).then(|| {
-            Attempt::Final(Error::Handshake(format!(
+    fn tls_error(&self, why: &str) -> Option<AttemptError> {
+        (self.options.tls.is_some() && is_tls_failure(why)).then(|| {
+            AttemptError::Permanent(Error::Handshake(format!(
                 "the server at {} and this client do not agree on TLS: {why}",
                 self.options.address
             )))
         })
     }
 
-    fn api(&self, channel: Channel) -> Api {
+    fn client(&self, channel: Channel) -> GrpcClient {
         EngramClient::with_interceptor(channel, self.bearer.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// The shorter way to a server of this machine, unless something stands between on purpose.
-    async fn local(&self, found: &pb::HelloResponse) -> Option<Api> {
+    async fn connect_local(&self, found: &pb::HelloResponse) -> Option<GrpcClient> {
         let port = self.local_port?;
         // What is at the other end chooses the name: it may not lead us to others' sockets.
         let is_servers = (found.local_socket).starts_with(&format!("engram-{port}-"));
@@ -283,17 +286,17 @@ impl Connector {
                 Ok::<_, std::io::Error>(TokioIo::new(stream))
             }
         });
-        let opened = timeout(SHORTCUT, async {
+        let opened = timeout(LOCAL_SOCKET_TIMEOUT, async {
             let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
-            let mut api = self.api(channel);
-            let reply = self.greet(&mut api).await.ok()?;
-            (reply.instance == found.instance).then_some(api)
+            let mut client = self.client(channel);
+            let reply = self.handshake(&mut client).await.ok()?;
+            (reply.instance == found.instance).then_some(client)
         });
         opened.await.ok().flatten()
     }
 
     /// The error for a status that trying again would not change.
-    pub(crate) fn refused(&self, status: &Status) -> Option<Error> {
+    pub(crate) fn permanent_error(&self, status: &Status) -> Option<Error> {
         let address = &self.options.address;
         let message = status.message();
         match status.code() {
@@ -319,10 +322,10 @@ fn local_port(address: &str) -> Option<u16> {
     is_local.then(|| port.parse().ok())?
 }
 
-enum Attempt {
+enum AttemptError {
     /// No use trying again.
-    Final(Error),
-    Again(String),
+    Permanent(Error),
+    Retry(String),
 }
 
 /// An error's whole chain: the outermost says little.
@@ -339,7 +342,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn is_about_trust(why: &str) -> bool {
+fn is_tls_failure(why: &str) -> bool {
     let why = why.to_lowercase();
     // It went away: it may be stopping, and come back.
     if why.contains("handshake eof") {
@@ -389,7 +392,7 @@ mod tests {
                 local_socket: name,
                 ..pb::HelloResponse::default()
             };
-            assert!(connector.local(&found).await.is_none());
+            assert!(connector.connect_local(&found).await.is_none());
             match silent.accept() {
                 Ok(_) => assert!(is_tried, "{}", found.local_socket),
                 Err(error) => assert_eq!((error.kind(), is_tried), (ErrorKind::WouldBlock, false)),

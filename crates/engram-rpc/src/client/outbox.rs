@@ -11,46 +11,46 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Client;
-use super::insert::{Command, Progress, Sending};
-use super::talk::{closed_error, run};
+use super::pending_inserts::{InsertCommand, InsertProgress, PendingInserts};
+use super::reconnecting_stream::{closed_error, run};
 use crate::wire::check_sendable;
 
 /// How long an explanation is worth waiting for.
-const EXPLAIN: Duration = Duration::from_millis(500);
+const EXPLAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a writer that goes waits for what it has said to arrive.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Items sent that their tables do not have yet, as far as is known. As a future: ready when at most
 /// [`RemoteOutbox::until_at_most`] of them are left; if that is none, when they are as safe as the server's store promises.
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
-    commands: Option<mpsc::UnboundedSender<Command>>,
+    commands: Option<mpsc::UnboundedSender<InsertCommand>>,
     task: Option<JoinHandle<bool>>,
-    progress: Arc<Progress>,
+    progress: Arc<InsertProgress>,
     tables: Vec<Arc<TableOptions>>,
-    allowed: usize,
+    max_in_flight: usize,
 }
 
 impl RemoteOutbox {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let progress = Arc::<Progress>::default();
-        let sending = Sending::new(client.unique_number(), Arc::clone(&progress));
+        let progress = Arc::<InsertProgress>::default();
+        let stream = PendingInserts::new(client.unique_number(), Arc::clone(&progress));
         let connector = Arc::clone(client.connector());
-        let task = client.runtime().spawn(run(connector, sending, receiver));
+        let task = client.runtime().spawn(run(connector, stream, receiver));
         Self {
             client: Arc::clone(client),
             commands: Some(commands),
             task: Some(task),
             progress,
             tables: Vec::new(),
-            allowed: 0,
+            max_in_flight: 0,
         }
     }
 
-    fn tell(&self, command: Command) {
+    fn send_command(&self, command: InsertCommand) {
         if let Some(commands) = &self.commands {
             // The conversation ends after us.
             let _ = commands.send(command);
@@ -59,8 +59,8 @@ impl RemoteOutbox {
 
     /// The number that stands for a table in what is sent; its options are what the server says of
     /// it now.
-    pub fn number_of(&mut self, options: &Arc<TableOptions>) -> u32 {
-        let Some(known) = self.known(&options.name) else {
+    pub fn table_number(&mut self, options: &Arc<TableOptions>) -> u32 {
+        let Some(known) = self.find_table(&options.name) else {
             return self.add_table(&options.name, Arc::clone(options));
         };
         self.tables[known as usize] = Arc::clone(options);
@@ -69,27 +69,27 @@ impl RemoteOutbox {
 
     /// The number of a table that has one already, and is still there.
     #[must_use]
-    pub fn known(&self, name: &str) -> Option<u32> {
+    pub fn find_table(&self, name: &str) -> Option<u32> {
         let mut numbers = (0_u32..).zip(&self.tables);
-        let known =
-            numbers.find(|(number, table)| table.name == name && !self.progress.is_lost(*number));
+        let known = numbers
+            .find(|(number, table)| table.name == name && !self.progress.is_dropped(*number));
         known.map(|(number, _)| number)
     }
 
     fn add_table(&mut self, name: &str, options: Arc<TableOptions>) -> u32 {
-        if let Some(lost) = self.tables.iter().position(|table| table.name == name) {
+        if let Some(dropped) = self.tables.iter().position(|table| table.name == name) {
             // Numbers go on where they were: the session is the same.
-            self.tables[lost] = options;
-            self.progress.found(lost);
-            return u32::try_from(lost).unwrap_or(u32::MAX);
+            self.tables[dropped] = options;
+            self.progress.restore_table(dropped);
+            return u32::try_from(dropped).unwrap_or(u32::MAX);
         }
         self.tables.push(options);
         self.progress.add_table();
-        self.tell(Command::Table(name.into()));
+        self.send_command(InsertCommand::AddTable(name.into()));
         u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The options of the table behind a number that [`RemoteOutbox::number_of`] gave.
+    /// The options of the table behind a number that [`RemoteOutbox::table_number`] gave.
     #[must_use]
     pub fn options(&self, number: u32) -> &Arc<TableOptions> {
         &self.tables[number as usize]
@@ -126,7 +126,7 @@ impl RemoteOutbox {
             match checked {
                 Ok(()) => {
                     self.progress.count_sent(number, batch.len() as u64);
-                    self.tell(Command::Items(number, batch));
+                    self.send_command(InsertCommand::Items(number, batch));
                 }
                 Err(error) => outcome = outcome.and(Err(error)),
             }
@@ -151,13 +151,13 @@ impl RemoteOutbox {
     /// Why the oldest item waits, for the error that ends a wait.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
-        let Some(table) = self.progress.waits_for() else {
+        let Some(table) = self.progress.waiting_table() else {
             return String::new();
         };
         let name = &self.tables[table as usize].name;
         let mut infos = self.client.infos();
         let mut patience = WaitOptions {
-            deadline: Some(Instant::now() + EXPLAIN),
+            deadline: Some(Instant::now() + EXPLAIN_TIMEOUT),
             interrupted: &mut || false,
         };
         let why = match wait(&mut infos, &mut patience) {
@@ -171,10 +171,10 @@ impl RemoteOutbox {
         why.map_or_else(String::new, |why| format!("; {why}"))
     }
 
-    /// Makes the future wait until at most `allowed` items are in flight.
-    pub fn until_at_most(&mut self, allowed: usize) -> &mut Self {
-        self.allowed = allowed;
-        self.tell(Command::Wake);
+    /// Makes the future wait until at most `max_in_flight` items are in flight.
+    pub fn until_at_most(&mut self, max_in_flight: usize) -> &mut Self {
+        self.max_in_flight = max_in_flight;
+        self.send_command(InsertCommand::Retry);
         self
     }
 }
@@ -186,9 +186,9 @@ impl Future for RemoteOutbox {
         let this = self.get_mut();
         this.progress.waker.register(context.waker());
         this.collect_finished()?;
-        let done = match this.allowed {
+        let done = match this.max_in_flight {
             0 => this.progress.unsettled() == 0,
-            allowed => this.progress.in_flight() <= allowed,
+            max_in_flight => this.progress.in_flight() <= max_in_flight,
         };
         if done {
             return Poll::Ready(Ok(()));
@@ -213,8 +213,8 @@ impl RemoteOutbox {
             deadline: Some(Instant::now() + within),
             interrupted: &mut || false,
         };
-        if let WaitOutcome::Ready(heard) = wait(&mut task, &mut patience) {
-            return heard.unwrap_or(false);
+        if let WaitOutcome::Ready(acknowledged) = wait(&mut task, &mut patience) {
+            return acknowledged.unwrap_or(false);
         }
         task.abort();
         false
@@ -229,6 +229,6 @@ impl RemoteOutbox {
 
 impl Drop for RemoteOutbox {
     fn drop(&mut self) {
-        self.finish(FAREWELL);
+        self.finish(CLOSE_TIMEOUT);
     }
 }

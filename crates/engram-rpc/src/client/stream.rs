@@ -1,4 +1,4 @@
-//! Prefetching from a server: a few asks ahead, each on lease.
+//! Prefetching from a server: a few requests ahead, each on lease.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,22 +9,24 @@ use engram_engine::{DeliveryTracker, LeaseOutcome, StreamOptions, WaitOptions, W
 
 use tokio::task::JoinHandle;
 
-use super::sample::{Ask, AskTicket, Asks, Delivered, RemoteLease};
+use super::sample_requests::{
+    BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests,
+};
 use crate::wire::ReceivedBatch;
 
 /// How long closing waits for the server's last word.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Batches under way at a time, whatever the prefetching: a server allows 1,024 for a stream, those
 /// among them that it has not heard of again.
-const MOST_AHEAD: usize = 1_000;
+const MAX_IN_FLIGHT: usize = 1_000;
 
 /// Batches that a reader may hold and not have used: more count as used, the oldest first.
-const MOST_HANDED: usize = 500;
+const MAX_UNACKNOWLEDGED: usize = 500;
 
 /// What a reader gets.
 #[derive(Debug)]
-pub enum RemoteNext {
+pub enum RemoteNextBatch {
     /// A batch.
     Batch(ReceivedBatch),
     /// All batches were read, or none came in time.
@@ -35,68 +37,70 @@ pub enum RemoteNext {
 
 /// A reader's end of a sample stream of its own.
 ///
-/// Whoever asks for the next batch, or closes the stream, says how many of the items so far were
+/// Whoever requests for the next batch, or closes the stream, says how many of the items so far were
 /// delivered. Batches of which all were are acknowledged; what was not delivered in the end goes back.
 #[derive(Debug)]
 pub struct RemoteStream {
-    asks: Option<Asks>,
+    requests: Option<SampleRequests>,
     /// Ends once the server knows what was used and what was not.
     task: Option<JoinHandle<bool>>,
     table: String,
     options: StreamOptions,
-    asked: u64,
+    batches_requested: u64,
     /// Items that were asked for, without those that batches which have come lacked.
-    items: u64,
-    /// Asks under way, and for how many items each is.
-    ahead: VecDeque<(usize, AskTicket)>,
+    items_requested: u64,
+    /// SampleRequests under way, and for how many items each is.
+    in_flight: VecDeque<(usize, RemoteSampleTicket)>,
     /// The batches that a reader asked for.
     deliveries: DeliveryTracker<RemoteLease>,
 }
 
 impl RemoteStream {
     pub(crate) fn new(
-        (asks, task): (Asks, JoinHandle<bool>),
+        (requests, task): (SampleRequests, JoinHandle<bool>),
         table: String,
         options: StreamOptions,
     ) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
-                "batch_size is {} and prefetch is {}; both must be at least 1",
+                "`batch_size` and `prefetch` must be at least 1, got {} and {}",
                 options.batch_size, options.prefetch
             )));
         }
-        options.check_least()?;
+        options.check_at_least()?;
         let mut stream = Self {
-            asks: Some(asks),
+            requests: Some(requests),
             task: Some(task),
             table,
             options,
-            asked: 0,
-            items: 0,
-            ahead: VecDeque::new(),
+            batches_requested: 0,
+            items_requested: 0,
+            in_flight: VecDeque::new(),
             deliveries: DeliveryTracker::default(),
         };
-        stream.ask_ahead();
+        stream.prefetch();
         Ok(stream)
     }
 
-    fn ask_ahead(&mut self) {
-        let Some(asks) = &self.asks else { return };
+    fn prefetch(&mut self) {
+        let Some(requests) = &self.requests else {
+            return;
+        };
         let StreamOptions {
             prefetch,
             max_batches,
             length_policy,
             ..
         } = self.options;
-        while self.ahead.len() < prefetch.min(MOST_AHEAD - self.deliveries.len())
-            && max_batches.is_none_or(|max| self.asked < max)
+        while self.in_flight.len() < prefetch.min(MAX_IN_FLIGHT - self.deliveries.len())
+            && max_batches.is_none_or(|max| self.batches_requested < max)
         {
-            let (n, at_least) = self.options.next(self.items);
+            let (n, at_least) = self.options.next_batch_size(self.items_requested);
             // One for few items waits until it is known that no more are needed.
-            if n == 0 || (n < self.options.at_least && !self.ahead.is_empty()) {
+            if n == 0 || (n < self.options.at_least && !self.in_flight.is_empty()) {
                 return;
             }
-            let ticket = asks.ask(Ask {
+            let ticket = requests.send(BatchRequest {
                 table: self.table.clone(),
                 n: u32::try_from(n).unwrap_or(u32::MAX),
                 at_least: u32::try_from(at_least).unwrap_or(u32::MAX),
@@ -105,41 +109,45 @@ impl RemoteStream {
                 pad: length_policy == LengthPolicy::Pad,
                 leased: true,
             });
-            self.ahead.push_back((n, ticket));
-            self.items += n as u64;
-            self.asked += 1;
+            self.in_flight.push_back((n, ticket));
+            self.items_requested += n as u64;
+            self.batches_requested += 1;
         }
     }
 
     /// The next batch; the first `delivered` items of those so far have reached their reader.
     ///
     /// # Errors
-    /// What ended the asks: the table was dropped, the server is gone.
-    pub fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<RemoteNext> {
+    /// What ended the requests: the table was dropped, the server is gone.
+    pub fn next(
+        &mut self,
+        delivered: u64,
+        patience: &mut WaitOptions<'_>,
+    ) -> Result<RemoteNextBatch> {
         while let Some(lease) = self.deliveries.pop_used(delivered) {
             lease.acknowledge();
         }
-        while self.deliveries.len() >= MOST_HANDED
+        while self.deliveries.len() >= MAX_UNACKNOWLEDGED
             && let Some(lease) = self.deliveries.pop_oldest()
         {
             lease.acknowledge();
         }
-        let Some((n, ticket)) = self.ahead.front_mut() else {
-            return Ok(RemoteNext::End);
+        let Some((n, ticket)) = self.in_flight.front_mut() else {
+            return Ok(RemoteNextBatch::End);
         };
         match wait(ticket, patience) {
             WaitOutcome::Ready(outcome) => {
                 let n = *n;
-                self.ahead.pop_front();
-                let Delivered { batch, lease } = outcome?;
+                self.in_flight.pop_front();
+                let LeasedBatch { batch, lease } = outcome?;
                 // A batch that lacks some leaves room for more.
-                self.items -= n.saturating_sub(batch.infos.len()) as u64;
+                self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
                 self.deliveries.push(batch.infos.len(), lease);
-                self.ask_ahead();
-                Ok(RemoteNext::Batch(batch))
+                self.prefetch();
+                Ok(RemoteNextBatch::Batch(batch))
             }
-            WaitOutcome::TimedOut => Ok(RemoteNext::End),
-            WaitOutcome::Interrupted => Ok(RemoteNext::Interrupted),
+            WaitOutcome::TimedOut => Ok(RemoteNextBatch::End),
+            WaitOutcome::Interrupted => Ok(RemoteNextBatch::Interrupted),
         }
     }
 
@@ -157,11 +165,11 @@ impl RemoteStream {
                 LeaseOutcome::Unused(lease) => drop(lease),
             }
         }
-        self.ahead.clear();
-        self.asks = None;
+        self.in_flight.clear();
+        self.requests = None;
         if let Some(mut task) = self.task.take() {
             let mut patience = WaitOptions {
-                deadline: Some(Instant::now() + FAREWELL),
+                deadline: Some(Instant::now() + CLOSE_TIMEOUT),
                 interrupted: &mut || false,
             };
             let _ = wait(&mut task, &mut patience);

@@ -10,46 +10,46 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::counts::Ongoing;
-use super::names;
-use super::service::{Replies, Shared};
+use super::counters::OpenGuard;
+use super::service::{Replies, ServiceState};
+use super::table_names;
 use crate::pb;
 use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
 /// Replies that wait for their reader; then no further request is read.
-const UNDER_WAY: usize = 1024;
+const MAX_PENDING_REPLIES: usize = 1024;
 
 /// More keys than this take long enough for others to want the thread.
-const MANY: usize = 4096;
+const LARGE_REQUEST_KEYS: usize = 4096;
 
 /// Serves one stream until its caller is done, is gone, or the server stops.
 pub(super) fn serve(
-    shared: &Arc<Shared>,
+    state: &Arc<ServiceState>,
     mut requests: Streaming<pb::ChangeRequest>,
-    call: Ongoing,
+    call: OpenGuard,
 ) -> Replies<pb::ChangeResponse> {
-    let (replies, receiver) = mpsc::channel(UNDER_WAY);
-    let shared = Arc::clone(shared);
+    let (replies, receiver) = mpsc::channel(MAX_PENDING_REPLIES);
+    let state = Arc::clone(state);
     tokio::spawn(async move {
         let _call = call;
-        let mut stopping = shared.stopping.clone();
-        // Changes that are made and not safe yet: their callers hear of them in order.
-        let mut made = FuturesOrdered::new();
-        let mut is_over = false;
-        while !(is_over && made.is_empty()) {
+        let mut shutdown = state.shutdown.clone();
+        // Changes that are applied and not safe yet: their callers hear of them in order.
+        let mut applied = FuturesOrdered::new();
+        let mut input_ended = false;
+        while !(input_ended && applied.is_empty()) {
             let reply = tokio::select! {
-                () = stopping.wait() => {
-                    let _ = replies.send(Err(stopping.status())).await;
+                () = shutdown.wait() => {
+                    let _ = replies.send(Err(shutdown.status())).await;
                     return;
                 }
                 () = replies.closed() => return,
-                Some(reply) = made.next(), if !made.is_empty() => Ok(reply),
-                request = requests.message(), if !is_over && made.len() < UNDER_WAY => match request {
+                Some(reply) = applied.next(), if !applied.is_empty() => Ok(reply),
+                request = requests.message(), if !input_ended && applied.len() < MAX_PENDING_REPLIES => match request {
                     Ok(Some(request)) => {
-                        let (id, outcome) = (request.id, perform(&shared.engine, request));
-                        let safe = shared.engine.until_durable();
+                        let (id, outcome) = (request.id, perform(&state.engine, request));
+                        let safe = state.engine.until_durable();
                         let mut reply = Box::pin(async move {
                             reply(id, match safe.await {
                                 Ok(()) => outcome,
@@ -57,16 +57,16 @@ pub(super) fn serve(
                             })
                         });
                         // Most are safe at once.
-                        let ready = if made.is_empty() { (&mut reply).now_or_never() } else { None };
+                        let ready = if applied.is_empty() { (&mut reply).now_or_never() } else { None };
                         if let Some(reply) = ready {
                             Ok(reply)
                         } else {
-                            made.push_back(reply);
+                            applied.push_back(reply);
                             continue;
                         }
                     }
                     Ok(None) => {
-                        is_over = true;
+                        input_ended = true;
                         continue;
                     }
                     // The caller is gone, or does not speak the protocol. tonic tells it.
@@ -83,7 +83,7 @@ pub(super) fn serve(
 }
 
 fn perform(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
-    if request.keys_le.len() > MANY * size_of::<u64>() {
+    if request.keys_le.len() > LARGE_REQUEST_KEYS * size_of::<u64>() {
         tokio::task::block_in_place(|| change(engine, request))
     } else {
         change(engine, request)
@@ -103,7 +103,7 @@ fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeResponse {
 
 fn change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
     let keys = decode_u64s("keys_le", &request.keys_le)?;
-    let table = names::table(engine, &request.table)?;
+    let table = table_names::find_table(engine, &request.table)?;
     match request.change {
         Some(Change::PrioritiesLe(priorities)) => {
             table.update_priorities(&keys, &decode_f64s("priorities_le", &priorities)?)

@@ -12,41 +12,41 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
-use super::counts::{Count, Ongoing};
+use super::counters::{OpenCounter, OpenGuard};
 
 /// Pause when no connection can be accepted: too many open files.
-pub(super) const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Takes connections in. Each is closed unless somebody calls within that time.
-pub(super) fn connections<IO>(
+pub(super) fn accept_connections<IO>(
     incoming: impl Stream<Item = io::Result<IO>>,
-    count: Arc<Count>,
-    first_call: Duration,
+    counter: Arc<OpenCounter>,
+    first_call_timeout: Duration,
 ) -> impl Stream<Item = io::Result<Connection<IO>>> {
     incoming.then(move |accepted| {
         let connection = accepted.map(|io| Connection {
             io,
-            called: Called::default(),
-            first_call,
+            first_call: FirstCallFlag::default(),
+            first_call_timeout,
             deadline: None,
-            _ongoing: count.begin(),
+            _open: counter.begin(),
         });
         async move {
             // Whoever is told asks again at once.
             if connection.is_err() {
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
             }
             connection
         }
     })
 }
 
-/// Whether somebody has called on a connection; every call there finds it in its extensions.
+/// Whether somebody has first_call on a connection; every call there finds it in its extensions.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Called(Arc<AtomicBool>);
+pub(super) struct FirstCallFlag(Arc<AtomicBool>);
 
-impl Called {
-    pub(super) fn note(&self) {
+impl FirstCallFlag {
+    pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -55,32 +55,32 @@ impl Called {
 #[derive(Debug)]
 pub(super) struct Connection<IO> {
     io: IO,
-    called: Called,
-    first_call: Duration,
-    /// From when on we listen until somebody has called.
+    first_call: FirstCallFlag,
+    first_call_timeout: Duration,
+    /// From when on we listen until somebody has first_call.
     deadline: Option<Pin<Box<Sleep>>>,
-    _ongoing: Ongoing,
+    _open: OpenGuard,
 }
 
 impl<IO> Connection<IO> {
-    /// Nobody has called in time.
+    /// Nobody has first_call in time.
     fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
-        if self.called.0.load(Ordering::Relaxed) {
+        if self.first_call.0.load(Ordering::Relaxed) {
             self.deadline = None;
             return false;
         }
         let deadline = self
             .deadline
-            .get_or_insert_with(|| Box::pin(sleep(self.first_call)));
+            .get_or_insert_with(|| Box::pin(sleep(self.first_call_timeout)));
         deadline.as_mut().poll(context).is_ready()
     }
 }
 
 impl<IO> Connected for Connection<IO> {
-    type ConnectInfo = Called;
+    type ConnectInfo = FirstCallFlag;
 
-    fn connect_info(&self) -> Called {
-        self.called.clone()
+    fn connect_info(&self) -> FirstCallFlag {
+        self.first_call.clone()
     }
 }
 

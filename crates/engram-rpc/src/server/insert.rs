@@ -3,10 +3,10 @@
 //! One task per stream. It reads on while items wait, so that one table that blocks does not hold
 //! up the others, until too many wait.
 
-mod backlog;
-mod lanes;
-mod news;
-mod waits;
+mod ack_queue;
+mod batch_wait;
+mod insert_queues;
+mod pending_memory;
 
 use std::sync::Arc;
 
@@ -17,75 +17,75 @@ use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::counts::Ongoing;
-use super::names::{self, shortened};
-use super::service::{Replies, Shared};
+use super::counters::OpenGuard;
+use super::service::{Replies, ServiceState};
+use super::table_names::{self, truncate_text};
 use crate::pb;
 use crate::wire::{InsertStreamError, ReceivedDictionary};
-use lanes::{Batch, Lanes};
-use news::{News, TEXT, refusal};
+use ack_queue::{AckQueue, MAX_ERROR_TEXT, refusal_error};
+use insert_queues::{InsertBatch, InsertQueues};
 
 /// Replies between a stream's task and the transport.
-const REPLIES: usize = 16;
+const REPLY_BUFFER: usize = 16;
 
 /// From this size on, a message takes long enough for others to want the thread.
-const LARGE: usize = 256 << 10;
+const LARGE_MESSAGE: usize = 256 << 10;
 
 /// Runs of refused items in one message that are told apart, and why at length.
-const MAX_REFUSALS: usize = 64;
+const MAX_DETAILED_REFUSALS: usize = 64;
 
 /// Bytes of text for each after them.
-const SHORT: usize = 256;
+const SHORT_ERROR_TEXT: usize = 256;
 
 /// Bytes of a status's text: it travels in headers.
-const STATUS_TEXT: usize = 2_000;
+const MAX_STATUS_TEXT: usize = 2_000;
 
 type Reply = Result<pb::InsertResponse, Status>;
 
 /// Serves one stream until its writer is done, is gone, or the server stops.
 pub(super) fn serve(
-    shared: &Arc<Shared>,
+    state: &Arc<ServiceState>,
     requests: Streaming<pb::InsertRequest>,
-    call: Ongoing,
+    call: OpenGuard,
 ) -> Replies<pb::InsertResponse> {
-    let (replies, receiver) = mpsc::channel(REPLIES);
-    let writer = Writer {
+    let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
+    let stream = InsertStream {
         _call: call,
-        shared: Arc::clone(shared),
+        state: Arc::clone(state),
         session: None,
         dictionary: ReceivedDictionary::default(),
-        lanes: Lanes::default(),
+        queues: InsertQueues::default(),
         refusals: 0,
     };
-    tokio::spawn(writer.run(requests, replies));
+    tokio::spawn(stream.run(requests, replies));
     ReceiverStream::new(receiver)
 }
 
 /// One stream's state. Dropping it withdraws the items that wait.
-struct Writer {
-    _call: Ongoing,
-    shared: Arc<Shared>,
+struct InsertStream {
+    _call: OpenGuard,
+    state: Arc<ServiceState>,
     session: Option<u64>,
     dictionary: ReceivedDictionary,
-    lanes: Lanes,
+    queues: InsertQueues,
     /// Runs of items that were refused out of the message at hand.
     refusals: usize,
 }
 
-impl Writer {
+impl InsertStream {
     async fn run(mut self, requests: Streaming<pb::InsertRequest>, replies: Sender<Reply>) {
-        let mut end = self.work(requests, &replies).await;
+        let mut end = self.serve_requests(requests, &replies).await;
         // What is settled is told; what waits is withdrawn: its writer may send it again.
-        let mut news = std::mem::take(&mut self.lanes).withdraw();
-        let safe = self.shared.engine.until_durable();
+        let mut acks = std::mem::take(&mut self.queues).withdraw();
+        let safe = self.state.engine.until_durable();
         drop(self);
         if let Err(error) = safe.await {
             // Nothing is told of what may be lost, not even that it is not in: items that come again are known by
             // their numbers.
-            news = News::default();
+            acks = AckQueue::default();
             end = end.and(Err(Status::unavailable(error.to_string())));
         }
-        while let Some(reply) = news.next_reply() {
+        while let Some(reply) = acks.next_reply() {
             if replies.send(Ok(reply)).await.is_err() {
                 return;
             }
@@ -97,37 +97,37 @@ impl Writer {
 
     /// # Errors
     /// The status that the stream ends with.
-    async fn work(
+    async fn serve_requests(
         &mut self,
         mut requests: Streaming<pb::InsertRequest>,
         replies: &Sender<Reply>,
     ) -> Result<(), Status> {
-        let mut stopping = self.shared.stopping.clone();
+        let mut shutdown = self.state.shutdown.clone();
         loop {
             tokio::select! {
-                () = stopping.wait() => return Err(stopping.status()),
+                () = shutdown.wait() => return Err(shutdown.status()),
                 () = replies.closed() => return Ok(()),
-                permit = replies.reserve(), if self.lanes.has_reply() => {
+                permit = replies.reserve(), if self.queues.has_reply() => {
                     let Ok(permit) = permit else {
                         return Ok(());
                     };
-                    if let Some(reply) = self.lanes.next_reply() {
+                    if let Some(reply) = self.queues.next_reply() {
                         permit.send(Ok(reply));
                     }
                 }
-                request = requests.message(), if self.lanes.have_room() => match request? {
-                    Some(request) if request.encoded_len() >= LARGE => {
-                        tokio::task::block_in_place(|| self.take(request))?;
+                request = requests.message(), if self.queues.has_room() => match request? {
+                    Some(request) if request.encoded_len() >= LARGE_MESSAGE => {
+                        tokio::task::block_in_place(|| self.handle_request(request))?;
                     }
-                    Some(request) => self.take(request)?,
+                    Some(request) => self.handle_request(request)?,
                     None => return Ok(()),
                 },
-                () = self.lanes.progress() => {}
+                () = self.queues.progress() => {}
             }
         }
     }
 
-    fn take(&mut self, request: pb::InsertRequest) -> Result<(), Status> {
+    fn handle_request(&mut self, request: pb::InsertRequest) -> Result<(), Status> {
         match (self.session, request.session) {
             (None, Some(session)) => self.session = Some(session),
             (Some(_), None) => {}
@@ -142,15 +142,15 @@ impl Writer {
                 ));
             }
         }
-        self.take_in(request).map_err(|broken| match broken {
+        self.apply_request(request).map_err(|broken| match broken {
             InsertStreamError::Invalid(error) => {
-                Status::invalid_argument(shortened(error.to_string(), STATUS_TEXT))
+                Status::invalid_argument(truncate_text(error.to_string(), MAX_STATUS_TEXT))
             }
             InsertStreamError::LimitExceeded(text) => Status::resource_exhausted(text),
         })
     }
 
-    fn take_in(&mut self, request: pb::InsertRequest) -> Result<(), InsertStreamError> {
+    fn apply_request(&mut self, request: pb::InsertRequest) -> Result<(), InsertStreamError> {
         self.refusals = 0;
         for schema in request.schemas {
             self.dictionary.add_schema(schema)?;
@@ -175,7 +175,7 @@ impl Writer {
 
     /// Puts items into their table's queue; those that it refuses are settled with its error.
     fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
-        names::check(&message.table)?;
+        table_names::check_length(&message.table)?;
         let items = self.dictionary.decode_items(message)?;
         if items.is_empty() {
             return Ok(());
@@ -191,7 +191,7 @@ impl Writer {
                 message.first_number
             ))));
         };
-        let table = match names::table(&self.shared.engine, &message.table) {
+        let table = match table_names::find_table(&self.state.engine, &message.table) {
             Ok(table) => table,
             Err(error) => {
                 self.refuse(&message.table, last, &error);
@@ -206,27 +206,27 @@ impl Writer {
             .iter()
             .all(|item| item.trajectory.check_parts().is_ok())
         {
-            let batch = Batch::new(last, &items);
+            let batch = InsertBatch::new(last, &items);
             match table.insert_numbered(items, Some(session)) {
                 Ok(ticket) => {
-                    self.lanes.add(&message.table, batch, ticket);
+                    self.queues.add(&message.table, batch, ticket);
                     return Ok(());
                 }
                 Err(error @ Error::Closed(_)) => {
                     self.refuse(&message.table, last, &error);
                     return Ok(());
                 }
-                // Some of them are bad: they are looked at one by one.
+                // Some of them are invalid: they are looked at one by one.
                 Err(_) => {}
             }
         }
         let items = self.dictionary.decode_items(message)?;
-        self.insert_good(&message.table, &table, session, items);
+        self.insert_valid(&message.table, &table, session, items);
         Ok(())
     }
 
-    /// Inserts those that are good, and refuses the others.
-    fn insert_good(
+    /// Inserts those that are valid, and refuses the others.
+    fn insert_valid(
         &mut self,
         name: &str,
         table: &Arc<Table>,
@@ -235,35 +235,35 @@ impl Writer {
     ) {
         let end = session.first.saturating_add(items.len() as u64);
         let mut run = Session { ..session };
-        let mut good: Vec<NewItem> = Vec::new();
+        let mut valid: Vec<NewItem> = Vec::new();
         let mut refused: Option<Error> = None;
         let before = self.refusals;
         for (number, item) in (session.first..end).zip(items) {
-            let bad = check(table, &item).err();
-            if let Some(error) = refused.take_if(|error| bad.as_ref() != Some(error)) {
+            let invalid = check(table, &item).err();
+            if let Some(error) = refused.take_if(|error| invalid.as_ref() != Some(error)) {
                 self.refuse(name, number - 1, &error);
                 run.first = number;
             }
-            match bad {
+            match invalid {
                 // Each costs memory, and items may alternate as often as they like: what is left is
                 // refused as a whole.
-                Some(error) if self.refusals - before >= MAX_REFUSALS => {
-                    self.insert_run(name, table, run, std::mem::take(&mut good));
+                Some(error) if self.refusals - before >= MAX_DETAILED_REFUSALS => {
+                    self.insert_run(name, table, run, std::mem::take(&mut valid));
                     self.refuse(name, end - 1, &error);
                     return;
                 }
                 Some(error) => {
                     if refused.is_none() {
-                        self.insert_run(name, table, run, std::mem::take(&mut good));
+                        self.insert_run(name, table, run, std::mem::take(&mut valid));
                     }
                     refused = Some(error);
                 }
-                None => good.push(item),
+                None => valid.push(item),
             }
         }
         match refused {
             Some(error) => self.refuse(name, end - 1, &error),
-            None => self.insert_run(name, table, run, good),
+            None => self.insert_run(name, table, run, valid),
         }
     }
 
@@ -272,22 +272,22 @@ impl Writer {
             return;
         }
         let last = run.first.saturating_add(items.len() as u64 - 1);
-        let batch = Batch::new(last, &items);
+        let batch = InsertBatch::new(last, &items);
         match table.insert_numbered(items, Some(run)) {
-            Ok(ticket) => self.lanes.add(name, batch, ticket),
+            Ok(ticket) => self.queues.add(name, batch, ticket),
             Err(error) => self.refuse(name, last, &error),
         }
     }
 
     /// Settles items up to a number with an error.
     fn refuse(&mut self, name: &str, number: u64, error: &Error) {
-        let text = if self.refusals < MAX_REFUSALS {
-            TEXT
+        let text = if self.refusals < MAX_DETAILED_REFUSALS {
+            MAX_ERROR_TEXT
         } else {
-            SHORT
+            SHORT_ERROR_TEXT
         };
         self.refusals += 1;
-        self.lanes.refuse(name, number, refusal(error, text));
+        self.queues.refuse(name, number, refusal_error(error, text));
     }
 }
 

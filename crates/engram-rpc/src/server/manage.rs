@@ -5,23 +5,23 @@ use std::sync::Arc;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::Engine;
 
-use super::names;
-use super::service::Shared;
+use super::service::ServiceState;
+use super::table_names;
 use crate::pb;
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
 
 /// Does one request; what goes wrong is a reply too.
-pub(super) async fn manage(shared: &Shared, request: pb::ManageRequest) -> pb::ManageResponse {
-    let reply = answer(shared, request).await;
+pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> pb::ManageResponse {
+    let reply = perform(state, request).await;
     pb::ManageResponse {
         outcome: Some(reply.unwrap_or_else(|error| Outcome::Error(encode_error(&error)))),
     }
 }
 
-async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Outcome> {
-    let engine = &shared.engine;
+async fn perform(state: &ServiceState, request: pb::ManageRequest) -> Result<Outcome> {
+    let engine = &state.engine;
     let call = request.call.ok_or_else(|| {
         Error::InvalidArgument("the request names no call; this server knows 10 of them".into())
     })?;
@@ -34,46 +34,46 @@ async fn answer(shared: &Shared, request: pb::ManageRequest) -> Result<Outcome> 
             })
         }
         Call::Describe(name) => {
-            let table = names::table(engine, &name)?;
+            let table = table_names::find_table(engine, &name)?;
             Outcome::Options(encode_options(&TableOptions {
                 limits: table.info().stats.limiter.limits,
                 ..TableOptions::clone(table.options())
             }))
         }
         Call::Create(options) => {
-            names::check(&options.name)?;
-            engine.create_table(decode_options(options, shared.next_seed())?)?;
+            table_names::check_length(&options.name)?;
+            engine.create_table(decode_options(options, state.next_seed())?)?;
             engine.until_durable().await?;
             done()
         }
         Call::Drop(name) => {
-            names::table(engine, &name)?;
+            table_names::find_table(engine, &name)?;
             let dropping = Arc::clone(engine);
-            aside(move || dropping.drop_table(&name)).await?;
+            run_blocking(move || dropping.drop_table(&name)).await?;
             engine.until_durable().await?;
             done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
-            names::table(engine, &table)?.set_limits(decode_limits(limits)?)?;
+            table_names::find_table(engine, &table)?.set_limits(decode_limits(limits)?)?;
             engine.until_durable().await?;
             done()
         }
         Call::Reset(name) => {
-            let table = names::table(engine, &name)?;
-            aside(move || table.reset()).await?;
+            let table = table_names::find_table(engine, &name)?;
+            run_blocking(move || table.reset()).await?;
             engine.until_durable().await?;
             done()
         }
         Call::Info(pb::Empty {}) => Outcome::Info(infos(engine)?),
         Call::CanSample(pb::LimiterQuery { table, n }) => {
-            Outcome::CanProceed(names::table(engine, &table)?.can_sample(n))
+            Outcome::CanProceed(table_names::find_table(engine, &table)?.can_sample(n))
         }
         Call::CanInsert(pb::LimiterQuery { table, n }) => {
-            Outcome::CanProceed(names::table(engine, &table)?.can_insert(n))
+            Outcome::CanProceed(table_names::find_table(engine, &table)?.can_insert(n))
         }
         Call::Checkpoint(pb::Empty {}) => {
             let engine = Arc::clone(engine);
-            let checkpoint = aside(move || engine.checkpoint()).await?;
+            let checkpoint = run_blocking(move || engine.checkpoint()).await?;
             Outcome::Checkpoint(pb::Checkpoint {
                 number: checkpoint.number,
                 bytes: checkpoint.bytes,
@@ -88,7 +88,9 @@ fn done() -> Outcome {
 }
 
 /// Does what may take long, such as freeing much memory, where nobody waits behind it.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(Error::Closed(format!(
@@ -99,7 +101,7 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'sta
 
 fn infos(engine: &Engine) -> Result<pb::TableInfos> {
     let tables = engine.tables()?;
-    let unsent = engine.unsent();
+    let unsent = engine.unsent_note();
     let tables = tables.iter().map(|table| {
         let mut info = table.info();
         if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {

@@ -17,16 +17,16 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::counts::Call;
-use super::service::Shared;
-pub(super) use http::Scraped;
+use super::counters::Call;
+use super::service::ServiceState;
+pub(super) use http::MetricsEndpoint;
 pub(super) use tls::acceptor;
 
 /// What the text is, for its readers.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// One number of each table.
-struct Number {
+struct TableMetric {
     name: &'static str,
     help: &'static str,
     read: fn(&TableInfo) -> Value,
@@ -42,100 +42,104 @@ enum Value {
     Bound(Option<u64>),
 }
 
-const fn number(name: &'static str, help: &'static str, read: fn(&TableInfo) -> Value) -> Number {
-    Number { name, help, read }
+const fn metric(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&TableInfo) -> Value,
+) -> TableMetric {
+    TableMetric { name, help, read }
 }
 
 /// What is told of each table; `docs/server.md` lists the names.
-const NUMBERS: [Number; 20] = [
-    number(
+const TABLE_METRICS: [TableMetric; 20] = [
+    metric(
         "table_items",
         "Items, those on their last lease included",
         |t| Value::Count(t.stats.size),
     ),
-    number("table_max_items", "Most items it holds", |t| {
+    metric("table_max_items", "Most items it holds", |t| {
         Value::Count(t.options.max_size)
     }),
-    number(
+    metric(
         "table_bytes",
         "Bytes of the chunks it refers to, and of its items",
         |t| Value::Count(t.stats.bytes),
     ),
-    number("table_max_bytes", "Most bytes it holds, if bounded", |t| {
+    metric("table_max_bytes", "Most bytes it holds, if bounded", |t| {
         Value::Bound(t.options.max_bytes)
     }),
-    number(
+    metric(
         "table_leased_out_items",
         "Items that a reader holds for the last time",
         |t| Value::Count(t.stats.hidden),
     ),
-    number(
+    metric(
         "table_episodes",
         "Distinct episodes it holds steps of",
         |t| Value::Count(t.stats.num_episodes),
     ),
-    number(
+    metric(
         "table_inserts",
         "Items inserted, since creation or reset",
         |t| Value::Total(t.stats.limiter.inserts),
     ),
-    number(
+    metric(
         "table_samples",
         "Samples taken, since creation or reset",
         |t| Value::Total(t.stats.limiter.samples),
     ),
-    number(
+    metric(
         "table_deletes",
         "Items removed for whatever reason, since creation or reset",
         |t| Value::Total(t.stats.limiter.deletes),
     ),
-    number(
+    metric(
         "table_unique_samples",
         "Items sampled at least once, since creation or reset",
         |t| Value::Total(t.stats.num_unique_samples),
     ),
-    number(
+    metric(
         "table_deleted_episodes",
         "Episodes whose last step left, since creation or reset",
         |t| Value::Total(t.stats.num_deleted_episodes),
     ),
-    number("table_waiting_inserts", "Insert calls that wait now", |t| {
+    metric("table_waiting_inserts", "Insert calls that wait now", |t| {
         Value::Count(t.waiting_inserts as u64)
     }),
-    number("table_waiting_samples", "Sample calls that wait now", |t| {
+    metric("table_waiting_samples", "Sample calls that wait now", |t| {
         Value::Count(t.waiting_samples as u64)
     }),
-    number(
+    metric(
         "table_inserting_blocked",
         "1 if an insert would wait now",
         |t| Value::Count(t.inserting_blocked.is_some().into()),
     ),
-    number(
+    metric(
         "table_sampling_blocked",
         "1 if a sample would wait now",
         |t| Value::Count(t.sampling_blocked.is_some().into()),
     ),
-    number(
+    metric(
         "table_limiter_diff",
         "Inserts times samples per insert, minus samples: what the limiter bounds",
         |t| Value::Real(t.stats.limiter.diff()),
     ),
-    number(
+    metric(
         "table_limiter_min_diff",
         "Samples wait at this difference",
         |t| Value::Real(t.stats.limiter.limits.min_diff),
     ),
-    number(
+    metric(
         "table_limiter_max_diff",
         "Inserts wait at this difference",
         |t| Value::Real(t.stats.limiter.limits.max_diff),
     ),
-    number(
+    metric(
         "table_limiter_min_items",
         "Samples wait for so many items",
         |t| Value::Count(t.stats.limiter.limits.min_size),
     ),
-    number(
+    metric(
         "table_limiter_samples_per_insert",
         "Samples that each insert pays for",
         |t| Value::Real(t.stats.limiter.limits.samples_per_insert),
@@ -146,9 +150,9 @@ const NUMBERS: [Number; 20] = [
 ///
 /// # Errors
 /// As the encoder's; writing to a string has none.
-fn text(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
+fn render(state: &Arc<ServiceState>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("engram");
-    registry.register_collector(Box::new(Numbers(Arc::clone(shared))));
+    registry.register_collector(Box::new(MetricsCollector(Arc::clone(state))));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -156,21 +160,21 @@ fn text(shared: &Arc<Shared>) -> Result<String, fmt::Error> {
 
 /// Collects the numbers of one server.
 #[derive(Debug)]
-struct Numbers(Arc<Shared>);
+struct MetricsCollector(Arc<ServiceState>);
 
-impl Collector for Numbers {
+impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.encode_server(&mut encoder)?;
         // A store that is closed has no tables left.
         let tables = self.0.engine.tables().unwrap_or_default();
         let tables: Vec<TableInfo> = tables.iter().map(|table| table.info()).collect();
-        for Number { name, help, read } in &NUMBERS {
+        for TableMetric { name, help, read } in &TABLE_METRICS {
             let Some(first) = tables.first() else {
                 break;
             };
             let mut family = encoder.encode_descriptor(name, help, None, read(first).kind())?;
             for table in &tables {
-                let labels = [("table", Escaped(&table.options.name))];
+                let labels = [("table", EscapedLabel(&table.options.name))];
                 read(table).encode(family.encode_family(&labels)?)?;
             }
         }
@@ -178,9 +182,9 @@ impl Collector for Numbers {
     }
 }
 
-impl Numbers {
+impl MetricsCollector {
     fn encode_server(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let counts = &self.0.counts;
+        let counters = &self.0.counters;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         encoder
             .encode_descriptor("server", "The server's version", None, MetricType::Info)?
@@ -189,12 +193,12 @@ impl Numbers {
             (
                 "server_connections",
                 "Connections that clients have made: of this machine two each, TCP, then a local socket",
-                Value::Total(counts.connections.begun()),
+                Value::Total(counters.connections.begun()),
             ),
             (
                 "server_open_connections",
                 "Connections that are open now",
-                Value::Count(counts.connections.open()),
+                Value::Count(counters.connections.open()),
             ),
         ] {
             value.encode(encoder.encode_descriptor(name, help, None, value.kind())?)?;
@@ -202,21 +206,21 @@ impl Numbers {
         for (name, help, read) in [
             (
                 "server_calls",
-                "Calls that clients have begun; a stream counts as one",
-                (|call| Value::Total(call.begun())) as fn(&super::counts::Count) -> Value,
+                "Router that clients have begun; a stream counters as one",
+                (|call| Value::Total(call.begun())) as fn(&super::counters::OpenCounter) -> Value,
             ),
             (
                 "server_open_calls",
-                "Calls and streams that are open now",
+                "Router and streams that are open now",
                 |call| Value::Count(call.open()),
             ),
         ] {
-            let kind = read(counts.of(Call::Hello)).kind();
+            let kind = read(counters.of(Call::Hello)).kind();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for call in Call::ALL {
                 let (protocol, name) = call.names();
                 let labels = [("protocol", protocol), ("call", name)];
-                read(counts.of(call)).encode(family.encode_family(&labels)?)?;
+                read(counters.of(call)).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -243,9 +247,9 @@ impl Value {
 
 /// A label's value, with what would end it escaped: the library writes it as it comes.
 #[derive(Debug)]
-struct Escaped<'a>(&'a str);
+struct EscapedLabel<'a>(&'a str);
 
-impl EncodeLabelValue for Escaped<'_> {
+impl EncodeLabelValue for EscapedLabel<'_> {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
         for letter in self.0.chars() {
             match letter {

@@ -19,22 +19,22 @@ use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConf
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use super::auth::Guard;
-use super::bind::Doors;
-use super::calls::Calls;
-use super::connection::connections;
-use super::metrics::{self, Scraped};
+use super::auth::TokenCheck;
+use super::connection::accept_connections;
+use super::listeners::Listeners;
+use super::metrics::{self, MetricsEndpoint};
+use super::router::Router;
 use super::service::Service;
-use super::stopping::Stopping;
+use super::shutdown::ShutdownSignal;
 use super::{ServerOptions, ServerTls};
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
 use crate::{MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, enlarge_send_buffer};
 
 /// Connections have so long to take leave.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Then what still runs on the runtime has so long to notice.
-const SHUTDOWN: Duration = Duration::from_millis(200);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// HTTP/2 window of a stream: what a writer sends ahead of a server that reads no further.
 const STREAM_WINDOW: u32 = 8 << 20;
@@ -43,44 +43,44 @@ const STREAM_WINDOW: u32 = 8 << 20;
 /// the same connection, as all of a process's are with gRPC's own library.
 const CONNECTION_WINDOW: u32 = 1 << 30;
 
-/// Calls that one connection may have open.
-const MAX_CALLS: u32 = 1024;
+/// Router that one connection may have open.
+const MAX_CALLS_PER_CONNECTION: u32 = 1024;
 
 /// Everything that a runtime serves.
-pub(super) struct Serving {
+pub(super) struct ServerRuntime {
     tcp: Transport,
     unix: Transport,
     service: Service,
     reverb: Reverb,
-    guard: Guard,
-    scraped: Scraped,
-    first_call: Duration,
-    stopping: Stopping,
+    token_check: TokenCheck,
+    metrics_endpoint: MetricsEndpoint,
+    first_call_timeout: Duration,
+    shutdown: ShutdownSignal,
 }
 
-impl Serving {
+impl ServerRuntime {
     /// # Errors
     /// [`Error::InvalidArgument`] when the certificates make no sense, [`Error::Unavailable`] where the system
     /// has no random numbers for us.
     pub(super) fn new(
         service: Service,
-        guard: Guard,
+        token_check: TokenCheck,
         options: &ServerOptions,
-        stopping: Stopping,
+        shutdown: ShutdownSignal,
     ) -> Result<Self> {
         let tls = options.tls.as_ref();
-        let first_call = options.first_call_timeout;
+        let first_call_timeout = options.first_call_timeout;
         let tcp = match tls {
             Some(tls) => transport()
-                .tls_config(tls_config(tls).timeout(first_call))
+                .tls_config(tls_config(tls).timeout(first_call_timeout))
                 .map_err(|error| bad_tls(&error))?,
             None => transport(),
         };
-        let engine = Arc::clone(&service.shared().engine);
-        let reverb = Reverb::new(engine, stopping.signal())?;
-        let scraped = Scraped {
-            shared: Arc::clone(service.shared()),
-            guard: guard.clone(),
+        let engine = Arc::clone(&service.state().engine);
+        let reverb = Reverb::new(engine, shutdown.signal())?;
+        let metrics_endpoint = MetricsEndpoint {
+            state: Arc::clone(service.state()),
+            token_check: token_check.clone(),
             tls: tls.map(metrics::acceptor).transpose()?,
         };
         Ok(Self {
@@ -88,16 +88,16 @@ impl Serving {
             unix: transport(),
             reverb,
             service,
-            guard,
-            scraped,
-            first_call,
-            stopping,
+            token_check,
+            metrics_endpoint,
+            first_call_timeout,
+            shutdown,
         })
     }
 
     /// Says whether it could begin, then serves until told to stop. The sockets are closed when
     /// this returns.
-    pub(super) fn run(self, doors: Doors, begun: &Sender<io::Result<()>>) {
+    pub(super) fn run(self, listeners: Listeners, started: &Sender<io::Result<()>>) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("engram-server")
             .enable_all()
@@ -105,22 +105,24 @@ impl Serving {
         let runtime = match runtime {
             Ok(runtime) => runtime,
             // Nobody listens only where nobody waits to hear it.
-            Err(error) => return begun.send(Err(error)).unwrap_or_default(),
+            Err(error) => return started.send(Err(error)).unwrap_or_default(),
         };
-        runtime.block_on(self.serve(doors, begun));
-        runtime.shutdown_timeout(SHUTDOWN);
+        runtime.block_on(self.serve(listeners, started));
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     }
 
-    async fn serve(mut self, doors: Doors, begun: &Sender<io::Result<()>>) {
-        let _close_on_fork = doors.close_on_fork;
+    async fn serve(mut self, listeners: Listeners, started: &Sender<io::Result<()>>) {
+        let _close_on_fork = listeners.close_on_fork;
         let listeners = || {
-            let (unix, file) = doors.unix.unzip();
-            let unix = unix.into_iter().chain(doors.local.map(|(local, _)| local));
+            let (unix, file) = listeners.unix.unzip();
+            let unix = unix
+                .into_iter()
+                .chain(listeners.local.map(|(local, _)| local));
             let unix = unix.map(|unix| UnixListener::from_std(unix).map(UnixListenerStream::new));
             let unix: Vec<_> = unix.collect::<io::Result<_>>()?;
-            let metrics = doors.metrics.map(|(_, tcp)| TcpListener::from_std(tcp));
+            let metrics = listeners.metrics.map(|(_, tcp)| TcpListener::from_std(tcp));
             Ok((
-                TcpListener::from_std(doors.tcp)?,
+                TcpListener::from_std(listeners.tcp)?,
                 unix,
                 file,
                 metrics.transpose()?,
@@ -128,52 +130,53 @@ impl Serving {
         };
         let (tcp, unix, file, metrics) = match listeners() {
             Ok(listeners) => listeners,
-            Err(error) => return begun.send(Err(error)).unwrap_or_default(),
+            Err(error) => return started.send(Err(error)).unwrap_or_default(),
         };
-        let _ = begun.send(Ok(()));
+        let _ = started.send(Ok(()));
         let (health, health_service) = tonic_health::server::health_reporter();
         health
             .set_service_status(SERVICE_NAME, ServingStatus::Serving)
             .await;
-        let shared = Arc::clone(self.service.shared());
-        let count = Arc::clone(&shared.counts.connections);
-        let first_call = self.first_call;
+        let state = Arc::clone(self.service.state());
+        let count = Arc::clone(&state.counters.connections);
+        let first_call_timeout = self.first_call_timeout;
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        let calls = Calls {
+        let calls = Router {
             engram,
             reverb: self.reverb.server(),
             health: health_service,
-            shared,
+            state,
         };
-        let layer = InterceptorLayer::new(self.guard);
+        let layer = InterceptorLayer::new(self.token_check);
         let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));
-        let mut stopped = self.stopping.clone();
+        let mut stopped = self.shutdown.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
             calls.clone(),
-            connections(incoming, Arc::clone(&count), first_call),
+            accept_connections(incoming, Arc::clone(&count), first_call_timeout),
             async move { stopped.wait().await },
         );
         let tcp = tokio::spawn(tcp);
-        let mut stopped = self.stopping.clone();
+        let mut stopped = self.shutdown.clone();
         // Never ends, also where there is none: the end of its connections would be its own.
         let incoming = select_all(unix)
             .inspect_ok(enlarge_send_buffer)
             .chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
-            connections(incoming, count, first_call),
+            accept_connections(incoming, count, first_call_timeout),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);
-        let metrics = metrics
-            .map(|listener| tokio::spawn(self.scraped.serve(listener, self.stopping.clone())));
+        let metrics = metrics.map(|listener| {
+            tokio::spawn(self.metrics_endpoint.serve(listener, self.shutdown.clone()))
+        });
 
-        self.stopping.wait().await;
-        forget(&health).await;
+        self.shutdown.wait().await;
+        clear_health(&health).await;
         // What is not over by then is dropped with the runtime.
-        let _ = timeout(DRAIN, async {
+        let _ = timeout(DRAIN_TIMEOUT, async {
             if let Some(metrics) = metrics {
                 let _ = metrics.await;
             }
@@ -185,7 +188,7 @@ impl Serving {
 }
 
 /// Ends the calls of those who watch the server's health.
-async fn forget(health: &HealthReporter) {
+async fn clear_health(health: &HealthReporter) {
     let mut health = health.clone();
     for service in ["", SERVICE_NAME] {
         health.clear_service_status(service).await;
@@ -197,7 +200,7 @@ fn transport() -> Transport {
         .max_frame_size(MAX_FRAME_BYTES)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(MAX_CALLS)
+        .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
 }

@@ -10,9 +10,9 @@ use engram_engine::Engine;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::bind::Doors;
-use super::counts::{Call, Counts, Ongoing};
-use super::stopping::Stopping;
+use super::counters::{Call, Counters, OpenGuard};
+use super::listeners::Listeners;
+use super::shutdown::ShutdownSignal;
 use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
 use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
@@ -23,29 +23,29 @@ pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
 /// What all calls share.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    shared: Arc<Shared>,
+    state: Arc<ServiceState>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ServiceState {
     pub(super) engine: Arc<Engine>,
-    pub(super) stopping: Stopping,
+    pub(super) shutdown: ShutdownSignal,
     pub(super) lease_timeout: Duration,
     /// Buffers of batches, none larger than may travel.
     pub(super) pool: Arc<Pool>,
-    pub(super) counts: Counts,
+    pub(super) counters: Counters,
     seed: u64,
     /// Tables that clients made so far.
-    made: AtomicU64,
+    tables_created: AtomicU64,
     instance: u64,
     port: u16,
     local_socket: String,
 }
 
-impl Shared {
+impl ServiceState {
     /// A seed for the next table: no two get the same.
     pub(super) fn next_seed(&self) -> u64 {
-        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.tables_created.fetch_add(1, Ordering::Relaxed) + 1;
         self.seed
             .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -55,32 +55,32 @@ impl Service {
     pub(super) fn new(
         engine: Arc<Engine>,
         options: &ServerOptions,
-        doors: &Doors,
-        stopping: Stopping,
+        listeners: &Listeners,
+        shutdown: ShutdownSignal,
     ) -> Result<Self> {
-        let local = doors.local.as_ref();
+        let local = listeners.local.as_ref();
         Ok(Self {
-            shared: Arc::new(Shared {
+            state: Arc::new(ServiceState {
                 engine,
-                stopping,
+                shutdown,
                 lease_timeout: options.lease_timeout,
                 pool: Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES)),
-                counts: Counts::default(),
+                counters: Counters::default(),
                 seed: options.seed,
-                made: AtomicU64::new(0),
+                tables_created: AtomicU64::new(0),
                 instance: random_u64()?,
-                port: doors.address.port(),
+                port: listeners.address.port(),
                 local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),
             }),
         })
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(super) fn state(&self) -> &Arc<ServiceState> {
+        &self.state
     }
 
-    fn begin(&self, call: Call) -> Ongoing {
-        self.shared.counts.of(call).begin()
+    fn begin(&self, call: Call) -> OpenGuard {
+        self.state.counters.of(call).begin()
     }
 }
 
@@ -107,9 +107,9 @@ impl Engram for Service {
         Ok(Response::new(pb::HelloResponse {
             protocol: PROTOCOL_VERSION,
             version: version.into(),
-            instance: self.shared.instance,
-            port: self.shared.port.into(),
-            local_socket: self.shared.local_socket.clone(),
+            instance: self.state.instance,
+            port: self.state.port.into(),
+            local_socket: self.state.local_socket.clone(),
         }))
     }
 
@@ -118,7 +118,7 @@ impl Engram for Service {
         request: Request<pb::ManageRequest>,
     ) -> Result<Response<pb::ManageResponse>, Status> {
         let _call = self.begin(Call::Manage);
-        let reply = manage::manage(&self.shared, request.into_inner()).await;
+        let reply = manage::manage(&self.state, request.into_inner()).await;
         Ok(Response::new(reply))
     }
 
@@ -127,7 +127,7 @@ impl Engram for Service {
         request: Request<Streaming<pb::InsertRequest>>,
     ) -> Result<Response<Self::InsertStream>, Status> {
         let call = self.begin(Call::Insert);
-        let replies = insert::serve(&self.shared, request.into_inner(), call);
+        let replies = insert::serve(&self.state, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 
@@ -136,7 +136,7 @@ impl Engram for Service {
         request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
         let call = self.begin(Call::Sample);
-        let replies = sample::serve(&self.shared, request.into_inner(), call);
+        let replies = sample::serve(&self.state, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 
@@ -145,7 +145,7 @@ impl Engram for Service {
         request: Request<Streaming<pb::ChangeRequest>>,
     ) -> Result<Response<Self::ChangeStream>, Status> {
         let call = self.begin(Call::Change);
-        let replies = change::serve(&self.shared, request.into_inner(), call);
+        let replies = change::serve(&self.state, request.into_inner(), call);
         Ok(Response::new(replies))
     }
 }

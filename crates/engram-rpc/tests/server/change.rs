@@ -1,6 +1,6 @@
 //! Updates and deletions from afar.
 
-use engram_rpc::client::{Ask, Client, ClientOptions};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::change_request::Change;
 use engram_rpc::pb::change_response::Outcome;
@@ -63,7 +63,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
     let client = Client::new(options).unwrap();
     fill(&engine.table("t").unwrap(), 0, 10_001, 1);
     for round in 0..20 {
-        let ask = Ask {
+        let ask = BatchRequest {
             table: "t".into(),
             n: 1,
             at_least: 1,

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::silence::FIRST_CALL;
+use crate::idle_connections::FIRST_CALL;
 use crate::support::{SOON, engine};
 
 const AUTHORITY: &str = include_str!("certificates/authority.pem");

@@ -6,9 +6,10 @@
 )]
 
 mod change;
-mod door;
+mod connections;
 mod encryption;
 mod half_close;
+mod idle_connections;
 mod insert;
 mod insert_bounds;
 mod insert_garbage;
@@ -24,5 +25,4 @@ mod reverb_differences;
 mod reverb_metrics;
 mod sample;
 mod sample_bounds;
-mod silence;
 mod support;

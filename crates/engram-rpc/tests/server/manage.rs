@@ -43,7 +43,7 @@ async fn tables_come_and_go() {
     assert_eq!(reply(&mut client, create.clone()).await, DONE);
     assert_eq!(
         error_of(ask(&mut client, create).await).text,
-        "table `a` exists already; each name is taken once"
+        "table `a` already exists; choose another name, or drop that table first"
     );
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
     assert_eq!(tables, names(&["a", "b"]));

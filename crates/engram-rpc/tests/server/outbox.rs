@@ -46,7 +46,7 @@ async fn a_table_that_blocks_keeps_nothing_of_what_goes_to_another() {
     let server = start(&engine);
     let mut outbox = outbox(&server);
     let [full, free] = ["full", "free"].map(|name| engine.table(name).unwrap());
-    let numbers = [&full, &free].map(|table| outbox.number_of(table.options()));
+    let numbers = [&full, &free].map(|table| outbox.table_number(table.options()));
     send(&mut outbox, numbers[0], items(0, 2, 1), 1).await;
     // More than the chunks that a server keeps for a writer.
     let mut kept = Vec::new();
@@ -85,7 +85,7 @@ async fn messages_of_many_slices_are_cut_before_the_server_refuses_them() {
     let server = start(&engine);
     let mut outbox = outbox(&server);
     let table = engine.table("t").unwrap();
-    let number = outbox.number_of(table.options());
+    let number = outbox.table_number(table.options());
     let shape = Arc::new(WindowShape {
         layout: Arc::new(Layout {
             names: Box::new(["x".into()]),

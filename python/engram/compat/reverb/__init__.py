@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from engram.compat.reverb import errors, item_selectors, rate_limiters, replay_sample, reverb_types, tensor_spec
 from engram.compat.reverb import item_selectors as selectors
-from engram.compat.reverb._standing_in import install_as_reverb
+from engram.compat.reverb._install import install_as_reverb
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.errors import DeadlineExceededError, ReverbError
 from engram.compat.reverb.platform.default import checkpointers

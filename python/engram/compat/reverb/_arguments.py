@@ -6,13 +6,13 @@ from typing import SupportsFloat
 
 import numpy as np
 
-__all__ = ["bare", "boolean", "describe", "instance", "integer", "number", "text"]
+__all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "text"]
 
 _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
 """What gRPC allows in front of an address; not a host of such a name."""
 
 
-def bare(address: str) -> str:
+def host_and_port(address: str) -> str:
     """`host:port` of an address as gRPC takes them."""
     found = _SCHEME.match(address)
     rest = address[found.end() :] if found else address

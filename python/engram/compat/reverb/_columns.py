@@ -12,10 +12,10 @@ from engram.compat.reverb._steps import Column
 from engram.compat.reverb.tensor_spec import dtype_name
 from engram.errors import EngramError
 
-__all__ = ["ColumnHistory", "DataReference", "Stream", "TrajectoryColumn", "note_gaps"]
+__all__ = ["ColumnHistory", "DataReference", "TrajectoryColumn", "WriterState", "record_missing_values"]
 
 
-class Stream:
+class WriterState:
     """What column histories know of their writer. Positions of steps are counted since it began.
 
     Attributes:
@@ -43,7 +43,7 @@ class Stream:
         self.slices = found
         return found
 
-    def took(self, row: Sequence[Any]) -> bool:
+    def append_took_effect(self, row: Sequence[Any]) -> bool:
         """True if the engine has a step, or the part of one, whose append raised an error; this is as it was before."""
         try:
             if self.native.episode_steps != self.head - self.first:
@@ -71,13 +71,13 @@ class ColumnHistory:
     Only the newest `keep` can be used; the others count as None, like steps without a value.
     """
 
-    __slots__ = ("_first", "_keep", "_missing", "column", "number", "stream")
+    __slots__ = ("_first", "_keep", "_missing", "column", "number", "state")
 
-    def __init__(self, stream: Stream, column: Column, number: int, keep: int) -> None:
-        self.stream = stream
+    def __init__(self, state: WriterState, column: Column, number: int, keep: int) -> None:
+        self.state = state
         self.column = column
         self.number = number
-        self._first = stream.head
+        self._first = state.head
         self._keep = keep
         self._missing: deque[int] = deque(maxlen=keep)
 
@@ -87,24 +87,24 @@ class ColumnHistory:
 
     def keep(self, count: int) -> None:
         """Keeps so many steps from now on; those that are gone stay gone."""
-        self._first = self.floor()
+        self._first = self.first_usable()
         self._keep = count
         self._missing = deque(self._missing, maxlen=count)
 
-    def floor(self) -> int:
+    def first_usable(self) -> int:
         """Position of the oldest step that can be used."""
-        stream = self.stream
-        return max(stream.base, stream.head + stream.open - self._keep, self._first)
+        state = self.state
+        return max(state.base, state.head + state.open - self._keep, self._first)
 
-    def lack(self, position: int) -> None:
+    def mark_missing(self, position: int) -> None:
         """The newest step, at that position, has no value here so far."""
         self._missing.append(position)
 
-    def fill(self) -> None:
+    def mark_present(self) -> None:
         """The newest step, which lacked one, has a value now."""
         self._missing.pop()
 
-    def lacks(self, position: int) -> bool:
+    def is_missing(self, position: int) -> bool:
         """True if the newest step, at that position, has no value here."""
         return bool(self._missing) and self._missing[-1] == position
 
@@ -113,18 +113,18 @@ class ColumnHistory:
         self._missing.clear()
 
     def __len__(self) -> int:
-        return self.stream.end - self.stream.base
+        return self.state.end - self.state.base
 
     def __iter__(self) -> Iterator["DataReference | None"]:
-        floor, missing = self.floor(), set(self._missing)
-        for position in range(self.stream.base, self.stream.end):
-            gone = position < floor or position in missing
+        first_usable, missing = self.first_usable(), set(self._missing)
+        for position in range(self.state.base, self.state.end):
+            gone = position < first_usable or position in missing
             yield None if gone else DataReference(self, position)
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
-        stream = self.stream
-        base = stream.base
-        end = stream.head + stream.open
+        state = self.state
+        base = state.base
+        end = state.head + state.open
         count = end - base
         kind = type(index)
         positions: range | list[int]
@@ -132,28 +132,28 @@ class ColumnHistory:
             start, stop, step = index.indices(count)
             positions = range(base + start, base + stop, step)
             if step < 0:
-                lowest = _lowest(positions)
+                lowest = _min_position(positions)
             elif index.start is not None and index.start < -count:
-                lowest = _GONE
+                lowest = _EXPIRED
             else:
-                lowest = base + start if start < stop else _NEVER
+                lowest = base + start if start < stop else _NO_POSITION
         elif kind is int:
-            number = self._at(index, count)
-            lowest = _GONE if number < 0 else base + number
+            number = self._resolve(index, count)
+            lowest = _EXPIRED if number < 0 else base + number
             positions = range(lowest, lowest + 1)
         elif isinstance(index, list):
-            numbers = [self._at(each, count) for each in index]
+            numbers = [self._resolve(each, count) for each in index]
             positions = [base + number for number in numbers]
-            lowest = _GONE if _lowest(numbers) < 0 else _lowest(positions)
+            lowest = _EXPIRED if _min_position(numbers) < 0 else _min_position(positions)
         elif isinstance(index, int):  # a bool, as of a list
             return self[int(index)]
         else:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {kind}")
-        if lowest < end - self._keep or lowest < self._first or (self._missing and self._misses(positions)):
-            raise self._none(index)
-        return _column(self, positions, lowest, kind is int)
+        if lowest < end - self._keep or lowest < self._first or (self._missing and self._any_missing(positions)):
+            raise self._unusable_steps_error(index)
+        return _checked_column(self, positions, lowest, kind is int)
 
-    def _misses(self, positions: range | list[int]) -> bool:
+    def _any_missing(self, positions: range | list[int]) -> bool:
         """True if one of the steps has no value."""
         missing = self._missing
         if len(positions) == 1:
@@ -162,7 +162,7 @@ class ColumnHistory:
         asked = positions if type(positions) is range else set(positions)
         return any(at in asked for at in missing)
 
-    def _at(self, index: object, count: int) -> int:
+    def _resolve(self, index: object, count: int) -> int:
         """Which step of the history an index means; below 0: one before its first."""
         if not isinstance(index, int):
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {index!r}")
@@ -170,24 +170,24 @@ class ColumnHistory:
             raise IndexError(f"list index out of range: {index} of a history of {count} steps")
         return index + count if index < 0 else index
 
-    def _none(self, index: object) -> ValueError:
+    def _unusable_steps_error(self, index: object) -> ValueError:
         return ValueError(
-            f"TrajectoryColumns cannot contain any None data references: {self.column.path}[{_show(index)}] asks for "
-            f"steps without a value, or such as are gone; {self.kept()}."
+            f"TrajectoryColumns cannot contain any None data references: {self.column.path}[{_index_text(index)}] asks for "
+            f"steps without a value, or such as are gone; {self.usable_steps_text()}."
         )
 
-    def kept(self) -> str:
+    def usable_steps_text(self) -> str:
         """Says which steps can be used."""
-        first = min(max(0, self.floor() - self.stream.base), len(self))
+        first = min(max(0, self.first_usable() - self.state.base), len(self))
         return f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
 
-    def cells(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
+    def engine_column(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps, one or more, none of which may be gone."""
-        stream = self.stream
-        base = stream.base
-        slices = stream.slices
+        state = self.state
+        base = state.base
+        slices = state.slices
         if self.number >= len(slices):
-            slices = stream.refresh()
+            slices = state.refresh()
         history = slices[self.number]
         if squeeze:
             return history[positions[0] - base]
@@ -200,30 +200,30 @@ class ColumnHistory:
         return f"_ColumnHistory(path={self.column.path}, {len(self)} steps)"
 
 
-def note_gaps(stream: Stream, columns: Sequence[ColumnHistory], row: Sequence[Any]) -> None:
-    """Keeps track of columns without a value at a step that was just appended; `stream` is as it was before."""
+def record_missing_values(state: WriterState, columns: Sequence[ColumnHistory], row: Sequence[Any]) -> None:
+    """Keeps track of columns without a value at a step that was just appended; `state` is as it was before."""
     for column, value in zip(columns, row, strict=True):
-        if stream.open:
+        if state.open:
             if value is not None:
-                column.fill()
+                column.mark_present()
         elif value is None:
-            column.lack(stream.head)
+            column.mark_missing(state.head)
 
 
-def _lowest(positions: range | Sequence[int]) -> int:
+def _min_position(positions: range | Sequence[int]) -> int:
     """The first of all steps; of none, one that never comes."""
     if not positions:
-        return _NEVER
+        return _NO_POSITION
     if type(positions) is range:
         return min(positions[0], positions[-1])
     return min(positions)
 
 
-_NEVER = 1 << 63
-_GONE = -1
+_NO_POSITION = 1 << 63
+_EXPIRED = -1
 
 
-def _show(index: object) -> str:
+def _index_text(index: object) -> str:
     if not isinstance(index, slice):
         return repr(index)
     parts = [index.start, index.stop] if index.step is None else [index.start, index.stop, index.step]
@@ -259,7 +259,7 @@ class DataReference:
     @property
     def expired(self) -> bool:
         """The writer keeps it no more."""
-        return self.position < self.history.floor()
+        return self.position < self.history.first_usable()
 
     def numpy(self) -> npt.NDArray[Any]:
         """The value, an array `[...]` of its own.
@@ -318,22 +318,22 @@ class TrajectoryColumn:
             if len(histories) == 1:
                 self._history = references[0].history
                 self._positions = [reference.position for reference in references]
-        self._lowest = _lowest(self._positions)
+        self._lowest = _min_position(self._positions)
 
     def __len__(self) -> int:
         return len(self._positions if self._references is None else self._references)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._all())
+        return iter(self._all_references())
 
-    def _all(self) -> tuple[Any, ...]:
+    def _all_references(self) -> tuple[Any, ...]:
         history = self._history
         if self._references is None and history is not None:
             self._references = tuple(DataReference(history, position) for position in self._positions)
         return self._references or ()
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
-        references = self._all()
+        references = self._all_references()
         if isinstance(index, int):
             return TrajectoryColumn([references[index]], squeeze=True)
         if isinstance(index, slice):
@@ -350,7 +350,7 @@ class TrajectoryColumn:
             IndexError: It was made of no references at all.
         """
         history = self._history
-        cell = tuple(self._all()[0].shape) if history is None else history.column.shape
+        cell = tuple(self._all_references()[0].shape) if history is None else history.column.shape
         return cell if self.is_squeezed else (len(self), *cell)
 
     @property
@@ -363,7 +363,7 @@ class TrajectoryColumn:
         """
         if self._history is not None and self._history.column.dtype is not None:
             return self._history.column.dtype
-        found: np.dtype[Any] = self._all()[0].dtype
+        found: np.dtype[Any] = self._all_references()[0].dtype
         return found
 
     @property
@@ -371,26 +371,28 @@ class TrajectoryColumn:
         """One of its values is gone."""
         history = self._history
         if history is None:
-            return any(reference.expired for reference in self._all())
-        return self._lowest < history.floor()
+            return any(reference.expired for reference in self._all_references())
+        return self._lowest < history.first_usable()
 
-    def _cells(self, number: int, stream: Stream) -> Any:  # noqa: ANN401, the engine's column
-        """The engine's column, for column `number` of an item that the writer of a stream makes.
+    def _engine_column(self, number: int, state: WriterState) -> Any:  # noqa: ANN401, the engine's column
+        """The engine's column, for column `number` of an item that the writer of a state makes.
 
         Raises:
             ValueError: It cannot make items of it.
         """
         history = self._history
         if history is None:
-            raise ValueError(f"Error in column {number}: {self._mixture()}")
-        if history.stream is not stream:
+            raise ValueError(f"Error in column {number}: {self._mixed_columns_text()}")
+        if history.state is not state:
             raise ValueError(f"Error in column {number}: Column refers to another writer's history.")
-        if self._lowest < history.floor():
-            raise ValueError(f"Error in column {number}: Column contains expired CellRef: {history.kept()}.")
-        return history.cells(self._positions, self.is_squeezed)
+        if self._lowest < history.first_usable():
+            raise ValueError(
+                f"Error in column {number}: Column contains expired CellRef: {history.usable_steps_text()}."
+            )
+        return history.engine_column(self._positions, self.is_squeezed)
 
-    def _mixture(self) -> str:
-        first, *others = self._all()
+    def _mixed_columns_text(self) -> str:
+        first, *others = self._all_references()
         for at, other in enumerate(others, start=1):
             if first.dtype != other.dtype:
                 return (
@@ -417,9 +419,9 @@ class TrajectoryColumn:
             raise ValueError("need at least one data reference to make an array of")
         history = self._history
         if history is None:
-            values = [reference.numpy() for reference in self._all()]
+            values = [reference.numpy() for reference in self._all_references()]
             return np.asarray(values[0]) if self.is_squeezed else np.stack(values)
-        found: npt.NDArray[Any] = history.cells(self._positions, self.is_squeezed).numpy()
+        found: npt.NDArray[Any] = history.engine_column(self._positions, self.is_squeezed).numpy()
         return found
 
     def __repr__(self) -> str:
@@ -427,7 +429,7 @@ class TrajectoryColumn:
         return f"TrajectoryColumn(path={of}, length={len(self)}, squeeze={self.is_squeezed})"
 
 
-def _column(
+def _checked_column(
     history: ColumnHistory,
     positions: range | Sequence[int],
     lowest: int,

@@ -10,12 +10,12 @@ import numpy as np
 from engram.compat.reverb import _nest
 from engram.compat.reverb._message import Message
 
-__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "invalid"]
+__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "config_problem"]
 
 _MAX_INT32 = 2**31 - 1
 
 
-class _Record(Message):
+class _ConfigMessage(Message):
     """A message whose parts may be written to before they are set, as `condition.mod_eq.mod = 2`; with lists."""
 
     _lists: ClassVar[dict[str, type]] = {}
@@ -41,7 +41,7 @@ class _Record(Message):
         if name not in self._set:
             if isinstance(found, list):
                 self._set[name] = found
-            elif isinstance(found, _Record):
+            elif isinstance(found, _ConfigMessage):
                 object.__setattr__(found, "_parent", (self, name))
         return found
 
@@ -106,8 +106,8 @@ class _Record(Message):
             raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {', '.join(self._fields)}")
         self._set.pop(name, None)
 
-    def _said(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._said().items() if value != []}
+    def _shown_fields(self) -> dict[str, Any]:
+        return {name: value for name, value in super()._shown_fields().items() if value != []}
 
     def __repr__(self) -> str:
         return "".join(_lines(self, ""))
@@ -115,7 +115,7 @@ class _Record(Message):
 
 def _lines(record: Message, indent: str) -> list[str]:
     lines: list[str] = []
-    for name, value in record._said().items():  # noqa: SLF001, this module's
+    for name, value in record._shown_fields().items():  # noqa: SLF001, this module's
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, Message):
                 lines += [f"{indent}{name} {{\n", *_lines(each, f"{indent}  "), f"{indent}}}\n"]
@@ -125,7 +125,7 @@ def _lines(record: Message, indent: str) -> list[str]:
     return lines
 
 
-class PatternNode(_Record):
+class PatternNode(_ConfigMessage):
     """Which steps of a leaf a column is made of, counted from the newest: `[start:stop:step]`, or the one at `stop`.
 
     Slices of a reference step make them, see `create_reference_step`. All fields are integers of 32 bits.
@@ -149,7 +149,7 @@ class PatternNode(_Record):
         return self.start, self.stop, self.step or 1, False
 
 
-class ModuloEq(_Record):
+class ModuloEq(_ConfigMessage):
     """A remainder. Its fields are integers of 32 bits.
 
     Attributes:
@@ -160,7 +160,7 @@ class ModuloEq(_Record):
     _fields: ClassVar[dict[str, Any]] = {"mod": 0, "eq": 0}
 
 
-class Condition(_Record):
+class Condition(_ConfigMessage):
     """What must hold for a config to be applied: one number, and what it is compared with.
 
     `Condition` of the structured writer makes them in fewer words. Of the first five fields exactly one is set, and of
@@ -195,7 +195,7 @@ class Condition(_Record):
     }
 
 
-class _ConstantPriorityFn(_Record):
+class _ConstantPriorityFn(_ConfigMessage):
     """Always the same.
 
     Attributes:
@@ -205,7 +205,7 @@ class _ConstantPriorityFn(_Record):
     _fields: ClassVar[dict[str, Any]] = {"value": 0.0}
 
 
-class _TDError(_Record):
+class _TDError(_ConfigMessage):
     """From the item's column of a leaf, see `td_error`.
 
     Attributes:
@@ -216,7 +216,7 @@ class _TDError(_Record):
     _fields: ClassVar[dict[str, Any]] = {"max_priority_weight": 0.0, "flat_source_index": 0}
 
 
-class Priority(_Record):
+class Priority(_ConfigMessage):
     """How the priority of an item is found. One of its fields is set.
 
     Attributes:
@@ -259,7 +259,7 @@ def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
     return None
 
 
-class Config(_Record):
+class Config(_ConfigMessage):
     """What items a structured writer makes, and when. `create_config` makes them.
 
     Attributes:
@@ -280,7 +280,7 @@ class Config(_Record):
     _lists: ClassVar[dict[str, type]] = {"flat": PatternNode, "conditions": Condition}
 
 
-def invalid(config: Config) -> str | None:
+def config_problem(config: Config) -> str | None:
     """Why a config cannot be used, or None."""
     if not isinstance(config, Config):
         return f"it is a {type(config).__name__}, not a Config."
@@ -288,11 +288,11 @@ def invalid(config: Config) -> str | None:
         return "`flat` must not be empty."
     if not config.table:
         return "`table` must not be empty."
-    problems = [_wrong_node(node) for node in config.flat] + [_wrong_condition(each) for each in config.conditions]
+    problems = [_node_problem(node) for node in config.flat] + [_condition_problem(each) for each in config.conditions]
     return next((problem for problem in problems if problem is not None), None)
 
 
-def _wrong_node(node: PatternNode) -> str | None:  # noqa: PLR0911, one per rule
+def _node_problem(node: PatternNode) -> str | None:  # noqa: PLR0911, one per rule
     has_start, has_stop, has_step = (node.HasField(name) for name in ("start", "stop", "step"))
     if node.flat_source_index < 0:
         return f"`flat_source_index` must be >= 0 but got {node.flat_source_index}."
@@ -313,7 +313,7 @@ def _wrong_node(node: PatternNode) -> str | None:  # noqa: PLR0911, one per rule
     return None
 
 
-def _wrong_condition(condition: Condition) -> str | None:  # noqa: PLR0911, one per rule
+def _condition_problem(condition: Condition) -> str | None:  # noqa: PLR0911, one per rule
     left, comparison = condition.WhichOneof("left"), condition.WhichOneof("cmp")
     if left is None:
         return "Conditions must specify a value for `left`."

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engram.compat.reverb import _nest
-from engram.compat.reverb._reader import MismatchError
+from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
 from engram.data.column_block import Array, ColumnBlock
 
@@ -15,10 +15,10 @@ __all__ = [
     "Elements",
     "Rows",
     "check_signature",
+    "fixed_length_timesteps",
     "sequences",
-    "steps_in",
+    "steps_per_item",
     "timesteps",
-    "timesteps_of",
     "trajectories",
 ]
 
@@ -55,7 +55,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
 
 def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
     """Each step of each item is an element, with the item's info."""
-    lengths = steps_in(block)
+    lengths = steps_per_item(block)
     columns: list[Array] = [
         column if squeezed or splits is not None else column.reshape(-1, *column.shape[2:])
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
@@ -68,7 +68,7 @@ def sequences(sequence_length: int | None) -> Convert:
     """Each item is an element, of whole columns, and so is its info, repeated for each step."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-        lengths = steps_in(block)
+        lengths = steps_per_item(block)
         _check_lengths(table, sequence_length, lengths)
         splits = next((splits for splits in block.splits if splits is not None), None)
         info: list[Array] = [np.repeat(field, lengths) for field in block.info]
@@ -85,11 +85,11 @@ def sequences(sequence_length: int | None) -> Convert:
     return convert
 
 
-def timesteps_of(sequence_length: int) -> Convert:
+def fixed_length_timesteps(sequence_length: int) -> Convert:
     """As `timesteps`, of items of a given length."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-        _check_lengths(table, sequence_length, steps_in(block))
+        _check_lengths(table, sequence_length, steps_per_item(block))
         return timesteps(table, specs, block)
 
     return convert
@@ -104,7 +104,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
         )
 
 
-def steps_in(block: ColumnBlock) -> Array:
+def steps_per_item(block: ColumnBlock) -> Array:
     """i64 `[B]`: the steps of each item.
 
     Raises:
@@ -139,7 +139,7 @@ def _padded(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]
 
 def _check(table: str, specs: Sequence[TensorSpec], found: Sequence[tuple[Any, Shape]]) -> None:
     if len(specs) != len(found):
-        listed = ", ".join(f"{at}: {_told(dtype, shape)}" for at, (dtype, shape) in enumerate(found))
+        listed = ", ".join(f"{at}: {_spec_text(dtype, shape)}" for at, (dtype, shape) in enumerate(found))
         raise MismatchError(
             f"Inconsistent number of tensors received from table '{table}'.  Specification has {len(specs)} tensors, "
             f"but data coming from the table shows {len(found)} tensors.  Received: {listed}."
@@ -148,8 +148,8 @@ def _check(table: str, specs: Sequence[TensorSpec], found: Sequence[tuple[Any, S
         if spec.dtype != dtype or not is_compatible(spec.shape, shape):
             raise MismatchError(
                 f"Received incompatible tensor at flattened index {at} from table '{table}'.  "
-                f"Specification has (dtype, shape): {_told(spec.dtype, spec.shape)}.  "
-                f"Tensor has (dtype, shape): {_told(dtype, shape)}."
+                f"Specification has (dtype, shape): {_spec_text(spec.dtype, spec.shape)}.  "
+                f"Tensor has (dtype, shape): {_spec_text(dtype, shape)}."
             )
 
 
@@ -166,7 +166,7 @@ def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, axe
         MismatchError: They do not go together.
     """
     said = [as_spec(leaf) for leaf in _nest.flatten(signature)]
-    listed = ", ".join(f"{at}: {_told(spec.dtype, spec.shape)}" for at, spec in enumerate(said))
+    listed = ", ".join(f"{at}: {_spec_text(spec.dtype, spec.shape)}" for at, spec in enumerate(said))
     if len(specs) != len(said):
         raise MismatchError(
             f"Inconsistent number of tensors requested from table '{table}'.  Requested {len(specs)} tensors, but "
@@ -177,11 +177,11 @@ def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, axe
         if spec.dtype != other.dtype or not is_compatible(shape, other.shape):
             raise MismatchError(
                 f"Requested incompatible tensor at flattened index {at} from table '{table}'.  "
-                f"Requested (dtype, shape): {_told(spec.dtype, shape)}.  "
-                f"Signature (dtype, shape): {_told(other.dtype, other.shape)}.  Table signature: {listed}."
+                f"Requested (dtype, shape): {_spec_text(spec.dtype, shape)}.  "
+                f"Signature (dtype, shape): {_spec_text(other.dtype, other.shape)}.  Table signature: {listed}."
             )
 
 
-def _told(dtype: Any, shape: Shape) -> str:  # noqa: ANN401, NumPy's
+def _spec_text(dtype: Any, shape: Shape) -> str:  # noqa: ANN401, NumPy's
     axes = "<unknown>" if shape is None else f"[{','.join('?' if axis is None else str(axis) for axis in shape)}]"
     return f"({dtype_name(dtype)}, {axes})"

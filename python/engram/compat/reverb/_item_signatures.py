@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engram.compat.reverb import _arguments
-from engram.compat.reverb._signatures import listed, named, shape_text
+from engram.compat.reverb._signatures import columns_text, named_specs, shape_text
 from engram.compat.reverb.tensor_spec import dtype_name, is_compatible
 
-__all__ = ["Kind", "check_steps", "check_trajectory", "checked_priority", "kinds"]
+__all__ = ["ColumnType", "check_steps", "check_trajectory", "checked_priority", "column_types"]
 
 
-class Kind(NamedTuple):
+class ColumnType(NamedTuple):
     """A column, as a signature or an item has it."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
 
-    def fits(self, other: "Kind") -> bool:
+    def fits(self, other: "ColumnType") -> bool:
         """The dtypes are equal and the shapes compatible; names do not count."""
         return self.dtype == other.dtype and is_compatible(self.shape, other.shape)
 
@@ -42,14 +42,14 @@ def checked_priority(priority: float) -> float:
     return priority
 
 
-def kinds(signature: Any) -> list[Kind] | None:  # noqa: ANN401, a nest of specs
+def column_types(signature: Any) -> list[ColumnType] | None:  # noqa: ANN401, a nest of specs
     """The columns of a signature; None: there is none."""
     if signature is None:
         return None
-    return [Kind(name, spec.dtype, spec.shape) for name, spec in named(signature)]
+    return [ColumnType(name, spec.dtype, spec.shape) for name, spec in named_specs(signature)]
 
 
-def check_trajectory(table: str, asked: Sequence[Kind], found: Sequence[Kind]) -> None:
+def check_trajectory(table: str, asked: Sequence[ColumnType], found: Sequence[ColumnType]) -> None:
     """Checks the columns of an item.
 
     Raises:
@@ -64,12 +64,12 @@ def check_trajectory(table: str, asked: Sequence[Kind], found: Sequence[Kind]) -
     if why is not None:
         raise ValueError(
             f"Unable to create item in table '{table}' since the provided trajectory is inconsistent with the table "
-            f"signature. {why}\n\nThe table signature is:\n\t{listed(asked)}\n\n"
-            f"The provided trajectory signature is:\n\t{listed(found)}.\n"
+            f"signature. {why}\n\nThe table signature is:\n\t{columns_text(asked)}\n\n"
+            f"The provided trajectory signature is:\n\t{columns_text(found)}.\n"
         )
 
 
-def check_steps(table: str, asked: Sequence[Kind], steps: Sequence[Kind], num_timesteps: int) -> None:
+def check_steps(table: str, asked: Sequence[ColumnType], steps: Sequence[ColumnType], num_timesteps: int) -> None:
     """Checks an item of all columns of so many steps: the signature may tell of a step, or of the item.
 
     Raises:
@@ -92,5 +92,5 @@ def check_steps(table: str, asked: Sequence[Kind], steps: Sequence[Kind], num_ti
     if why is not None:
         raise ValueError(
             f"Unable to CreateItem in table '{table}' because Append was called with a tensor signature {why}. "
-            f"(Flattened) table signature: {listed(asked)}, data signature: {listed(steps)}."
+            f"(Flattened) table signature: {columns_text(asked)}, data signature: {columns_text(steps)}."
         )

@@ -90,7 +90,7 @@ class Message:
             raise ValueError(f"{type(self).__name__} has no group `{group}`; it has {_listed(self._oneofs)}")
         return next((name for name in self._oneofs[group] if name in self._set), None)
 
-    def _said(self) -> dict[str, Any]:
+    def _shown_fields(self) -> dict[str, Any]:
         """What its text says: all that is set and no default."""
         shown = {}
         for name, default in self._fields.items():
@@ -101,7 +101,7 @@ class Message:
         return shown
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._said() == other._said()
+        return type(other) is type(self) and self._shown_fields() == other._shown_fields()
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -121,7 +121,7 @@ def _made(kind: type[Message], fields: dict[str, Any]) -> Message:
 
 def _lines(message: Message, indent: str) -> list[str]:
     lines = []
-    for name, value in message._said().items():  # noqa: SLF001, this module's
+    for name, value in message._shown_fields().items():  # noqa: SLF001, this module's
         if isinstance(value, Message):
             lines += [f"{indent}{name} {{\n", *_lines(value, f"{indent}  "), f"{indent}}}\n"]
         else:

@@ -9,10 +9,19 @@ import numpy.typing as npt
 
 from engram.compat.reverb._configs import Condition, Config
 
-__all__ = ["Made", "PatternSet", "Picked", "check_sources", "look_back", "set_twice", "sources", "stacked"]
+__all__ = [
+    "PatternItem",
+    "PatternSet",
+    "PickedColumn",
+    "already_set_text",
+    "check_source_leaves",
+    "history_length",
+    "source_leaves",
+    "stack_column",
+]
 
 
-class Picked(NamedTuple):
+class PickedColumn(NamedTuple):
     """A column of an item: cells of a leaf, oldest first.
 
     Attributes:
@@ -24,7 +33,7 @@ class Picked(NamedTuple):
     cells: list[Any]
 
 
-class Made(NamedTuple):
+class PatternItem(NamedTuple):
     """An item to be made.
 
     Attributes:
@@ -33,16 +42,16 @@ class Made(NamedTuple):
     """
 
     config: int
-    columns: list[Picked]
+    columns: list[PickedColumn]
 
 
-def look_back(configs: Sequence[Config]) -> int:
+def history_length(configs: Sequence[Config]) -> int:
     """Steps that the patterns reach back."""
     reaches: list[int] = [-node.window()[0] for config in configs for node in config.flat]
     return max(reaches)
 
 
-def sources(configs: Sequence[Config]) -> list[int]:
+def source_leaves(configs: Sequence[Config]) -> list[int]:
     """The leaves that patterns or conditions read, in order."""
     read = {node.flat_source_index for config in configs for node in config.flat}
     return sorted(read | _watched(configs))
@@ -54,13 +63,13 @@ def _watched(configs: Sequence[Config]) -> set[int]:
     return {each.flat_source_index for each in conditions if each.WhichOneof("left") == "flat_source_index"}
 
 
-def check_sources(configs: Sequence[Config], count: int) -> None:
+def check_source_leaves(configs: Sequence[Config], count: int) -> None:
     """Checks that steps of so many leaves have all that are read.
 
     Raises:
         ValueError: They have not.
     """
-    last = sources(configs)[-1]
+    last = source_leaves(configs)[-1]
     if last >= count:
         raise ValueError(f"a config reads leaf {last} of a step; steps have the leaves 0 to {count - 1}")
 
@@ -76,16 +85,16 @@ class PatternSet:
         self._windows = [[_column(node) for node in config.flat] for config in configs]
         self._conditions = [list(config.conditions) for config in configs]
         self._applied = [0] * len(configs)
-        self._reach = [look_back([config]) for config in configs]
+        self._reach = [history_length([config]) for config in configs]
         self._longest = max(self._reach)
-        self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._longest) for leaf in sources(configs)}
+        self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._longest) for leaf in source_leaves(configs)}
         self._numbers: dict[int, int | None] = dict.fromkeys(_watched(configs))
         self._position = 0  # steps ever, one in progress included
         self._index = -1  # of the newest step in its episode
         self._length = 0  # steps in the buffer
         self._open = False
 
-    def append(self, values: Sequence[Any], *, partial: bool = False) -> list[Made]:
+    def append(self, values: Sequence[Any], *, partial: bool = False) -> list[PatternItem]:
         """Takes a step, or a part of one.
 
         Args:
@@ -107,7 +116,7 @@ class PatternSet:
         self._open = partial
         return self._due(end=False)
 
-    def end_episode(self, *, clear: bool = True) -> list[Made]:
+    def end_episode(self, *, clear: bool = True) -> list[PatternItem]:
         """Ends the episode; a step in progress ends as it is.
 
         Args:
@@ -122,7 +131,7 @@ class PatternSet:
                 buffer.clear()
         return made
 
-    def _due(self, *, end: bool) -> list[Made]:
+    def _due(self, *, end: bool) -> list[PatternItem]:
         made = []
         for number, conditions in enumerate(self._conditions):
             if self._applied[number] == self._position or self._length < self._reach[number]:
@@ -133,12 +142,12 @@ class PatternSet:
             if any(cell is None for column in columns for cell in column.cells):
                 continue
             self._applied[number] = self._position
-            made.append(Made(number, columns))
+            made.append(PatternItem(number, columns))
         return made
 
-    def _pick(self, leaf: int, window: range, squeeze: bool) -> Picked:  # noqa: FBT001, of the window
+    def _pick(self, leaf: int, window: range, squeeze: bool) -> PickedColumn:  # noqa: FBT001, of the window
         buffer = self._cells[leaf]
-        return Picked(squeeze, [buffer[at] for at in window])
+        return PickedColumn(squeeze, [buffer[at] for at in window])
 
     def _holds(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, this class's own
         found: int | None
@@ -165,7 +174,7 @@ class PatternSet:
         return bool(holds != condition.inverse)
 
 
-def set_twice(leaf: int) -> str:
+def already_set_text(leaf: int) -> str:
     """What is said of a leaf that has a value already."""
     return f"A value for column {leaf} was provided by multiple append calls in the same step."
 
@@ -181,6 +190,6 @@ def _number(value: Any) -> int | None:  # noqa: ANN401, any leaf
     return int(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "biu" else None
 
 
-def stacked(column: Picked) -> npt.NDArray[Any]:
-    """A column as an array: its cells stacked, or the one of a squeezed column."""
+def stack_column(column: PickedColumn) -> npt.NDArray[Any]:
+    """A column as an array: its cells stack_column, or the one of a squeezed column."""
     return np.asarray(column.cells[0]) if column.squeeze else np.stack(column.cells)

@@ -17,54 +17,54 @@ from engram.errors import EngramError
 
 __all__ = [
     "ANY_NUMBER",
-    "MOST_IN_FLIGHT",
-    "SENT_AT_ONCE",
-    "Presence",
-    "at_the_end",
+    "EAGER_ITEMS",
+    "MAX_IN_FLIGHT_ITEMS",
+    "ServerProbe",
+    "close_on_drop",
     "end_episode",
     "flush",
     "send",
-    "timeout_of",
+    "timeout_seconds",
 ]
 
 ANY_NUMBER = 1 << 62
 """More items than there ever are: a flush that lets so many wait only sends."""
 
-SENT_AT_ONCE = 10
+EAGER_ITEMS = 10
 """First items that a writer sends at once where nobody gave the length of its chunks: Reverb's begin with one step."""
 
-MOST_IN_FLIGHT = 1_000_000
+MAX_IN_FLIGHT_ITEMS = 1_000_000
 """Items that may wait for their tables before an append waits, too."""
 
-PATIENCE = 60.0
+CLOSE_TIMEOUT = 60.0
 """Seconds that a writer which is dropped waits for its tables, where Reverb's waits for ever."""
 
-FIRST_LOOK, LATER_LOOKS = 0.5, 5.0
+FIRST_PROBE_DELAY, MAX_PROBE_DELAY = 0.5, 5.0
 """Seconds until it looks whether the server is there, and the longest until it looks again."""
 
-GRACE, NO_GRACE = 5.0, 0.5
+RECONNECT_TIMEOUT, RETRY_TIMEOUT = 5.0, 0.5
 """Seconds that the server may be away then, and may be for writers after one that found it gone."""
 
 
-class Presence:
+class ServerProbe:
     """Whether a server is there, asked on a connection of its own. The writers of a client share it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._grace = GRACE
+        self._reconnect_timeout = RECONNECT_TIMEOUT
 
-    def is_there(self) -> bool:
+    def is_reachable(self) -> bool:
         """True if it answers; one that is away may take a few seconds to come back."""
         try:
-            _ = engram.Client(self.address, reconnect_timeout=self._grace).tables
+            _ = engram.Client(self.address, reconnect_timeout=self._reconnect_timeout).tables
         except native.EngramError:
-            self._grace = NO_GRACE
+            self._reconnect_timeout = RETRY_TIMEOUT
             return False
-        self._grace = GRACE
+        self._reconnect_timeout = RECONNECT_TIMEOUT
         return True
 
 
-def timeout_of(timeout_ms: float | None) -> float | None:
+def timeout_seconds(timeout_ms: float | None) -> float | None:
     """Seconds; None: for ever."""
     if timeout_ms is None:
         return None
@@ -91,7 +91,7 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
                 return
             writer.flush(timeout, min(allowed, ANY_NUMBER))
     except DeadlineExceededError as error:
-        raise _late("Flush", timeout_ms, error) from error
+        raise _timeout_error("Flush", timeout_ms, error) from error
 
 
 def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
@@ -130,7 +130,7 @@ def end_episode(
         if _has_ended(native, steps, error):
             ended()
         if isinstance(error, DeadlineExceededError):
-            raise _late("End episode", timeout_ms, error) from error
+            raise _timeout_error("End episode", timeout_ms, error) from error
         raise
     ended()
 
@@ -146,8 +146,8 @@ def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: 
     return left == 0 or left < steps
 
 
-def let_go(writer: Any, name: str, server: Presence | None) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits for their tables as `at_the_end` says.
+def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  # noqa: ANN401, one of the engine's
+    """Closes the engine's writer, having sent all items; waits for their tables as `close_on_drop` says.
 
     Warns where some have not all by then: they are lost.
 
@@ -169,28 +169,28 @@ def let_go(writer: Any, name: str, server: Presence | None) -> None:  # noqa: AN
                 warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _close(writer: Any, server: Presence) -> bool:  # noqa: ANN401, one of the engine's
+def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
     """Closes the engine's writer; False if the server is gone, though its tables do not have all items.
 
     Raises:
         DeadlineExceededError: The server is there, and its tables did not take all.
     """
-    end = time.monotonic() + PATIENCE
-    pause = FIRST_LOOK
+    end = time.monotonic() + CLOSE_TIMEOUT
+    pause = FIRST_PROBE_DELAY
     while True:
         try:
             writer.close(min(pause, max(0.0, end - time.monotonic())))
         except native.DeadlineExceededError:
-            if not server.is_there():
+            if not server.is_reachable():
                 return False
             if time.monotonic() >= end:
                 raise
-            pause = min(2 * pause, LATER_LOOKS)
+            pause = min(2 * pause, MAX_PROBE_DELAY)
         else:
             return True
 
 
-def at_the_end(writer: object, native: Any, name: str, server: Presence | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
+def close_on_drop(writer: object, native: Any, name: str, server: ServerProbe | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
     """Lets the engine's writer go when a writer is dropped, when the process ends, or when it is called.
 
     The process ends with all threads there, and before the interpreter is torn down.
@@ -201,9 +201,9 @@ def at_the_end(writer: object, native: Any, name: str, server: Presence | None) 
         name: What it is called.
         server: Whose tables are waited for, up to a minute, unless it is gone; None: nothing is.
     """
-    return weakref.finalize(writer, let_go, native, name, server)
+    return weakref.finalize(writer, close_native, native, name, server)
 
 
-def _late(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:
+def _timeout_error(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:
     given = timedelta(milliseconds=float(timeout_ms or 0))
     return DeadlineExceededError(f"{call} call did not complete within provided timeout of {given}: {error}")

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from engram.compat.reverb import _dataset_face as face
+from engram.compat.reverb import _dataset_common
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._lazy import DatasetBody, as_it_is
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, without_autograph
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import ColumnBlock
 
 __all__ = ["ServerDataset"]
 
 
-class ServerDataset(DatasetBody):
+class ServerDataset(DatasetMixin):
     """The body of a dataset of one table of a server."""
 
     _convert: Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
@@ -49,18 +49,20 @@ class ServerDataset(DatasetBody):
             ValueError: The nests differ, or a number is not allowed; the text says which.
             ImportError: TensorFlow is not installed.
         """
-        fetching = face.checked_fetching(
+        fetch_options = _dataset_common.make_fetch_options(
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,
             rate_limiter_timeout_ms,
             max_samples,
         )
-        source = face.Source(fetching=fetching, convert=self._convert)
-        face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
+        source = _dataset_common.ElementSource(fetch_options=fetch_options, convert=self._convert)
+        _dataset_common.init_server_dataset(
+            self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes
+        )
 
     @classmethod
-    @as_it_is
+    @without_autograph
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,
@@ -95,7 +97,7 @@ class ServerDataset(DatasetBody):
         return cls(
             server_address,
             table,
-            *face.signature_of(server_address, table, get_signature_timeout_secs),
+            *_dataset_common.dtypes_and_shapes(server_address, table, get_signature_timeout_secs),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,

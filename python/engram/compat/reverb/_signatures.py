@@ -8,10 +8,10 @@ import numpy.typing as npt
 from engram.compat.reverb import _nest
 from engram.compat.reverb.tensor_spec import TensorSpec, dtype_name, is_compatible
 
-__all__ = ["check_step", "listed", "named", "shape_text"]
+__all__ = ["check_step", "columns_text", "named_specs", "shape_text"]
 
 
-def named(signature: Any) -> list[tuple[str, TensorSpec]]:  # noqa: ANN401, a nest
+def named_specs(signature: Any) -> list[tuple[str, TensorSpec]]:  # noqa: ANN401, a nest
     """The specs of a signature in their order, each with its name: its path, then the name it was given."""
     return [
         ("/".join([*map(str, path), *([spec.name] if spec.name else [])]), spec)
@@ -26,7 +26,7 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
     return f"[{','.join('?' if axis is None else str(axis) for axis in shape)}]"
 
 
-def listed(columns: Iterable[tuple[str, npt.DTypeLike, Iterable[int | None] | None]]) -> str:
+def columns_text(columns: Iterable[tuple[str, npt.DTypeLike, Iterable[int | None] | None]]) -> str:
     """Columns as Reverb lists them: name, dtype and shape of each."""
     return ", ".join(
         f"{at}: Tensor<name: '{name}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
@@ -44,7 +44,7 @@ def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> N
     """
     if signature is None:
         return
-    specs = named(signature)
+    specs = named_specs(signature)
     wrong = None
     if len(specs) != len(columns):
         wrong = f"it has {len(columns)} columns, the signature {len(specs)}"
@@ -61,8 +61,8 @@ def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> N
                 break
     if wrong is None:
         return
-    signature_text = listed((name, spec.dtype, spec.shape) for name, spec in specs)
-    data_text = listed(("", column.dtype, column.shape) for column in columns)
+    signature_text = columns_text((name, spec.dtype, spec.shape) for name, spec in specs)
+    data_text = columns_text(("", column.dtype, column.shape) for column in columns)
     raise ValueError(
         f"Unable to insert into table '{table}' since the data is inconsistent with the table signature: {wrong}. "
         f"Table signature: {signature_text}. Data signature: {data_text}."

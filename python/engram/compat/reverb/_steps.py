@@ -1,4 +1,4 @@
-"""Steps as writers take them: leaves become columns, each of one dtype and one shape."""
+"""StepColumns as writers take them: leaves become columns, each of one dtype and one shape."""
 
 import copy
 import math
@@ -13,17 +13,17 @@ from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import dtype_name
 
-__all__ = ["LONGEST_CHUNK", "Column", "Plan", "Steps", "checked", "checked_dtype", "chunk_length"]
+__all__ = ["LONGEST_CHUNK", "Column", "FlattenPlan", "StepColumns", "checked", "checked_dtype", "chunk_length"]
 
 LONGEST_CHUNK = 16
 _CHUNK_BYTES = 16 << 10
 _TEXT_BYTES = 256
-_MOST_PLANS = 8
+_MAX_PLANS = 8
 
 _NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
 """Equal to no column's; None will not do: NumPy takes that for float64."""
 
-_PYTHONS = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
+_PYTHON_TYPES = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
 
 
 Check: TypeAlias = Callable[[Sequence[int], Sequence[Any]], None]
@@ -41,26 +41,26 @@ class Column:
         scalars: Classes of scalars that need none.
     """
 
-    __slots__ = ("dtype", "exact", "label", "path", "scalars", "shape")
+    __slots__ = ("dtype", "exact_dtype", "label", "path", "scalar_types", "shape")
 
     def __init__(self, path: tuple[Any, ...], label: str | None = None) -> None:
         self.path = path
         self.label = str(path) if label is None else label
         self.shape: tuple[int, ...] = ()
         self.dtype: np.dtype[Any] | None = None
-        self.exact = _NO_DTYPE
-        self.scalars: frozenset[type] = frozenset()
+        self.exact_dtype = _NO_DTYPE
+        self.scalar_types: frozenset[type] = frozenset()
 
-    def become(self, array: npt.NDArray[Any]) -> None:
+    def set_type(self, array: npt.NDArray[Any]) -> None:
         """Takes dtype and shape of its first value."""
         dtype = array.dtype
         self.dtype = dtype
-        self.exact = _NO_DTYPE if dtype.hasobject else dtype
+        self.exact_dtype = _NO_DTYPE if dtype.hasobject else dtype
         self.reshape(array.shape)
 
-    def forget(self) -> None:
+    def clear_type(self) -> None:
         """Waits for a first value again."""
-        self.dtype, self.exact, self.scalars = None, _NO_DTYPE, frozenset()
+        self.dtype, self.exact_dtype, self.scalar_types = None, _NO_DTYPE, frozenset()
 
     def size(self) -> int:
         """Bytes of a value, as far as is known."""
@@ -74,11 +74,11 @@ class Column:
         kinds: list[type] = []
         if not shape and self.dtype is not None:
             kinds = [str, bytes] if self.dtype == object else [self.dtype.type]
-            kinds += [_PYTHONS[self.dtype]] if self.dtype in _PYTHONS else []
-        self.scalars = frozenset(kinds)
+            kinds += [_PYTHON_TYPES[self.dtype]] if self.dtype in _PYTHON_TYPES else []
+        self.scalar_types = frozenset(kinds)
 
 
-class Plan:
+class FlattenPlan:
     """Nests of one look: how to flatten them, and the column of each leaf by its number."""
 
     __slots__ = ("flatten", "numbers", "whole")
@@ -90,7 +90,7 @@ class Plan:
         """The leaves are all columns, in their order."""
 
 
-class Steps:
+class StepColumns:
     """The columns of a writer's steps, which may become more.
 
     Attributes:
@@ -102,13 +102,13 @@ class Steps:
         self.columns: list[Column] = []
         self.structure: Any = None
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._plans: list[Plan] = []
+        self._plans: list[FlattenPlan] = []
 
     def number(self, path: tuple[Any, ...]) -> int | None:
         """The number of the column at a path."""
         return self._numbers.get(path)
 
-    def take(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def to_row(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """A step, ready to be stored: a value per column, None where it has none; and whether all have one.
 
         New leaves become columns, unless `check` raises: it gets numbers of columns, and their values.
@@ -123,25 +123,25 @@ class Steps:
             if plan.flatten(data, leaves):
                 if at:
                     self._plans.insert(0, self._plans.pop(at))
-                ready = self._ready(plan.numbers, leaves)
+                ready = self._converted(plan.numbers, leaves)
                 if ready is None:
                     break
                 if check is not None:
                     check(plan.numbers, leaves)
                 return (leaves, ready) if plan.whole else (self._row(plan.numbers, leaves), False)
             leaves.clear()
-        return self._look(data, check)
+        return self._add_layout(data, check)
 
-    def _ready(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
+    def _converted(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
         """Makes the leaves such as are stored; says whether all have a value, or None where one is a nest."""
         columns, dense = self.columns, True
         for at, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]
             kind = type(value)
             if kind is np.ndarray:
-                if value.dtype == column.exact and value.shape == column.shape:
+                if value.dtype == column.exact_dtype and value.shape == column.shape:
                     continue
-            elif kind in column.scalars:
+            elif kind in column.scalar_types:
                 continue
             elif value is None:
                 dense = False
@@ -157,7 +157,7 @@ class Steps:
             row[number] = value
         return row
 
-    def _look(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def _add_layout(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """Takes a step of a look that is new, or with first values."""
         fresh: dict[tuple[Any, ...], Column] = {}
         numbers, values = [], []
@@ -173,7 +173,7 @@ class Steps:
             column = fresh.get(path) or self.columns[number]
             numbers.append(number)
             values.append(None if value is None else checked(_nest.as_array(value), column))
-        structure = self._numbered(data, fresh)
+        structure = self._with_numbers(data, fresh)
         if self.structure is not None:
             structure = _union(self.structure, structure, ()) if fresh else self.structure
         if check is not None:
@@ -183,10 +183,10 @@ class Steps:
         self.structure = structure
         for number, array in zip(numbers, values, strict=True):
             if array is not None and self.columns[number].dtype is None:
-                self.columns[number].become(array)
+                self.columns[number].set_type(array)
         if not dropped:
-            plan = Plan(flattener(data), numbers, len(self.columns))
-            self._plans = [plan, *self._plans[: _MOST_PLANS - 1]]
+            plan = FlattenPlan(flattener(data), numbers, len(self.columns))
+            self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
         return self._row(numbers, values), False
 
     def _add(self, fresh: Mapping[tuple[Any, ...], Column]) -> None:
@@ -198,7 +198,7 @@ class Steps:
     def _is_inside(self, path: tuple[Any, ...]) -> bool:
         return any(known[: len(path)] == path for known in self._numbers)
 
-    def _numbered(self, data: Any, fresh: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
+    def _with_numbers(self, data: Any, fresh: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
         """The nest with the numbers of columns as its leaves; None where the leaf is no column."""
         numbers = {**self._numbers, **{path: len(self.columns) + at for at, path in enumerate(fresh)}}
         return _nest.unflatten_as(data, [numbers.get(path) for path, _ in _nest.flatten_with_path(data)])
@@ -255,7 +255,7 @@ def _union(known: Any, found: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN40
         merged = {
             key: _union(known[key], found[key], (*path, key)) if key in found else known[key] for key in known
         } | {key: found[key] for key in found if key not in known}
-        return _like(known, merged)
+        return _same_mapping(known, merged)
     if _is_plain(known) and _is_plain(found):
         longer = max(known, found, key=len)
         merged_list = [
@@ -273,7 +273,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, list | tuple) and not _nest.is_namedtuple(value)
 
 
-def _like(known: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
+def _same_mapping(known: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
     """A mapping of the same class."""
     if not isinstance(known, dict):
         return type(known)(merged)  # type: ignore[call-arg]  # as every mapping that is made of pairs

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import engram
-from engram.compat.reverb import _arguments, _nest, _note, _signatures
-from engram.compat.reverb._described import described, signature_of
+from engram.compat.reverb import _arguments, _nest, _signatures, _table_note
 from engram.compat.reverb._errors import is_stopping, translated
-from engram.compat.reverb._sending import Presence
+from engram.compat.reverb._sending import ServerProbe
+from engram.compat.reverb._table_info import signature_of, to_reverb_info
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.reverb_types import TableInfo
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Writer"]
 
-_PATIENCE = 3_600.0
+_RECONNECT_TIMEOUT = 3_600.0
 """Seconds that calls wait for a server that is gone or not there yet."""
 
-_AT_ONCE = 1.0
+_PROBE_TIMEOUT = 1.0
 """Seconds that `checkpoint` waits for one."""
 
 _AHEAD = 2
 """Samples fetched ahead; those that nobody takes go back."""
 
-_PAUSE = 0.05
+_RESTART_PAUSE = 0.05
 """Seconds until a server that is stopping is gone."""
 
 _IN_FLIGHT = 1_000_000
@@ -72,9 +72,9 @@ class Client:
             ValueError: It is not `host:port`, with a port up to 65535.
         """
         self._server_address = _arguments.text("server_address", server_address)
-        self._store = engram.Client(_arguments.bare(server_address), reconnect_timeout=_PATIENCE)
+        self._store = engram.Client(_arguments.host_and_port(server_address), reconnect_timeout=_RECONNECT_TIMEOUT)
         self._cache: dict[str, Any] | None = None
-        self._presence = Presence(self._store.address)
+        self._server_probe = ServerProbe(self._store.address)
 
     @property
     def server_address(self) -> str:
@@ -111,7 +111,9 @@ class Client:
         checked = {}
         for table, priority in priorities.items():
             checked[table] = _arguments.number(f"priorities[{table!r}]", priority)
-            _signatures.check_step(table, self._found(_arguments.text("each key of priorities", table)), columns)
+            _signatures.check_step(
+                table, self._signature_for_insert(_arguments.text("each key of priorities", table)), columns
+            )
         with translated():
             self._store.insert(tuple(column[None] for column in columns), checked, time_axis=True)
 
@@ -227,10 +229,10 @@ class Client:
         count = _arguments.integer("num_samples", num_samples)
         if count < -1 or count == 0:
             raise ValueError(f"num_samples ({num_samples}) must be -1 or >= 1")
-        signature = self._unpacked(table) if unpack_as_table_signature else None
+        signature = self._signature_for_nesting(table) if unpack_as_table_signature else None
         if count == -1:
             return
-        with closing(self._drawn(table, count)) as batches:
+        with closing(self._batches(table, count)) as batches:
             for batch in batches:
                 info = _info(batch)
                 columns = [column[0, ...] for column in _nest.flatten(batch.data)]
@@ -240,7 +242,7 @@ class Client:
                 else:
                     yield ReplaySample(info, _nested(signature, columns))
 
-    def _drawn(self, table: str, count: int) -> Generator[engram.Batch]:
+    def _batches(self, table: str, count: int) -> Generator[engram.Batch]:
         """So many items, each a batch; from the next server at the address, should this one stop."""
         while True:
             with closing(self._stream(table, count)) as batches:
@@ -256,7 +258,7 @@ class Client:
                         return
                     count -= 1
                     yield found
-            time.sleep(_PAUSE)
+            time.sleep(_RESTART_PAUSE)
 
     def _stream(self, table: str, count: int) -> Generator[engram.Batch]:
         if count == 1:
@@ -327,7 +329,7 @@ class Client:
             RuntimeError: There has been no server for an hour.
         """
         seconds = 0 if timeout is None else _arguments.integer("timeout", timeout)
-        return {name: described(info) for name, info in self._infos(seconds).items()}
+        return {name: to_reverb_info(info) for name, info in self._infos(seconds).items()}
 
     def checkpoint(self) -> str:
         """Has the server write a checkpoint; returns once the next server at its directory would begin with it.
@@ -340,10 +342,12 @@ class Client:
             ValueError: The server is none of this package's, and has no directory.
         """
         with translated():
-            with engram.Client(_arguments.bare(self._server_address), reconnect_timeout=_AT_ONCE) as probe:
+            with engram.Client(
+                _arguments.host_and_port(self._server_address), reconnect_timeout=_PROBE_TIMEOUT
+            ) as probe:
                 info = probe.info()
             written = self._store.checkpoint()
-        notes = (_note.decode(each.note) for each in info.values())
+        notes = (_table_note.decode(each.note) for each in info.values())
         directory = next((note.directory for note in notes if note.directory is not None), None)
         name = f"checkpoint-{written.number:010}"
         return name if directory is None else f"{directory}/{name}"
@@ -352,7 +356,7 @@ class Client:
         """What the engine says of the tables; fills the cache of signatures, if it is empty."""
         if timeout > 0:
             try:
-                with engram.Client(_arguments.bare(self._server_address), reconnect_timeout=timeout) as probe:
+                with engram.Client(_arguments.host_and_port(self._server_address), reconnect_timeout=timeout) as probe:
                     probe.info()
             except engram.errors.UnavailableError as error:
                 raise DeadlineExceededError(
@@ -376,7 +380,7 @@ class Client:
             self._cache = {name: signature_of(info) for name, info in found.items()}
         return self._cache[table]
 
-    def _found(self, table: str) -> Any:  # noqa: ANN401, a nest
+    def _signature_for_insert(self, table: str) -> Any:  # noqa: ANN401, a nest
         """The signature of a table to insert into."""
         try:
             return self._signature(table)
@@ -385,7 +389,7 @@ class Client:
                 f"Unable to find signatures for table '{table}'. Available tables: {sorted(self._cache or ())}."
             ) from None
 
-    def _unpacked(self, table: str) -> Any:  # noqa: ANN401, a nest
+    def _signature_for_nesting(self, table: str) -> Any:  # noqa: ANN401, a nest
         """The signature to nest data as."""
         try:
             return self._signature(table)

@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb import _arguments, _nest
-from engram.compat.reverb._configs import Config, invalid
-from engram.compat.reverb._dataset_face import tuples
+from engram.compat.reverb._configs import Config, config_problem
+from engram.compat.reverb._dataset_common import lists_to_tuples
 from engram.compat.reverb._elements import Elements, Rows
-from engram.compat.reverb._inference import infer_signature
-from engram.compat.reverb._lazy import DatasetBody, LazyDataset, tensorflow
-from engram.compat.reverb._patterns import Made, PatternSet, check_sources, stacked
-from engram.compat.reverb._tf_dataset import unpacked
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
+from engram.compat.reverb._patterns import PatternItem, PatternSet, check_source_leaves, stack_column
+from engram.compat.reverb._signature_inference import infer_signature
+from engram.compat.reverb._unbatched_dataset import unbatched_dataset
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import as_spec
 
@@ -21,11 +21,11 @@ __all__ = ["PatternDataset", "pattern_dataset_with_info"]
 
 Array = npt.NDArray[Any]
 
-_AT_ONCE = 64
+_READ_AHEAD_STEPS = 64
 """Steps that are read at once where they are all there: one by one from a stream, which may be slow."""
 
 
-class PatternDataset(DatasetBody, metaclass=LazyDataset):
+class PatternDataset(DatasetMixin, metaclass=LazyDataset):
     """A `tf.data.Dataset` of the items that configs make of a dataset of steps, without a server.
 
         steps = tf.data.Dataset.from_tensor_slices({"observation": tf.range(6), "is_last": [False, False, True] * 2})
@@ -60,17 +60,17 @@ class PatternDataset(DatasetBody, metaclass=LazyDataset):
                 have; or the function does not return a bool scalar.
             ImportError: TensorFlow is not installed.
         """
-        tf = tensorflow("reverb.PatternDataset")
+        tf = import_tensorflow("reverb.PatternDataset")
         _arguments.instance("input_dataset", input_dataset, tf.data.Dataset, "a tf.data.Dataset")
         steps = input_dataset.element_spec
         for number, config in enumerate(configs):
-            problem = invalid(config)
+            problem = config_problem(config)
             if problem is not None:
                 raise ValueError(f"Invalid configuration at position {number}: {problem}")
-        self._element_spec = tuples(
+        self._element_spec = lists_to_tuples(
             _nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), infer_signature(configs, steps))
         )
-        check_sources(configs, len(tf.nest.flatten(steps)))
+        check_source_leaves(configs, len(tf.nest.flatten(steps)))
         traced = tf.function(is_end_of_episode).get_concrete_function(steps).structured_outputs
         if getattr(traced, "dtype", None) != tf.bool or traced.shape.rank not in (0, None):
             found = tf.TensorSpec(traced.shape, traced.dtype) if tf.is_tensor(traced) else traced
@@ -80,7 +80,7 @@ class PatternDataset(DatasetBody, metaclass=LazyDataset):
         specs = tf.nest.flatten(self._element_spec)
         reading = _Reading(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
         is_even = all(spec.shape.is_fully_defined() for spec in specs)
-        variant, kept = unpacked(lambda: reading.elements(is_even=is_even), [], specs)
+        variant, kept = unbatched_dataset(lambda: reading.elements(is_even=is_even), [], specs)
         self._kept = (kept, input_dataset)
         tf.data.Dataset.__init__(self, variant)
 
@@ -141,15 +141,15 @@ class _Reading:
 
     def _chunks(self) -> Iterator[tuple[list[Array], Array]]:
         """Yields several steps, `[N, ...]` each leaf, and which of them are the last of their episodes."""
-        tf = tensorflow("reverb.PatternDataset")
+        tf = import_tensorflow("reverb.PatternDataset")
         steps = self._steps
         specs = [as_spec(spec) for spec in tf.nest.flatten(steps.element_spec)]
         are_even = all(spec.shape is not None and None not in spec.shape for spec in specs)
         are_there = int(steps.cardinality()) >= 0
-        size = _AT_ONCE if are_even and are_there else 1
+        size = _READ_AHEAD_STEPS if are_even and are_there else 1
         for step, ends in steps.map(lambda step: (step, self._is_end(step))).batch(size):
             yield [_nest.as_array(leaf.numpy()) for leaf in tf.nest.flatten(step)], ends.numpy()
 
 
-def _columns(made: Made) -> list[Array]:
-    return [stacked(column) for column in made.columns]
+def _columns(made: PatternItem) -> list[Array]:
+    return [stack_column(column) for column in made.columns]

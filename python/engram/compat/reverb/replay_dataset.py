@@ -2,15 +2,14 @@
 
 from typing import Any, Self
 
-from engram.compat.reverb import _arguments
-from engram.compat.reverb import _dataset_face as face
-from engram.compat.reverb._elements import sequences, timesteps, timesteps_of
-from engram.compat.reverb._lazy import DatasetBody, LazyDataset, as_it_is, tensorflow
+from engram.compat.reverb import _arguments, _dataset_common
+from engram.compat.reverb._elements import fixed_length_timesteps, sequences, timesteps
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow, without_autograph
 
 __all__ = ["ReplayDataset"]
 
 
-class ReplayDataset(DatasetBody, metaclass=LazyDataset):
+class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
     """A `tf.data.Dataset` as code for Reverb 0.1 to 0.7 knows it; `TimestepDataset` and `TrajectoryDataset` replace it.
 
     Its info has the field `times_sampled`, too, which Reverb's had from 0.8 on. Errors of an iteration are as of those
@@ -55,7 +54,7 @@ class ReplayDataset(DatasetBody, metaclass=LazyDataset):
                 text says which.
             ImportError: TensorFlow is not installed.
         """
-        fetching = face.checked_fetching(
+        fetch_options = _dataset_common.make_fetch_options(
             max_in_flight_samples_per_worker, num_workers_per_iterator, max_samples_per_stream, rate_limiter_timeout_ms
         )
         if sequence_length is not None and _arguments.integer("sequence_length", sequence_length) < 1:
@@ -63,16 +62,20 @@ class ReplayDataset(DatasetBody, metaclass=LazyDataset):
         if _arguments.integer("flexible_batch_size", flexible_batch_size) < 1 and flexible_batch_size != -1:
             raise ValueError(f"flexible_batch_size ({flexible_batch_size}) must be a positive integer or -1")
         if emit_timesteps:
-            convert = timesteps if sequence_length is None else timesteps_of(sequence_length)
-            source = face.Source(fetching=fetching, convert=convert)
+            convert = timesteps if sequence_length is None else fixed_length_timesteps(sequence_length)
+            source = _dataset_common.ElementSource(fetch_options=fetch_options, convert=convert)
         else:
             _check_shapes(shapes, sequence_length)
             convert = sequences(sequence_length)
-            source = face.Source(fetching=fetching, convert=convert, info_shape=(sequence_length,), unsigned_axes=1)
-        face.begin(self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes)
+            source = _dataset_common.ElementSource(
+                fetch_options=fetch_options, convert=convert, info_shape=(sequence_length,), unsigned_axes=1
+            )
+        _dataset_common.init_server_dataset(
+            self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes
+        )
 
     @classmethod
-    @as_it_is
+    @without_autograph
     def from_table_signature(  # noqa: PLR0917, as Reverb has it
         cls,
         server_address: str,
@@ -112,7 +115,7 @@ class ReplayDataset(DatasetBody, metaclass=LazyDataset):
         return cls(
             server_address,
             table,
-            *face.signature_of(server_address, table, get_signature_timeout_secs, time),
+            *_dataset_common.dtypes_and_shapes(server_address, table, get_signature_timeout_secs, time),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,
@@ -124,7 +127,7 @@ class ReplayDataset(DatasetBody, metaclass=LazyDataset):
 
 
 def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: ANN401, a nest
-    tf = tensorflow("reverb.ReplayDataset")
+    tf = import_tensorflow("reverb.ReplayDataset")
     for shape in tf.nest.flatten(shapes):
         found = tf.TensorShape(shape)
         if found.rank is None or found.rank == 0 or found[0] != sequence_length:

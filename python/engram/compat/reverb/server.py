@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import engram
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._storage import Storage
+from engram.compat.reverb._server_store import ServerStore
 from engram.compat.reverb.client import Client
-from engram.compat.reverb.platform.checkpointers_lib import CheckpointerBase, Place
+from engram.compat.reverb.platform.checkpointers_lib import CheckpointerBase, CheckpointPaths
 from engram.compat.reverb.platform.default.checkpointers import default_checkpointer
 from engram.compat.reverb.table import Table, TableExtensionBase
 
@@ -22,7 +22,7 @@ __all__ = ["Server", "Table", "TableExtensionBase"]
 _LEASE = 86_400.0
 """Seconds that a reader may take over a sample until others get it: Reverb has no such bound."""
 
-_GLANCE = 0.25
+_POLL_INTERVAL = 0.25
 """Seconds between two looks of `wait`; signals do not wait for them."""
 
 
@@ -70,25 +70,27 @@ class Server:
         if host is not None:
             _arguments.text("host", host)
         place = checkpointer.internal_checkpointer()
-        _arguments.instance("checkpointer.internal_checkpointer()", place, Place, "what reverb.checkpointers return")
+        _arguments.instance(
+            "checkpointer.internal_checkpointer()", place, CheckpointPaths, "what reverb.checkpointers return"
+        )
         self._stopping = threading.Lock()
         self._stopped = threading.Event()
         self._tables = tables
         with translated():
-            self._storage = Storage(place, tables)
+            self._server_store = ServerStore(place, tables)
             try:
                 self._server = engram.Server(
-                    self._storage.store,
+                    self._server_store.store,
                     host=_everywhere() if host is None else host,
                     port=port or 0,
                     insecure=True,
                     lease_timeout=_LEASE,
                 )
             except BaseException:
-                self._storage.abandon()
+                self._server_store.abandon()
                 raise
         for table in tables:
-            table._bind(self._storage.store)  # noqa: SLF001, this package's
+            table._bind(self._server_store.store)  # noqa: SLF001, this package's
 
     @property
     def port(self) -> int:
@@ -107,7 +109,7 @@ class Server:
             try:
                 with translated():
                     self._server.close()
-                    self._storage.close()
+                    self._server_store.close()
             finally:
                 for table in self._tables:
                     table._release()  # noqa: SLF001, this package's
@@ -120,7 +122,7 @@ class Server:
             KeyboardInterrupt: Ctrl-C was pressed while the main thread waits here, whatever handler it has else.
         """
         with _interruptible():
-            while not self._stopped.wait(_GLANCE):
+            while not self._stopped.wait(_POLL_INTERVAL):
                 pass
 
     def localhost_client(self) -> Client:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb import _arguments, _nest, _sending
-from engram.compat.reverb._building import (
+from engram.compat.reverb._config_builder import (
     Condition,
     Pattern,
     PatternTransform,
@@ -20,13 +20,13 @@ from engram.compat.reverb._building import (
     td_error,
 )
 from engram.compat.reverb._configs import Condition as ConditionProto
-from engram.compat.reverb._configs import Config, invalid
+from engram.compat.reverb._configs import Config, config_problem
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, is_leaf
-from engram.compat.reverb._inference import infer_signature, unpack_pattern
-from engram.compat.reverb._patterns import check_sources, look_back, set_twice, sources
+from engram.compat.reverb._pattern_writer import pattern_writer
+from engram.compat.reverb._patterns import already_set_text, check_source_leaves, history_length, source_leaves
+from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
 from engram.compat.reverb._steps import Column, checked, chunk_length
-from engram.compat.reverb._structured import pattern_writer
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -83,27 +83,27 @@ class StructuredWriter:
         """
         self._native: Any = None  # from the first append on
         for number, config in enumerate(configs):
-            problem = invalid(config)
+            problem = config_problem(config)
             if problem is None and config.priority.WhichOneof("priority_fn") is None:
                 problem = "`priority` must say how priorities are found."
             if problem is not None:
                 raise ValueError(f"Invalid configuration at position {number}: {problem}")
         self._configs = copy.deepcopy(list(configs))
-        self._sources = sources(self._configs)
+        self._sources = source_leaves(self._configs)
         self._count: int | None = None  # leaves of a step
         self._columns: list[Column] = []
         self._flatten: Flatten | None = None
         self._open = False
         self._given: set[int] = set()  # columns that have a value in the open step
         self._appends = 0  # taken, whole steps and parts
-        self._early = _sending.SENT_AT_ONCE
-        self._store, self._presence = client._store, client._presence  # noqa: SLF001, its other half
+        self._early = _sending.EAGER_ITEMS
+        self._store, self._server_probe = client._store, client._server_probe  # noqa: SLF001, its other half
 
     def _begin(self) -> Any:  # noqa: ANN401, the engine's writer
         with translated():
-            length = chunk_length(self._columns, look_back(self._configs))
+            length = chunk_length(self._columns, history_length(self._configs))
             self._native = pattern_writer(self._store, self._configs, chunk_length=length)
-        _sending.at_the_end(self, self._native, "StructuredWriter", self._presence)
+        _sending.close_on_drop(self, self._native, "StructuredWriter", self._server_probe)
         return self._native
 
     @property
@@ -134,9 +134,9 @@ class StructuredWriter:
         if self._open:
             for number, value in enumerate(row):
                 if value is not None and number in self._given:
-                    raise RuntimeError(set_twice(self._sources[number]))
+                    raise RuntimeError(already_set_text(self._sources[number]))
         for column, array in firsts:
-            column.become(array)
+            column.set_type(array)
         native = self._begin() if self._native is None else self._native
         try:
             native.append(tuple(row), partial_step=partial_step)
@@ -145,7 +145,7 @@ class StructuredWriter:
                 self._keep(row, partial=partial_step)
             else:
                 for column, _ in firsts:
-                    column.forget()
+                    column.clear_type()
             with translated():
                 raise
         self._keep(row, partial=partial_step)
@@ -159,7 +159,7 @@ class StructuredWriter:
         found = _nest.flatten_with_path(data)
         leaves = [leaf for _, leaf in found]
         if self._count is None:
-            check_sources(self._configs, len(leaves))
+            check_source_leaves(self._configs, len(leaves))
             self._count = len(leaves)
             labels = [f"{number} (path={path})" for number, (path, _) in enumerate(found)]
             self._columns = [Column(found[number][0], labels[number]) for number in self._sources]
@@ -174,9 +174,9 @@ class StructuredWriter:
         for number, column in zip(self._sources, self._columns, strict=True):
             value = leaves[number]
             kind = type(value)
-            known = kind in column.scalars or value is None
+            known = kind in column.scalar_types or value is None
             if kind is np.ndarray:
-                known = value.dtype == column.exact and value.shape == column.shape
+                known = value.dtype == column.exact_dtype and value.shape == column.shape
             if not known:
                 value = _nest.as_array(value)
                 if column.dtype is None:

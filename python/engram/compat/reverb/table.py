@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import engram
-from engram.compat.reverb import _arguments, _note, rate_limiters
-from engram.compat.reverb._described import described
+from engram.compat.reverb import _arguments, _table_note, rate_limiters
 from engram.compat.reverb._errors import translated
+from engram.compat.reverb._table_info import to_reverb_info
 from engram.compat.reverb.item_selectors import Fifo, Lifo, Selector
 from engram.compat.reverb.rate_limiters import RateLimiter
 from engram.compat.reverb.reverb_types import TableInfo
@@ -104,7 +104,7 @@ class Table:
             remover=self._remover._native,  # noqa: SLF001, this package's
             rate_limiter=rate_limiter._native,  # noqa: SLF001, this package's
             max_times_sampled=self._max_times_sampled if self._max_times_sampled > 0 else None,
-            note=_note.encode(self._max_times_sampled, signature),
+            note=_table_note.encode(self._max_times_sampled, signature),
         )
         rate_limiter._claim(name)  # noqa: SLF001, this package's
         self._rate_limiter = rate_limiter
@@ -162,7 +162,7 @@ class Table:
     def info(self) -> TableInfo:
         """What it is and holds now: asked of the server that it was given to, or of itself."""
         with translated():
-            return described(self._held().info()[self._name])
+            return to_reverb_info(self._current_store().info()[self._name])
 
     def can_sample(self, num_samples: int) -> bool:
         """True if the rate limiter would let so many samples through now.
@@ -175,7 +175,7 @@ class Table:
             ValueError: It is below 1.
         """
         with translated():
-            return self._held()._native.can_sample(self._name, _count("num_samples", num_samples))  # noqa: SLF001
+            return self._current_store()._native.can_sample(self._name, _count("num_samples", num_samples))  # noqa: SLF001
 
     def can_insert(self, num_inserts: int) -> bool:
         """True if the rate limiter would let so many inserts through now.
@@ -188,7 +188,7 @@ class Table:
             ValueError: It is below 1.
         """
         with translated():
-            return self._held()._native.can_insert(self._name, _count("num_inserts", num_inserts))  # noqa: SLF001
+            return self._current_store()._native.can_insert(self._name, _count("num_inserts", num_inserts))  # noqa: SLF001
 
     def replace(  # noqa: PLR0917, as Reverb has it
         self,
@@ -227,15 +227,15 @@ class Table:
             signature=self._signature if signature is None else signature,
         )
 
-    def _held(self) -> engram.Store:
+    def _current_store(self) -> engram.Store:
         """Where it is: its server's store, or one of its own while it has no server."""
         if self._store is None:
             self._store = engram.Store([self._native])
         return self._store
 
-    def _noted(self, directory: str) -> engram.Table:
+    def _with_note(self, directory: str) -> engram.Table:
         """What the engine makes of it for a server whose checkpoints are in a directory."""
-        note = _note.encode(self._max_times_sampled, self._signature, directory)
+        note = _table_note.encode(self._max_times_sampled, self._signature, directory)
         return dataclasses.replace(self._native, note=note)
 
     def _check_free(self) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.compat.reverb import _note
+from engram.compat.reverb import _table_note
+from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 from engram.compat.reverb._elements import check_signature, timesteps
-from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._reader import Fetching, read
-from engram.compat.reverb._tf_errors import called
+from engram.compat.reverb._lazy_tensorflow import import_tensorflow
+from engram.compat.reverb._tf_errors import call_from_tensorflow
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
@@ -44,7 +44,7 @@ class TFClient:
             ValueError: It is not `host:port`.
             ImportError: TensorFlow is not installed.
         """
-        tensorflow("reverb.TFClient")
+        import_tensorflow("reverb.TFClient")
         self._client = Client(server_address)
         self._name = name
         self._shared_name = shared_name
@@ -75,11 +75,11 @@ class TFClient:
                 not fit the table's signature.
             tf.errors.NotFoundError: There is no such table.
         """
-        tf = tensorflow("reverb.TFClient")
+        tf = import_tensorflow("reverb.TFClient")
         dtypes = [tf.as_dtype(dtype) for dtype in tf.nest.flatten(data_dtypes)]
         wanted = [TensorSpec(None, dtype) for dtype in dtypes]
         with tf.name_scope(name or f"{self._name}_sample"):
-            tensors = called(
+            tensors = call_from_tensorflow(
                 lambda named: self._first_step(np.asarray(named).item().decode(), wanted),
                 [tf.convert_to_tensor(table, tf.string)],
                 [*SampleInfo.tf_dtypes(), *dtypes],
@@ -92,7 +92,7 @@ class TFClient:
     def _first_step(self, table: str, wanted: Sequence[TensorSpec]) -> list[npt.NDArray[Any]]:
         store = self._client._store  # noqa: SLF001, the client's other half
         info = store.info().get(table)
-        signature = None if info is None else _note.decode(info.note).signature
+        signature = None if info is None else _table_note.decode(info.note).signature
 
         def made(block: ColumnBlock) -> list[npt.NDArray[Any]]:
             rows = [row.values[0] for row in timesteps(table, wanted, block)]
@@ -101,7 +101,7 @@ class TFClient:
                 check_signature(table, [TensorSpec(leaf.shape, leaf.dtype) for leaf in step], signature)
             return rows
 
-        found = read(store, table, Fetching(ahead=1, max_items=1), made)
+        found = read_blocks(store, table, FetchOptions(max_in_flight=1, max_items=1), made)
         return next(each for each in found if each is not None)
 
     def insert(self, data: Sequence[Any], tables: Any, priorities: Any, name: str | None = None) -> Any:  # noqa: ANN401
@@ -123,20 +123,20 @@ class TFClient:
                 signature, or a priority is NaN, or negative or infinite where it is a weight. No table has the item
                 then, unless one is named twice.
         """
-        tf = tensorflow("reverb.TFClient")
+        tf = import_tensorflow("reverb.TFClient")
         for what, tensor, dtype, words in (
             ("tables", tables, tf.string, "string"),
             ("priorities", priorities, tf.float64, "float64"),
         ):
             if not tf.is_tensor(tensor) or tensor.dtype != dtype or tensor.shape.rank != 1:
-                raise ValueError(f"{what} must be a {words} tensor of rank 1; got {_told(tensor)}")
+                raise ValueError(f"{what} must be a {words} tensor of rank 1; got {_spec_text(tensor)}")
         if not tables.shape.is_compatible_with(priorities.shape):
             raise ValueError(
                 f"priorities and tables must have the same shape; got {priorities.shape} and {tables.shape}"
             )
         columns = [tf.convert_to_tensor(column) for column in data]
         with tf.name_scope(name or f"{self._name}_insert"):
-            return _operation(called(self._insert, [tables, priorities, *columns], [tf.int64]))
+            return _operation(call_from_tensorflow(self._insert, [tables, priorities, *columns], [tf.int64]))
 
     def _insert(self, tables: Any, priorities: Any, *columns: Any) -> list[Any]:  # noqa: ANN401, arrays
         if len(tables) != len(priorities):
@@ -174,14 +174,14 @@ class TFClient:
                 where it is a weight; none is applied.
             tf.errors.NotFoundError: There is no such table.
         """
-        tf = tensorflow("reverb.TFClient")
+        tf = import_tensorflow("reverb.TFClient")
         inputs = [
             tf.convert_to_tensor(table, tf.string),
             tf.convert_to_tensor(keys, tf.uint64),
             tf.convert_to_tensor(priorities, tf.float64),
         ]
         with tf.name_scope(name or f"{self._name}_update_priorities"):
-            return _operation(called(self._update, inputs, [tf.int64]))
+            return _operation(call_from_tensorflow(self._update, inputs, [tf.int64]))
 
     def _update(self, table: Any, keys: Any, priorities: Any) -> list[Any]:  # noqa: ANN401, arrays
         keys, priorities = np.asarray(keys), np.asarray(priorities)
@@ -196,11 +196,11 @@ class TFClient:
 
 
 def _operation(tensors: list[Any]) -> Any:  # noqa: ANN401, TensorFlow's
-    tf = tensorflow("reverb.TFClient")
+    tf = import_tensorflow("reverb.TFClient")
     return None if tf.executing_eagerly() else tf.group(*tensors)
 
 
-def _told(value: Any) -> str:  # noqa: ANN401, anything
+def _spec_text(value: Any) -> str:  # noqa: ANN401, anything
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{getattr(value.dtype, 'name', value.dtype)} of shape {tuple(value.shape)}"
     return repr(value)

@@ -1,7 +1,7 @@
 """A dataset of the steps of items."""
 
 from engram.compat.reverb._elements import timesteps
-from engram.compat.reverb._lazy import LazyDataset
+from engram.compat.reverb._lazy_tensorflow import LazyDataset
 from engram.compat.reverb._server_dataset import ServerDataset
 
 __all__ = ["TimestepDataset"]

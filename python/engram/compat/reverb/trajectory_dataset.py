@@ -1,7 +1,7 @@
 """A dataset of whole trajectories."""
 
 from engram.compat.reverb._elements import trajectories
-from engram.compat.reverb._lazy import LazyDataset
+from engram.compat.reverb._lazy_tensorflow import LazyDataset
 from engram.compat.reverb._server_dataset import ServerDataset
 
 __all__ = ["TrajectoryDataset"]

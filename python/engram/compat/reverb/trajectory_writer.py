@@ -5,11 +5,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from engram.compat.reverb import _arguments, _nest, _sending
-from engram.compat.reverb._columns import ColumnHistory, Stream, TrajectoryColumn, note_gaps
+from engram.compat.reverb._columns import ColumnHistory, TrajectoryColumn, WriterState, record_missing_values
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
-from engram.compat.reverb._item_signatures import Kind, check_trajectory, checked_priority, kinds
-from engram.compat.reverb._steps import LONGEST_CHUNK, Steps, chunk_length
+from engram.compat.reverb._item_signatures import ColumnType, check_trajectory, checked_priority, column_types
+from engram.compat.reverb._steps import LONGEST_CHUNK, StepColumns, chunk_length
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
 
@@ -50,19 +50,19 @@ class TrajectoryWriter:
         """
         self._closed = False
         self._native: Any = None
-        self._let_go: Callable[[], Any] | None = None
+        self._finalizer: Callable[[], Any] | None = None
         self._client = client
         self._keep = num_keep_alive_refs
         self._validate = validate_items
         self._configured: dict[tuple[Any, ...], tuple[int, int | None]] = {}
-        self._steps = Steps()
-        self._stream = Stream()
+        self._steps = StepColumns()
+        self._state = WriterState()
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._early = 0  # items still to be sent at once
         self._prompt = False  # chunks are of a length that was asked for
-        self._signatures: dict[str, list[Kind] | None] = {}
-        self._fitting: set[Any] = set()  # tables, each with what an item that fits looks like
+        self._signatures: dict[str, list[ColumnType] | None] = {}
+        self._accepted: set[Any] = set()  # tables, each with what an item that fits looks like
         self._flatten: Flatten | None = None
 
     def __enter__(self) -> Self:
@@ -93,15 +93,15 @@ class TrajectoryWriter:
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
-        stream = self._stream
-        row, dense = self._steps.take(data, self._check_unset if stream.open else None)
+        state = self._state
+        row, dense = self._steps.to_row(data, self._check_unset if state.open else None)
         if len(self._columns) != len(row):
             self._add_columns()
         native = self._native or self._open()
         try:
             native.append(tuple(row), partial_step=partial_step)
         except BaseException:
-            if stream.took(row):
+            if state.append_took_effect(row):
                 self._advance(row, dense=dense, partial=partial_step)
             with translated():
                 raise
@@ -109,18 +109,18 @@ class TrajectoryWriter:
 
     def _advance(self, row: Sequence[Any], *, dense: bool, partial: bool) -> None:
         """The engine has taken a step, or a part of one."""
-        stream = self._stream
-        if stream.open or not dense:
-            note_gaps(stream, self._columns, row)
-        stream.open = partial
-        stream.head += not partial
+        state = self._state
+        if state.open or not dense:
+            record_missing_values(state, self._columns, row)
+        state.open = partial
+        state.head += not partial
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
             keep, _ = self._configured.get(column.path, (self._keep, None))
-            history = ColumnHistory(self._stream, column, len(self._columns), keep)
-            if self._stream.open:
-                history.lack(self._stream.head)
+            history = ColumnHistory(self._state, column, len(self._columns), keep)
+            if self._state.open:
+                history.mark_missing(self._state.head)
             self._columns.append(history)
         self._history = _nest.map_structure(self._columns.__getitem__, self._steps.structure)
 
@@ -129,7 +129,7 @@ class TrajectoryWriter:
             if value is None or number >= len(self._columns):
                 continue
             column = self._columns[number]
-            if not column.lacks(self._stream.head):
+            if not column.is_missing(self._state.head):
                 raise ValueError(
                     f"Field {column.path()} has already been set in the active step by previous (partial) append call "
                     f"and thus must be omitted or set to None but got: {value}"
@@ -140,17 +140,17 @@ class TrajectoryWriter:
         asked = [length for _, length in self._configured.values() if length is not None]
         own = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
         chunk = max(asked + own)
-        self._early = 0 if asked else _sending.SENT_AT_ONCE
+        self._early = 0 if asked else _sending.EAGER_ITEMS
         self._prompt = bool(asked) or chunk < LONGEST_CHUNK
         with translated():
             writer = self._client._store.writer(  # noqa: SLF001, the client's other half
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
                 # The engine may lay small steps out better where the length is its own choice.
                 chunk_length=chunk if self._prompt else None,
-                max_in_flight_items=_sending.MOST_IN_FLIGHT,
+                max_in_flight_items=_sending.MAX_IN_FLIGHT_ITEMS,
             )
-        self._native = self._stream.native = writer._native  # noqa: SLF001, its other half
-        self._let_go = _sending.at_the_end(self, self._native, "TrajectoryWriter", None)
+        self._native = self._state.native = writer._native  # noqa: SLF001, its other half
+        self._finalizer = _sending.close_on_drop(self, self._native, "TrajectoryWriter", None)
         return self._native
 
     def _all_configured(self) -> bool:
@@ -205,7 +205,7 @@ class TrajectoryWriter:
         if self._closed:
             raise RuntimeError(_CLOSED)
         try:
-            cells = [column._cells(number, self._stream) for number, column in enumerate(columns)]  # noqa: SLF001, its part
+            cells = [column._engine_column(number, self._state) for number, column in enumerate(columns)]  # noqa: SLF001, its part
             if self._validate:
                 self._check(table, columns)
             self._native.create_item(table, priority, tuple(cells), None)
@@ -245,14 +245,14 @@ class TrajectoryWriter:
                 raise ValueError(
                     f"Unable to create item in table '{table}' since the table could not be found."
                 ) from None
-            asked = self._signatures[table] = kinds(signature)
+            asked = self._signatures[table] = column_types(signature)
         if asked is None:
             return
         look = (table, *[(column.dtype, column.shape) for column in columns])
-        if look not in self._fitting:
-            found = [Kind(str(at), column.dtype, column.shape) for at, column in enumerate(columns)]
+        if look not in self._accepted:
+            found = [ColumnType(str(at), column.dtype, column.shape) for at, column in enumerate(columns)]
             check_trajectory(table, asked, found)
-            self._fitting.add(look)
+            self._accepted.add(look)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Sends all items, and waits until at most so many are not in their tables.
@@ -268,7 +268,7 @@ class TrajectoryWriter:
             RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
                 whichever call comes next.
         """
-        timeout = _sending.timeout_of(timeout_ms)
+        timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
         _sending.flush(self._native, block_until_num_items, timeout_ms, timeout)
@@ -290,7 +290,7 @@ class TrajectoryWriter:
             RuntimeError: The writer was closed, or the server or a table is gone; or another thread, or the process
                 that it was forked from, has the writer: the episode goes on.
         """
-        timeout = _sending.timeout_of(timeout_ms)
+        timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
         if self._native is None:
@@ -298,11 +298,11 @@ class TrajectoryWriter:
         native, clear = self._native, bool(clear_buffers)
 
         def ended() -> None:
-            stream = self._stream
-            stream.head, stream.open = stream.end, False
-            stream.first = stream.head
+            state = self._state
+            state.head, state.open = state.end, False
+            state.first = state.head
             if clear:
-                stream.base = stream.head
+                state.base = state.head
                 for column in self._columns:
                     column.clear()
 
@@ -352,5 +352,5 @@ class TrajectoryWriter:
         if self._closed:
             return
         self._closed = True
-        if self._let_go is not None:
-            self._let_go()
+        if self._finalizer is not None:
+            self._finalizer()

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
-from engram.compat.reverb._item_signatures import Kind, check_steps, checked_priority, kinds
-from engram.compat.reverb._signatures import listed
+from engram.compat.reverb._item_signatures import ColumnType, check_steps, checked_priority, column_types
+from engram.compat.reverb._signatures import columns_text
 from engram.compat.reverb._steps import Column, checked_dtype
 from engram.errors import EngramError
 
@@ -65,8 +65,8 @@ class Writer:
         self._columns: list[Column] = []
         self._count = 0
         self._flatten: Flatten | None = None
-        self._signatures: dict[str, list[Kind] | None] = {}
-        self._fitting: set[Any] = set()
+        self._signatures: dict[str, list[ColumnType] | None] = {}
+        self._accepted: set[Any] = set()
         self._shown = (
             f"Writer(chunk_length={chunk_length}, max_timesteps={max_sequence_length}, "
             f"delta_encoded={int(delta_encoded)}, max_in_flight_items={max_in_flight_items}"
@@ -79,7 +79,7 @@ class Writer:
                 compression="delta" if delta_encoded else "auto",
             )
         self._native: Any = writer._native  # noqa: SLF001, its other half
-        self._let_go = _sending.at_the_end(self, self._native, "Writer", client._presence)  # noqa: SLF001, its other half
+        self._finalizer = _sending.close_on_drop(self, self._native, "Writer", client._server_probe)  # noqa: SLF001, its other half
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -100,7 +100,7 @@ class Writer:
         self._closed = True
         text = "a Writer was dropped without close(); close it, or use it as a context manager"
         warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-        self._let_go()
+        self._finalizer()
 
     def __repr__(self) -> str:
         return f"{self._shown}, timesteps={self._count}, closed={int(self._closed)})"
@@ -147,9 +147,9 @@ class Writer:
         for at, (value, column) in enumerate(zip(leaves, columns, strict=True)):
             kind = type(value)
             if kind is np.ndarray:
-                if value.dtype == column.exact and value.shape == column.shape:
+                if value.dtype == column.exact_dtype and value.shape == column.shape:
                     continue
-            elif kind in column.scalars:
+            elif kind in column.scalar_types:
                 continue
             elif not is_leaf(value):
                 return None
@@ -193,7 +193,7 @@ class Writer:
             if not array.ndim:
                 raise ValueError(f"AppendSequence called with scalar tensor at index {number}.")
         if len({len(array) for array in arrays}) > 1:
-            found = listed(("", array.dtype, array.shape) for array in arrays)
+            found = columns_text(("", array.dtype, array.shape) for array in arrays)
             raise ValueError(f"AppendSequence called with tensors of non equal batch dimension: {found}.")
         for step in range(len(arrays[0])):
             self.append([array[step] for array in arrays])
@@ -237,15 +237,15 @@ class Writer:
         try:
             asked = self._signatures[table]
         except (KeyError, TypeError):
-            signature = self._client._found(_arguments.text("table", table))  # noqa: SLF001, its other half
-            asked = self._signatures[table] = kinds(signature)
+            signature = self._client._signature_for_insert(_arguments.text("table", table))  # noqa: SLF001, its other half
+            asked = self._signatures[table] = column_types(signature)
         if asked is None:
             return
         look = (table, length, *[column.shape for column in self._columns])
-        if look not in self._fitting:
-            steps = [Kind("", column.dtype, column.shape) for column in self._columns if column.dtype is not None]
+        if look not in self._accepted:
+            steps = [ColumnType("", column.dtype, column.shape) for column in self._columns if column.dtype is not None]
             check_steps(table, asked, steps, length)
-            self._fitting.add(look)
+            self._accepted.add(look)
 
     def flush(self) -> None:
         """Sends the items that wait for their chunk to fill; where none do, waits until the tables have all items.
@@ -276,13 +276,13 @@ class Writer:
         try:
             _sending.flush(self._native, 0, None, None)
         finally:
-            self._let_go.detach()  # nobody waits twice
+            self._finalizer.detach()  # nobody waits twice
 
 
 def _value(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     """The array, if it has the column's dtype, which the first one gives it. Its shape may change."""
     if column.dtype is None:
-        column.become(array)
+        column.set_type(array)
     checked_dtype(array, column)
     if array.shape != column.shape:
         column.reshape(array.shape)

@@ -20,48 +20,52 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::text;
-use crate::server::auth::Guard;
-use crate::server::connection::PAUSE;
-use crate::server::service::Shared;
-use crate::server::stopping::Stopping;
+use super::render;
+use crate::server::auth::TokenCheck;
+use crate::server::connection::ACCEPT_RETRY_DELAY;
+use crate::server::service::ServiceState;
+use crate::server::shutdown::ShutdownSignal;
 
 /// Connections served at once; the kernel keeps others waiting.
-const PLACES: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// A handshake, and the request after it, must be there by then.
-const REQUEST: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection ends by then, whatever it is doing.
-const CONNECTION: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest request head.
-const HEAD: usize = 16 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
 
-type Answer = Response<Full<Bytes>>;
+type HttpResponse = Response<Full<Bytes>>;
 
 /// The numbers of one server, for those who may see them.
 #[derive(Clone)]
-pub(in crate::server) struct Scraped {
-    pub(in crate::server) shared: Arc<Shared>,
-    pub(in crate::server) guard: Guard,
+pub(in crate::server) struct MetricsEndpoint {
+    pub(in crate::server) state: Arc<ServiceState>,
+    pub(in crate::server) token_check: TokenCheck,
     pub(in crate::server) tls: Option<TlsAcceptor>,
 }
 
-impl Scraped {
+impl MetricsEndpoint {
     /// Answers until the server stops.
-    pub(in crate::server) async fn serve(self, listener: TcpListener, mut stopping: Stopping) {
+    pub(in crate::server) async fn serve(
+        self,
+        listener: TcpListener,
+        mut shutdown: ShutdownSignal,
+    ) {
         // Dropped with the connections that are still in it.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                () = stopping.wait() => return,
+                () = shutdown.wait() => return,
                 Some(_) = connections.join_next() => {}
-                accepted = listener.accept(), if connections.len() < PLACES => match accepted {
+                accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                     Ok((tcp, _)) => {
-                        connections.spawn(timeout(CONNECTION, self.clone().connection(tcp)));
+                        connections.spawn(timeout(CONNECTION_TIMEOUT, self.clone().connection(tcp)));
                     }
-                    Err(_) => sleep(PAUSE).await,
+                    Err(_) => sleep(ACCEPT_RETRY_DELAY).await,
                 },
             }
         }
@@ -70,66 +74,66 @@ impl Scraped {
     /// What goes wrong with a connection ends it, and is nobody else's matter.
     async fn connection(self, tcp: TcpStream) {
         let _ = match self.tls.clone() {
-            None => self.answer_one(tcp).await,
-            Some(tls) => match timeout(REQUEST, tls.accept(tcp)).await {
-                Ok(Ok(io)) => self.answer_one(io).await,
+            None => self.serve_one(tcp).await,
+            Some(tls) => match timeout(REQUEST_TIMEOUT, tls.accept(tcp)).await {
+                Ok(Ok(io)) => self.serve_one(io).await,
                 Ok(Err(_)) | Err(_) => return,
             },
         };
     }
 
-    async fn answer_one<IO>(self, io: IO) -> hyper::Result<()>
+    async fn serve_one<IO>(self, io: IO) -> hyper::Result<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
         let service = service_fn(move |request| {
-            let answer = self.answer(&request);
-            async move { Ok::<_, Infallible>(answer) }
+            let response = self.respond(&request);
+            async move { Ok::<_, Infallible>(response) }
         });
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(REQUEST)
-            .max_buf_size(HEAD)
+            .header_read_timeout(REQUEST_TIMEOUT)
+            .max_buf_size(MAX_HEAD_BYTES)
             .keep_alive(false)
             .serve_connection(TokioIo::new(io), service)
             .await
     }
 
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
+    fn respond(&self, request: &Request<Incoming>) -> HttpResponse {
         let token = request.headers().get(AUTHORIZATION);
-        if let Err(why) = self.guard.check(token.map(HeaderValue::as_bytes)) {
-            let mut answer = refusal(StatusCode::UNAUTHORIZED, &why);
+        if let Err(why) = self.token_check.check(token.map(HeaderValue::as_bytes)) {
+            let mut response = error_response(StatusCode::UNAUTHORIZED, &why);
             let scheme = HeaderValue::from_static("Bearer");
-            answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
-            return answer;
+            response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+            return response;
         }
         let (method, path) = (request.method(), request.uri().path());
         if path != "/metrics" {
             let why = format!("there is nothing at `{path}`; the numbers are at `/metrics`");
-            return refusal(StatusCode::NOT_FOUND, &why);
+            return error_response(StatusCode::NOT_FOUND, &why);
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
             let why = format!("{method} means nothing here; GET tells the numbers");
-            let mut answer = refusal(StatusCode::METHOD_NOT_ALLOWED, &why);
+            let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, &why);
             let allowed = HeaderValue::from_static("GET, HEAD");
-            answer.headers_mut().insert(ALLOW, allowed);
-            return answer;
+            response.headers_mut().insert(ALLOW, allowed);
+            return response;
         }
-        match text(&self.shared) {
-            Ok(text) => answer(StatusCode::OK, super::CONTENT_TYPE, text),
-            Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        match render(&self.state) {
+            Ok(text) => response(StatusCode::OK, super::CONTENT_TYPE, text),
+            Err(error) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     }
 }
 
-fn refusal(status: StatusCode, why: &str) -> Answer {
-    answer(status, "text/plain; charset=utf-8", format!("{why}\n"))
+fn error_response(status: StatusCode, why: &str) -> HttpResponse {
+    response(status, "text/plain; charset=utf-8", format!("{why}\n"))
 }
 
-fn answer(status: StatusCode, content_type: &'static str, text: String) -> Answer {
-    let mut answer = Response::new(Full::from(text));
-    *answer.status_mut() = status;
+fn response(status: StatusCode, content_type: &'static str, text: String) -> HttpResponse {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
     let content_type = HeaderValue::from_static(content_type);
-    answer.headers_mut().insert(CONTENT_TYPE, content_type);
-    answer
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
 }

@@ -19,7 +19,7 @@ impl Leases {
         self.held.len()
     }
 
-    pub(super) fn holds(&self, id: u64) -> bool {
+    pub(super) fn contains(&self, id: u64) -> bool {
         self.held.contains_key(&id)
     }
 
@@ -39,7 +39,7 @@ impl Leases {
     }
 
     /// The reader does not want the batch.
-    pub(super) fn give_back(&mut self, id: u64) {
+    pub(super) fn cancel(&mut self, id: u64) {
         drop(self.take(id));
     }
 
@@ -56,10 +56,10 @@ impl Leases {
     }
 
     /// Gives back what was on lease for too long.
-    pub(super) fn give_back_expired(&mut self) {
+    pub(super) fn return_expired(&mut self) {
         let now = Instant::now();
         while let Some((_, id)) = self.expiries.first().filter(|(expiry, _)| *expiry <= now) {
-            self.give_back(*id);
+            self.cancel(*id);
         }
     }
 }

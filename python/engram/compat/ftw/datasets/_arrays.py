@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 
 from engram._consumption import ConsumptionTracker
-from engram.compat.ftw.datasets._plan import Plan
+from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.reverb import _nest
-from engram.compat.reverb._dataset_face import Source, read_table
+from engram.compat.reverb._block_reader import MismatchError
+from engram.compat.reverb._dataset_common import ElementSource, read_table
 from engram.compat.reverb._elements import Convert as Make
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import Array, ColumnBlock
 from engram.errors import UnsatisfiableError
 from engram.store import TableStore
 
-__all__ = ["ArrayDataset", "converter"]
+__all__ = ["ArrayDataset", "array_converter"]
 
 Convert = Callable[[list[Any]], list[Any]]
-_REST = 0.002
+_IDLE_SLEEP = 0.002
 """Seconds between glances at several stores that all have nothing."""
 
-_LOOK = 0.2
+_ROOM_CHECK_INTERVAL = 0.2
 """Seconds without anything after which it is asked whether items that are held are in the way."""
 
 _INFO = len(SampleInfo._fields)
@@ -44,11 +44,13 @@ class ArrayDataset:
     whose batch is not full yet, these count as used before, from then on.
     """
 
-    def __init__(self, plan: Plan, stores: Sequence[TableStore], convert: Convert) -> None:
+    def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
         """Describes the batches; nothing is fetched before iteration begins."""
-        self._plan = plan
-        self._is_whole = plan.is_items and len(stores) == 1 and plan.batch_size is not None and not plan.may_differ
-        self._waits = plan.deterministic or len(stores) == 1
+        self._options = options
+        self._is_whole = (
+            options.whole_items and len(stores) == 1 and options.batch_size is not None and not options.allows_ragged
+        )
+        self._waits = options.deterministic or len(stores) == 1
         self._stores = stores
         self._convert = convert
 
@@ -63,51 +65,54 @@ class ArrayDataset:
         yield from self._read(is_whole=False)
 
     def _read(self, *, is_whole: bool) -> Generator[ReplaySample]:
-        plan = self._plan
+        options = self._options
         source = self._source(is_whole=is_whole)
         made = self._batches if is_whole else self._elements
         with ExitStack() as stack:
-            readers = [_Reader(store, plan.table, partial(made, store, source)) for store in self._stores]
+            readers = [_StoreReader(store, options.table, partial(made, store, source)) for store in self._stores]
             for reader in readers:
                 stack.enter_context(closing(reader.found))
-            elements = _in_turn(readers, waits=self._waits)
+            elements = _interleaved(readers, waits=self._waits)
             while True:
-                if plan.batch_size is None or is_whole:
+                if options.batch_size is None or is_whole:
                     leaves: list[Any] = next(elements)
                 else:
-                    batch = [next(elements) for _ in range(plan.batch_size)]
-                    leaves = [_stacked(plan, column) for column in zip(*batch, strict=True)]
+                    batch = [next(elements) for _ in range(options.batch_size)]
+                    leaves = [_stacked(options, column) for column in zip(*batch, strict=True)]
                 info, data = leaves[:_INFO], self._convert(leaves[_INFO:])
-                sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(plan.nest, data))
+                sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
                 for reader in readers:
                     reader.tracker.consumed = reader.tracker.consumed_at(
                         reader.tracker.num_pieces if is_whole else reader.given
                     )
                 yield sample
 
-    def _source(self, *, is_whole: bool) -> Source:
-        plan = self._plan
-        fetching = replace(
-            plan.source.fetching,
-            ahead=plan.source.fetching.ahead + plan.prefetch_size * (plan.batch_size or 1),
-            block=plan.batch_size or plan.source.fetching.ahead // 2,
-            is_exact=is_whole,
-            glance=plan.source.fetching.glance if self._waits else 0,
+    def _source(self, *, is_whole: bool) -> ElementSource:
+        options = self._options
+        fetch_options = replace(
+            options.source.fetch_options,
+            max_in_flight=options.source.fetch_options.max_in_flight
+            + options.prefetch_size * (options.batch_size or 1),
+            block_size=options.batch_size or options.source.fetch_options.max_in_flight // 2,
+            exact_blocks=is_whole,
+            poll_interval=options.source.fetch_options.poll_interval if self._waits else 0,
         )
-        convert = plan.source.convert
-        return replace(plan.source, fetching=fetching, convert=_even(convert) if is_whole else convert)
+        convert = options.source.convert
+        return replace(options.source, fetch_options=fetch_options, convert=_even(convert) if is_whole else convert)
 
-    def _blocks(self, store: TableStore, source: Source, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
-        return closing(read_table(store, self._plan.table, source, _nest.flatten(self._plan.nest), tracker))
+    def _blocks(self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
+        return closing(read_table(store, self._options.table, source, _nest.flatten(self._options.nest), tracker))
 
-    def _batches(self, store: TableStore, source: Source, tracker: ConsumptionTracker) -> Generator[list[Array] | None]:
+    def _batches(
+        self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
+    ) -> Generator[list[Array] | None]:
         """Yields the leaves of one batch after the other; None now and then while there are none."""
         with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
                 yield None if block is None else [rows.values for rows in block]
 
     def _elements(
-        self, store: TableStore, source: Source, tracker: ConsumptionTracker
+        self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
     ) -> Generator[list[Array] | None]:
         """Yields the leaves of one element after the other; None now and then while there are none."""
         with self._blocks(store, source, tracker) as blocks:
@@ -125,7 +130,7 @@ def _each(block: Elements) -> Iterator[list[Array]]:
         yield [values[at, ...] if splits is None else values[splits[at] : splits[at + 1]] for values, splits in block]
 
 
-class _Reader:
+class _StoreReader:
     """One store's elements, and which of its items were used."""
 
     def __init__(
@@ -151,7 +156,7 @@ class _Reader:
                 self.tracker.stop_holding()
 
 
-def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]]:
+def _interleaved(readers: Sequence[_StoreReader], *, waits: bool) -> Iterator[list[Array]]:
     """One of each, again and again; one that has nothing is waited for, or passed over at once."""
     look = math.inf
     while True:
@@ -168,12 +173,12 @@ def _in_turn(readers: Sequence[_Reader], *, waits: bool) -> Iterator[list[Array]
                 yield found
         if is_dry:
             now = time.monotonic()
-            look = min(look, now + _LOOK)
+            look = min(look, now + _ROOM_CHECK_INTERVAL)
             if now >= look:
-                look = now + _LOOK
+                look = now + _ROOM_CHECK_INTERVAL
                 for each in readers:
                     each.make_room()
-            time.sleep(_REST)
+            time.sleep(_IDLE_SLEEP)
 
 
 def _even(make: Make) -> Make:
@@ -189,7 +194,7 @@ def _even(make: Make) -> Make:
     return convert
 
 
-def _stacked(plan: Plan, column: Sequence[Array]) -> Any:  # noqa: ANN401, an array, or several
+def _stacked(options: DatasetOptions, column: Sequence[Array]) -> Any:  # noqa: ANN401, an array, or several
     """`[B, ...]`; a list where they differ in shape, and may do so.
 
     Raises:
@@ -197,8 +202,8 @@ def _stacked(plan: Plan, column: Sequence[Array]) -> Any:  # noqa: ANN401, an ar
     """
     if len({each.shape for each in column}) == 1:
         return np.stack(column)
-    if not plan.may_differ:
-        raise MismatchError(_differ(plan.table, [f"the shape {list(each.shape)}" for each in column]))
+    if not options.allows_ragged:
+        raise MismatchError(_differ(options.table, [f"the shape {list(each.shape)}" for each in column]))
     return list(column)
 
 
@@ -207,7 +212,7 @@ def _differ(table: str, found: Sequence[str]) -> str:
     return f"elements of a batch must be alike; of table `{table}`, one has {found[0]} and another {other}"
 
 
-def converter(framework: str) -> Convert:
+def array_converter(framework: str) -> Convert:
     """Makes a framework's arrays of NumPy's; text stays as it is.
 
     Raises:

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._elements import Convert, Elements, Rows, timesteps, trajectories
-from engram.compat.reverb._reader import MismatchError
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import ColumnBlock
 
-__all__ = ["check_lengths", "cut", "whole"]
+__all__ = ["as_whole_items", "check_lengths", "cut_into_sequences"]
 
 
-def whole(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
+def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
     """Each item is an element; all but the recurrent state has `sequence_length` steps, if that is given."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
@@ -29,7 +29,7 @@ def whole(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
     return convert
 
 
-def cut(sequence_length: int) -> Convert:
+def cut_into_sequences(sequence_length: int) -> Convert:
     """Each item is cut into elements of `sequence_length` steps, with the item's info for each step."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:

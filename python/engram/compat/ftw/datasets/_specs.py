@@ -6,13 +6,13 @@ import numpy as np
 
 from engram import TableInfo
 from engram.adders.step import Step
-from engram.compat.reverb import _nest, _note
+from engram.compat.reverb import _nest, _table_note
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
 
-__all__ = ["Wanted", "of_environment", "of_signature", "windowed"]
+__all__ = ["ElementSpecs", "from_environment", "from_signature", "sequence_specs"]
 
 
-class Wanted(NamedTuple):
+class ElementSpecs(NamedTuple):
     """What an element's data are.
 
     Attributes:
@@ -24,14 +24,14 @@ class Wanted(NamedTuple):
     is_state: list[bool]
 
 
-def of_environment(
+def from_environment(
     environment_spec: Any,  # noqa: ANN401, by its attributes
     extra_spec: Any,  # noqa: ANN401, a nest
     *,
     transition_adder: bool,
     using_deprecated_adder: bool,
     convert_zero_size_to_none: bool,
-) -> Wanted:
+) -> ElementSpecs:
     """The nest that adders write for an environment."""
 
     def specs(nest: Any) -> Any:  # noqa: ANN401, nests
@@ -57,32 +57,32 @@ def of_environment(
         nest = Step(observation, action, reward, discount, TensorSpec((), np.bool_), extras)
     if not isinstance(nest, Step) and extra_spec is not None:
         nest = (*nest, extras)
-    return Wanted(nest, _is_state(nest))
+    return ElementSpecs(nest, _is_state(nest))
 
 
-def of_signature(info: TableInfo, *, steps: bool) -> tuple[Wanted, int | None]:
+def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int | None]:
     """What the table's signature says of a step, or of a whole item; and how many steps each item has, if it says so.
 
     Raises:
         ValueError: The table has no signature, or one of items that have no steps.
     """
-    note = _note.decode(info.note).signature
+    note = _table_note.decode(info.note).signature
     if note is not None:
         nest = _nest.map_structure(as_spec, note)
-        return Wanted(nest, _is_state(nest)), None
+        return ElementSpecs(nest, _is_state(nest)), None
     if info.signature is None:
         raise ValueError(f"table `{info.name}` has no signature; give an `environment_spec`")
     nest = _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
     if not steps:
-        return Wanted(nest, _is_state(nest)), None
+        return ElementSpecs(nest, _is_state(nest)), None
     shapes = [spec.shape for spec in _nest.flatten(nest)]
     if any(not shape for shape in shapes):
         raise ValueError(f"table `{info.name}` has columns without a time axis; give an `environment_spec`")
     step = _nest.map_structure(lambda spec: TensorSpec(spec.shape[1:], spec.dtype, spec.name), nest)
-    return Wanted(step, _is_state(nest)), shapes[0][0]
+    return ElementSpecs(step, _is_state(nest)), shapes[0][0]
 
 
-def windowed(wanted: Wanted, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
+def sequence_specs(wanted: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
     """The nest for sequences: `[sequence_length, ...]`, and `[1, ...]` for the state where only the first is kept."""
     leaves = []
     for spec, state in zip(_nest.flatten(wanted.nest), wanted.is_state, strict=True):

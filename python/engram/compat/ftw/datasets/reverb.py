@@ -5,15 +5,15 @@ from typing import Any, Literal
 
 from engram import Client, TableInfo
 from engram.compat.ftw.datasets import _specs
-from engram.compat.ftw.datasets._arrays import ArrayDataset, converter
-from engram.compat.ftw.datasets._plan import Plan
-from engram.compat.ftw.datasets._sequences import check_lengths, cut, whole
+from engram.compat.ftw.datasets._arrays import ArrayDataset, array_converter
+from engram.compat.ftw.datasets._options import DatasetOptions
+from engram.compat.ftw.datasets._sequences import as_whole_items, check_lengths, cut_into_sequences
 from engram.compat.ftw.datasets._tensorflow import tensorflow_dataset
 from engram.compat.reverb import _arguments
-from engram.compat.reverb._dataset_face import Source
+from engram.compat.reverb._block_reader import FetchOptions
+from engram.compat.reverb._dataset_common import ElementSource
 from engram.compat.reverb._elements import timesteps
 from engram.compat.reverb._nest import flatten
-from engram.compat.reverb._reader import Fetching
 from engram.store import TableStore
 
 __all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sampler_dataset"]
@@ -213,15 +213,15 @@ def _made(
         _arguments.boolean(name, value)
     if framework not in _FRAMEWORKS:
         raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {framework!r}")
-    convert = None if framework == "tensorflow" else converter(framework)
+    convert = None if framework == "tensorflow" else array_converter(framework)
     stores, returns = _stores(client)
     length = None
     if environment_spec is None:
         if extra_spec is not None and flatten(extra_spec):
             raise ValueError("`extra_spec` goes with an `environment_spec`; without one, the signature says it all")
-        wanted, length = _specs.of_signature(_info(stores[0], table), steps=not items)
+        wanted, length = _specs.from_signature(_info(stores[0], table), steps=not items)
     else:
-        wanted = _specs.of_environment(
+        wanted = _specs.from_environment(
             environment_spec,
             extra_spec,
             transition_adder=transition_adder,
@@ -230,29 +230,36 @@ def _made(
         )
     if not items and length is not None and sequence_length is not None:
         check_lengths(table, length, sequence_length)
-    fetching = Fetching(ahead=2 * batch_size if batch_size else _UNBATCHED_AHEAD, returns=returns)
+    fetch_options = FetchOptions(
+        max_in_flight=2 * batch_size if batch_size else _UNBATCHED_AHEAD, reconnect_forever=returns
+    )
     if items:
         signed = environment_spec is None  # then the nest is one of whole items already
-        nest = wanted.nest if signed else _specs.windowed(wanted, sequence_length, first_state_only=True)
-        source = Source(fetching=fetching, convert=whole(sequence_length, wanted.is_state))
+        nest = wanted.nest if signed else _specs.sequence_specs(wanted, sequence_length, first_state_only=True)
+        source = ElementSource(fetch_options=fetch_options, convert=as_whole_items(sequence_length, wanted.is_state))
     elif sequence_length is not None:
-        nest = _specs.windowed(wanted, sequence_length, first_state_only=False)
-        source = Source(fetching=fetching, convert=cut(sequence_length), info_shape=(sequence_length,), unsigned_axes=1)
+        nest = _specs.sequence_specs(wanted, sequence_length, first_state_only=False)
+        source = ElementSource(
+            fetch_options=fetch_options,
+            convert=cut_into_sequences(sequence_length),
+            info_shape=(sequence_length,),
+            unsigned_axes=1,
+        )
     else:
         nest = wanted.nest
-        source = Source(fetching=fetching, convert=timesteps)
-    plan = Plan(
+        source = ElementSource(fetch_options=fetch_options, convert=timesteps)
+    options = DatasetOptions(
         table=table,
         source=source,
-        is_items=items,
+        whole_items=items,
         nest=nest,
         batch_size=batch_size,
         prefetch_size=prefetch_size or 0,
-        may_differ=convert_zero_size_to_none and any(None in (spec.shape or ()) for spec in flatten(wanted.nest)),
+        allows_ragged=convert_zero_size_to_none and any(None in (spec.shape or ()) for spec in flatten(wanted.nest)),
         num_parallel_calls=num_parallel_calls,
         deterministic=deterministic,
     )
-    return tensorflow_dataset(plan, stores) if convert is None else ArrayDataset(plan, stores, convert)
+    return tensorflow_dataset(options, stores) if convert is None else ArrayDataset(options, stores, convert)
 
 
 def _check(
@@ -280,7 +287,7 @@ def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, of s
         if isinstance(each, TableStore):
             stores.append(each)
         elif isinstance(getattr(each, "server_address", None), str):  # a Client or a TFClient of Reverb's
-            stores.append(Client(_arguments.bare(each.server_address), reconnect_timeout=_RECONNECT_SECONDS))
+            stores.append(Client(_arguments.host_and_port(each.server_address), reconnect_timeout=_RECONNECT_SECONDS))
         else:
             raise TypeError(
                 "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "

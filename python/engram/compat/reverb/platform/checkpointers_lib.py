@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from engram.compat.reverb import _arguments
 
-__all__ = ["CheckpointerBase", "DefaultCheckpointer", "Place", "TempDirCheckpointer"]
+__all__ = ["CheckpointPaths", "CheckpointerBase", "DefaultCheckpointer", "TempDirCheckpointer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckpointPaths:
     """Directories of a server.
 
     Attributes:
@@ -26,7 +26,7 @@ class CheckpointerBase(abc.ABC):
     """Base of the checkpointers: what `Server` is told where to write checkpoints with."""
 
     @abc.abstractmethod
-    def internal_checkpointer(self) -> Place:
+    def internal_checkpointer(self) -> CheckpointPaths:
         """The directories that a server makes use of. It asks once, when it is made."""
 
 
@@ -66,9 +66,9 @@ class DefaultCheckpointer(CheckpointerBase):
         if group:
             raise ValueError(f"group ({group!r}) is not supported: files belong to whoever runs the server")
 
-    def internal_checkpointer(self) -> Place:
+    def internal_checkpointer(self) -> CheckpointPaths:
         """The directories that a server makes use of."""
-        return Place(self._path, self._fallback)
+        return CheckpointPaths(self._path, self._fallback)
 
     def __repr__(self) -> str:
         return f"DefaultCheckpointer(path={self._path!r}, fallback_checkpoint_path={self._fallback!r})"
@@ -77,9 +77,9 @@ class DefaultCheckpointer(CheckpointerBase):
 class TempDirCheckpointer(CheckpointerBase):
     """Keeps checkpoints in a temporary directory, which stays if any was written; otherwise it goes with the server."""
 
-    def internal_checkpointer(self) -> Place:
+    def internal_checkpointer(self) -> CheckpointPaths:
         """No directory: every server makes one of its own."""
-        return Place(None)
+        return CheckpointPaths(None)
 
     def __repr__(self) -> str:
         return "TempDirCheckpointer()"

@@ -10,86 +10,99 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::connect::{Api, Connector};
-use super::reply::Reply;
-use super::sample::Asks;
-use super::talk::{Talk, run};
+use super::connect::{Connector, GrpcClient};
+use super::pending_response::PendingResponse;
+use super::reconnecting_stream::{ReconnectingStream, run};
+use super::sample_requests::SampleRequests;
 use crate::pb;
 use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_error, encode_numbers};
 
 /// Keys of one request; a call with more is made in several.
-pub const MOST_KEYS: usize = 8192;
+pub const MAX_KEYS_PER_REQUEST: usize = 8192;
 
 /// The changes of one client.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(crate) struct ChangeSender {
     runtime: Handle,
-    asks: Asks,
-    commands: mpsc::UnboundedSender<Command>,
-    /// To be said once `asks` has settled, one after the other.
-    delayed: mpsc::UnboundedSender<Command>,
+    samples: SampleRequests,
+    commands: mpsc::UnboundedSender<ChangeCommand>,
+    /// To be next_to_send once `samples` has settled, one after the other.
+    delayed: mpsc::UnboundedSender<ChangeCommand>,
     /// How many are on that way. While there are any, the next may not overtake them.
     num_delayed: Arc<AtomicUsize>,
 }
 
 /// One request.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub(crate) struct ChangeCommand {
     request: pb::ChangeRequest,
     /// How many keys its whole call has.
     keys: usize,
     reply: oneshot::Sender<Result<u64>>,
 }
 
-impl Changes {
-    pub(crate) fn open(runtime: &Handle, connector: &Arc<Connector>, asks: &Asks) -> Self {
+impl ChangeSender {
+    pub(crate) fn open(
+        runtime: &Handle,
+        connector: &Arc<Connector>,
+        samples: &SampleRequests,
+    ) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
-        runtime.spawn(run(Arc::clone(connector), Underway::default(), receiver));
+        runtime.spawn(run(
+            Arc::clone(connector),
+            PendingChanges::default(),
+            receiver,
+        ));
         let (delayed, receiver) = mpsc::unbounded_channel();
         let changes = Self {
             runtime: runtime.clone(),
-            asks: asks.clone(),
+            samples: samples.clone(),
             commands,
             delayed,
             num_delayed: Arc::default(),
         };
-        runtime.spawn(changes.say_delayed(receiver));
+        runtime.spawn(changes.send_delayed(receiver));
         changes
     }
 
     /// Sets priorities; yields how many of the keys were there.
-    pub(crate) fn update(&self, table: &str, keys: &[u64], priorities: &[f64]) -> Reply<u64> {
+    pub(crate) fn update(
+        &self,
+        table: &str,
+        keys: &[u64],
+        priorities: &[f64],
+    ) -> PendingResponse<u64> {
         // The server refuses a request of unequal lengths.
         let longest = keys.len().max(priorities.len());
         self.change(table, keys, longest, |from| {
-            let priorities = part(priorities, from);
+            let priorities = slice_for_request(priorities, from);
             Change::PrioritiesLe(encode_numbers(priorities.iter().copied()))
         })
     }
 
     /// Deletes items; yields how many of the keys were there.
-    pub(crate) fn delete(&self, table: &str, keys: &[u64]) -> Reply<u64> {
+    pub(crate) fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
     }
 
-    /// Asks for a change in as many requests as it takes.
+    /// SampleRequests for a change in as many requests as it takes.
     fn change(
         &self,
         table: &str,
         keys: &[u64],
         len: usize,
         change: impl Fn(usize) -> Change,
-    ) -> Reply<u64> {
-        let replies = (0..len.max(1)).step_by(MOST_KEYS).map(|from| {
+    ) -> PendingResponse<u64> {
+        let replies = (0..len.max(1)).step_by(MAX_KEYS_PER_REQUEST).map(|from| {
             let request = pb::ChangeRequest {
                 id: 0,
                 table: table.into(),
-                keys_le: encode_numbers(part(keys, from).iter().copied()),
+                keys_le: encode_numbers(slice_for_request(keys, from).iter().copied()),
                 change: Some(change(from)),
             };
-            self.ask(request, keys.len())
+            self.send(request, keys.len())
         });
         let mut replies: Vec<_> = replies.collect();
         if replies.len() == 1 {
@@ -108,38 +121,38 @@ impl Changes {
             // Nobody may be waiting for it any more.
             let _ = sender.send(outcome);
         });
-        Reply::new(receiver)
+        PendingResponse::new(receiver)
     }
 
-    /// Makes one request, after those before it, and after the asks have settled: the items of a
+    /// Makes one request, after those before it, and after the samples have settled: the items of a
     /// batch that was used are gone for it.
-    fn ask(&self, request: pb::ChangeRequest, keys: usize) -> Reply<u64> {
+    fn send(&self, request: pb::ChangeRequest, keys: usize) -> PendingResponse<u64> {
         let (reply, receiver) = oneshot::channel();
-        let command = Command {
+        let command = ChangeCommand {
             request,
             keys,
             reply,
         };
         // Where nobody receives, the reply says so.
-        if self.num_delayed.load(Ordering::Acquire) == 0 && self.asks.is_settled() {
+        if self.num_delayed.load(Ordering::Acquire) == 0 && self.samples.are_acks_flushed() {
             let _ = self.commands.send(command);
         } else {
             self.num_delayed.fetch_add(1, Ordering::Relaxed);
             let _ = self.delayed.send(command);
         }
-        Reply::new(receiver)
+        PendingResponse::new(receiver)
     }
 
     /// Says what is delayed, until no more can come.
-    fn say_delayed(
+    fn send_delayed(
         &self,
-        mut delayed: mpsc::UnboundedReceiver<Command>,
+        mut delayed: mpsc::UnboundedReceiver<ChangeCommand>,
     ) -> impl Future<Output = ()> + use<> {
-        let (asks, commands) = (self.asks.clone(), self.commands.clone());
+        let (samples, commands) = (self.samples.clone(), self.commands.clone());
         let num_delayed = Arc::clone(&self.num_delayed);
         async move {
             while let Some(command) = delayed.recv().await {
-                asks.clone().settle().await;
+                samples.clone().flush_acks().await;
                 let _ = commands.send(command);
                 num_delayed.fetch_sub(1, Ordering::Release);
             }
@@ -148,12 +161,12 @@ impl Changes {
 }
 
 /// What of an array goes into the request that begins there.
-fn part<T>(all: &[T], from: usize) -> &[T] {
+fn slice_for_request<T>(all: &[T], from: usize) -> &[T] {
     let rest = all.get(from..).unwrap_or_default();
-    &rest[..rest.len().min(MOST_KEYS)]
+    &rest[..rest.len().min(MAX_KEYS_PER_REQUEST)]
 }
 
-impl Command {
+impl ChangeCommand {
     /// What a server that is gone may or may not have done.
     fn unacknowledged(&self) -> String {
         let what = match self.request.change {
@@ -168,47 +181,47 @@ impl Command {
 }
 
 #[derive(Debug, Default)]
-struct Underway {
+struct PendingChanges {
     next_id: u64,
-    /// Ids below this have been said on this connection.
-    said: u64,
-    waiting: BTreeMap<u64, Command>,
+    /// Ids below this have been next_to_send on this connection.
+    next_to_send: u64,
+    pending: BTreeMap<u64, ChangeCommand>,
 }
 
-impl Talk for Underway {
-    type Command = Command;
-    type Out = pb::ChangeRequest;
-    type In = pb::ChangeResponse;
+impl ReconnectingStream for PendingChanges {
+    type Command = ChangeCommand;
+    type Request = pb::ChangeRequest;
+    type Response = pb::ChangeResponse;
 
     async fn open(
-        mut api: Api,
+        mut client: GrpcClient,
         out: ReceiverStream<pb::ChangeRequest>,
     ) -> Result<Streaming<pb::ChangeResponse>, Status> {
-        Ok(api.change(out).await?.into_inner())
+        Ok(client.change(out).await?.into_inner())
     }
 
-    fn command(&mut self, mut command: Command) {
+    fn handle_command(&mut self, mut command: ChangeCommand) {
         command.request.id = self.next_id;
         self.next_id += 1;
-        self.waiting.insert(command.request.id, command);
+        self.pending.insert(command.request.id, command);
     }
 
-    fn disconnected(&mut self) {
-        self.said = 0;
+    fn on_disconnect(&mut self) {
+        self.next_to_send = 0;
     }
 
-    fn next_out(&mut self) -> Option<pb::ChangeRequest> {
-        let (id, command) = self.waiting.range(self.said..).next()?;
-        self.said = id + 1;
+    fn next_request(&mut self) -> Option<pb::ChangeRequest> {
+        let (id, command) = self.pending.range(self.next_to_send..).next()?;
+        self.next_to_send = id + 1;
         Some(command.request.clone())
     }
 
-    fn has_out(&self) -> bool {
-        self.waiting.range(self.said..).next().is_some()
+    fn has_request(&self) -> bool {
+        self.pending.range(self.next_to_send..).next().is_some()
     }
 
-    fn heard(&mut self, message: pb::ChangeResponse) -> Result<(), Error> {
-        if let Some(command) = self.waiting.remove(&message.id) {
+    fn handle_response(&mut self, message: pb::ChangeResponse) -> Result<(), Error> {
+        if let Some(command) = self.pending.remove(&message.id) {
             let outcome = match message.outcome {
                 Some(Outcome::Matched(matched)) => Ok(matched),
                 Some(Outcome::Error(error)) => Err(decode_error(error)),
@@ -221,11 +234,11 @@ impl Talk for Underway {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
+        self.pending.is_empty()
     }
 
-    fn fail(&mut self, error: &Error) {
-        for command in std::mem::take(&mut self.waiting).into_values() {
+    fn fail_pending(&mut self, error: &Error) {
+        for command in std::mem::take(&mut self.pending).into_values() {
             let error = match error {
                 Error::Unavailable(text) => {
                     Error::Unavailable(format!("{text}; {}", command.unacknowledged()))

@@ -23,7 +23,7 @@ pub(super) fn check_address(options: &ServerOptions) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "asked to listen at {address} without a token; other machines may reach that address: \
+        "requested to listen at {address} without a token; other machines may reach that address: \
          give a token, listen at a loopback address such as 127.0.0.1:{}, or say `insecure`",
         address.port()
     )))
@@ -31,7 +31,7 @@ pub(super) fn check_address(options: &ServerOptions) -> Result<()> {
 
 /// The sockets that connections come in by; none of them blocks.
 #[derive(Debug)]
-pub(super) struct Doors {
+pub(super) struct Listeners {
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<(UnixListener, SocketFile)>,
@@ -41,7 +41,7 @@ pub(super) struct Doors {
     pub(super) close_on_fork: CloseOnFork,
 }
 
-impl Doors {
+impl Listeners {
     /// Opens them.
     ///
     /// # Errors
@@ -82,13 +82,13 @@ impl Doors {
     }
 }
 
-fn open_tcp(asked: SocketAddr, what: &str) -> Result<(SocketAddr, TcpListener)> {
+fn open_tcp(requested: SocketAddr, what: &str) -> Result<(SocketAddr, TcpListener)> {
     let open = || -> io::Result<_> {
-        let listener = TcpListener::bind(asked)?;
+        let listener = TcpListener::bind(requested)?;
         listener.set_nonblocking(true)?;
         Ok((listener.local_addr()?, listener))
     };
-    open().map_err(|error| Error::InvalidArgument(format!("cannot {what} at {asked}: {error}")))
+    open().map_err(|error| Error::InvalidArgument(format!("cannot {what} at {requested}: {error}")))
 }
 
 /// A socket of a name that nobody has and no file remembers.
@@ -129,17 +129,17 @@ impl Drop for SocketFile {
 fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     check_free(path)?;
     // Bound under another name first: under its own, it is this user's only from the beginning.
-    let unready = path.with_file_name(format!(".{}.new", std::process::id()));
-    let _ = fs::remove_file(&unready);
-    let listener = UnixListener::bind(&unready)?;
-    let ready = || -> io::Result<_> {
-        fs::set_permissions(&unready, Permissions::from_mode(0o600))?;
+    let temporary = path.with_file_name(format!(".{}.new", std::process::id()));
+    let _ = fs::remove_file(&temporary);
+    let listener = UnixListener::bind(&temporary)?;
+    let finish = || -> io::Result<_> {
+        fs::set_permissions(&temporary, Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        let inode = fs::symlink_metadata(&unready)?.ino();
-        fs::rename(&unready, path)?;
+        let inode = fs::symlink_metadata(&temporary)?.ino();
+        fs::rename(&temporary, path)?;
         Ok(inode)
     };
-    match ready() {
+    match finish() {
         Ok(inode) => Ok((
             listener,
             SocketFile {
@@ -148,7 +148,7 @@ fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
             },
         )),
         Err(error) => {
-            let _ = fs::remove_file(&unready);
+            let _ = fs::remove_file(&temporary);
             Err(error)
         }
     }

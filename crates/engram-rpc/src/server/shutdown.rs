@@ -8,12 +8,12 @@ use tonic::Status;
 
 /// Resolves once the server stops.
 #[derive(Clone, Debug)]
-pub(super) struct Stopping {
+pub(super) struct ShutdownSignal {
     stopped: watch::Receiver<bool>,
     address: SocketAddr,
 }
 
-impl Stopping {
+impl ShutdownSignal {
     pub(super) fn new(stopped: watch::Receiver<bool>, address: SocketAddr) -> Self {
         Self { stopped, address }
     }
@@ -40,6 +40,6 @@ impl Stopping {
     }
 
     fn text(&self) -> String {
-        format!("the server at {} is stopping", self.address)
+        format!("the server at {} is shutdown", self.address)
     }
 }

@@ -6,8 +6,8 @@ from typing import Any
 import engram
 from engram import patterns
 from engram.compat.reverb._configs import Condition, Config, PatternNode
-from engram.compat.reverb._patterns import sources
-from engram.compat.reverb._sending import MOST_IN_FLIGHT
+from engram.compat.reverb._patterns import source_leaves
+from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS
 from engram.compat.reverb._steps import LONGEST_CHUNK
 
 __all__ = ["pattern_writer"]
@@ -21,13 +21,13 @@ def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) 
         configs: Valid ones.
         chunk_length: Steps of a chunk.
     """
-    order = sources(configs)
+    order = source_leaves(configs)
     writer = engram.PatternWriter(
         store,
         [_pattern(config, order) for config in configs],
         # The engine may lay small steps out better where the length is its own choice.
         chunk_length=chunk_length if chunk_length < LONGEST_CHUNK else None,
-        max_in_flight_items=MOST_IN_FLIGHT,
+        max_in_flight_items=MAX_IN_FLIGHT_ITEMS,
         timeout=None,
         compression="auto",
         uniform=True,

@@ -13,31 +13,31 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::asking::{Command, Underway, Waiting};
 use super::connect::Connector;
-use super::talk::{closed_error, run};
+use super::pending_samples::{PendingSample, PendingSamples, SampleCommand};
+use super::reconnecting_stream::{closed_error, run};
 use crate::wire::ReceivedBatch;
 
-/// The asks of one reader, or of all single samples of a client.
+/// The requests of one reader, or of all single samples of a client.
 #[derive(Clone, Debug)]
-pub(crate) struct Asks {
-    commands: mpsc::UnboundedSender<Command>,
+pub(crate) struct SampleRequests {
+    commands: mpsc::UnboundedSender<SampleCommand>,
     next_id: Arc<AtomicU64>,
-    used: Arc<Used>,
+    acks: Arc<AckCounts>,
     /// Items that this client's writers hold in unfinished chunks.
     unsent: Arc<AtomicU64>,
 }
 
 /// Leased batches that were used, and how many of them the server has surely heard of.
 #[derive(Debug, Default)]
-struct Used {
-    batches: AtomicU64,
-    settled: AtomicU64,
+struct AckCounts {
+    sent: AtomicU64,
+    confirmed: AtomicU64,
 }
 
 /// What to sample.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct BatchRequest {
     /// From which table.
     pub table: String,
     /// How many items.
@@ -56,7 +56,7 @@ pub struct Ask {
 
 /// A batch, and the promise to say whether it was used.
 #[derive(Debug)]
-pub struct Delivered {
+pub struct LeasedBatch {
     /// The batch.
     pub batch: ReceivedBatch,
     /// To be acknowledged.
@@ -68,8 +68,8 @@ pub struct Delivered {
 pub struct RemoteLease {
     id: u64,
     /// None where the server waits for no word.
-    commands: Option<mpsc::UnboundedSender<Command>>,
-    used: Arc<Used>,
+    commands: Option<mpsc::UnboundedSender<SampleCommand>>,
+    acks: Arc<AckCounts>,
 }
 
 impl RemoteLease {
@@ -85,8 +85,8 @@ impl RemoteLease {
 
     fn end(mut self, items: Option<u32>) {
         if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Command::Acknowledge(self.id, items));
-            self.used.batches.fetch_add(1, Ordering::Release);
+            let _ = commands.send(SampleCommand::Acknowledge(self.id, items));
+            self.acks.sent.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -94,21 +94,21 @@ impl RemoteLease {
 impl Drop for RemoteLease {
     fn drop(&mut self) {
         if let Some(commands) = self.commands.take() {
-            let _ = commands.send(Command::Cancel(self.id));
+            let _ = commands.send(SampleCommand::Cancel(self.id));
         }
     }
 }
 
 /// A batch that was asked for. Dropping it cancels the ask.
 #[derive(Debug)]
-pub struct AskTicket {
+pub struct RemoteSampleTicket {
     lease: Option<RemoteLease>,
     unsent: Arc<AtomicU64>,
     receiver: oneshot::Receiver<Result<ReceivedBatch>>,
 }
 
-impl Future for AskTicket {
-    type Output = Result<Delivered>;
+impl Future for RemoteSampleTicket {
+    type Output = Result<LeasedBatch>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -118,7 +118,7 @@ impl Future for AskTicket {
             match batch {
                 Ok(batch) => {
                     lease.commands.take_if(|_| !batch.leased);
-                    Ok(Delivered { batch, lease })
+                    Ok(LeasedBatch { batch, lease })
                 }
                 Err(error) => {
                     lease.commands = None;
@@ -135,8 +135,8 @@ impl Future for AskTicket {
     }
 }
 
-impl Asks {
-    /// Opens a conversation; it ends, as does the returned task, once nobody asks any more.
+impl SampleRequests {
+    /// Opens a conversation; it ends, as does the returned task, once nobody requests any more.
     pub(crate) fn open(
         runtime: &Handle,
         connector: &Arc<Connector>,
@@ -144,27 +144,27 @@ impl Asks {
         unsent: &Arc<AtomicU64>,
     ) -> (Self, JoinHandle<bool>) {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let underway = Underway::new(pool);
-        let task = runtime.spawn(run(Arc::clone(connector), underway, receiver));
-        let asks = Self {
+        let pending = PendingSamples::new(pool);
+        let task = runtime.spawn(run(Arc::clone(connector), pending, receiver));
+        let requests = Self {
             commands,
             next_id: Arc::default(),
-            used: Arc::default(),
+            acks: Arc::default(),
             unsent: Arc::clone(unsent),
         };
-        (asks, task)
+        (requests, task)
     }
 
-    pub(crate) fn ask(&self, ask: Ask) -> AskTicket {
+    pub(crate) fn send(&self, request: BatchRequest) -> RemoteSampleTicket {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (reply, receiver) = oneshot::channel();
-        let waiting = Waiting::new(ask, reply);
-        let _ = self.commands.send(Command::Ask(id, waiting));
-        AskTicket {
+        let pending = PendingSample::new(request, reply);
+        let _ = self.commands.send(SampleCommand::Request(id, pending));
+        RemoteSampleTicket {
             lease: Some(RemoteLease {
                 id,
                 commands: Some(self.commands.clone()),
-                used: Arc::clone(&self.used),
+                acks: Arc::clone(&self.acks),
             }),
             unsent: Arc::clone(&self.unsent),
             receiver,
@@ -172,23 +172,27 @@ impl Asks {
     }
 
     /// True when the server has heard of all batches that were used.
-    pub(crate) fn is_settled(&self) -> bool {
-        let used = self.used.batches.load(Ordering::Acquire);
-        used <= self.used.settled.load(Ordering::Acquire)
+    pub(crate) fn are_acks_flushed(&self) -> bool {
+        let sent = self.acks.sent.load(Ordering::Acquire);
+        sent <= self.acks.confirmed.load(Ordering::Acquire)
     }
 
     /// Waits until the server has heard of the batches that were used, or they are void.
-    pub(crate) async fn settle(self) {
-        if self.is_settled() {
+    pub(crate) async fn flush_acks(self) {
+        if self.are_acks_flushed() {
             return;
         }
-        let used = self.used.batches.load(Ordering::Acquire);
+        let sent = self.acks.sent.load(Ordering::Acquire);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (reply, receiver) = oneshot::channel();
-        if self.commands.send(Command::Settle(id, reply)).is_ok() {
+        if self
+            .commands
+            .send(SampleCommand::Barrier(id, reply))
+            .is_ok()
+        {
             // An error: the conversation is over, and what was not heard is void.
             let _ = receiver.await;
         }
-        self.used.settled.fetch_max(used, Ordering::Release);
+        self.acks.confirmed.fetch_max(sent, Ordering::Release);
     }
 }

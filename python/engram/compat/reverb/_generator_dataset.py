@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._tf_errors import guarded, passed
+from engram.compat.reverb._lazy_tensorflow import import_tensorflow
+from engram.compat.reverb._tf_errors import check_status, run_with_status
 from engram.data._exit_guard import ExitGuard
 
-__all__ = ["feed"]
+__all__ = ["generator_dataset"]
 
 _open: dict[int, Iterator[Sequence[Any]]] = {}
 """What is being iterated over now, by number."""
@@ -30,13 +30,13 @@ def _close_all() -> None:
 _exit_guard = ExitGuard(_close_all)
 
 
-def feed(
+def generator_dataset(
     begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, tuple[Any, ...]]:
     """A dataset of what `begin(*args)` yields; each iteration begins anew, and closes what it began.
 
     TensorFlow's own `from_generator` does the same at several times the cost per element; here errors keep their kinds,
-    too, as `guarded` says.
+    too, as `run_with_status` says.
 
     Args:
         begin: A generator function. What it is given are arrays, or bytes.
@@ -46,7 +46,7 @@ def feed(
     Returns:
         The dataset as a variant tensor, and what must live as long as it.
     """
-    tf = tensorflow("a dataset")
+    tf = import_tensorflow("a dataset")
     from engram.data._tf_function_dataset import function_dataset  # noqa: PLC0415, imports TensorFlow
 
     _exit_guard.register()
@@ -74,8 +74,8 @@ def _numbered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 
 def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
     """What an iterator yields next. An error is kept: TensorFlow would tell of most of them in words of its own."""
-    with _exit_guard as may_run:
-        if not may_run:
+    with _exit_guard as may:
+        if not may:
             raise StopIteration  # which TensorFlow knows
         try:
             return list(next(_open[int(number)]))
@@ -97,8 +97,8 @@ def _close(number: int) -> None:
 def _iterated(
     begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """As `feed`, of few elements: TensorFlow calls a function of its own for each."""
-    tf = tensorflow("a dataset")
+    """As `generator_dataset`, of few elements: TensorFlow calls a function of its own for each."""
+    tf = import_tensorflow("a dataset")
     args = [tf.convert_to_tensor(arg) for arg in args]
     number = [tf.TensorSpec(None, tf.int64)]
     functions = tuple(
@@ -128,23 +128,23 @@ def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., An
         _open[number] = begin(*values)
         return np.int64(number)
 
-    return lambda *tensors: tensorflow("a dataset").numpy_function(start, tensors, np.int64)
+    return lambda *tensors: import_tensorflow("a dataset").numpy_function(start, tensors, np.int64)
 
 
 def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
-    tf = tensorflow("a dataset")
+    tf = import_tensorflow("a dataset")
     shapes = [[axis or 0 for axis in spec.shape] if spec.shape.rank else [] for spec in specs]
     nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
     def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        with _exit_guard as may_run:
-            if not may_run:
+        with _exit_guard as may:
+            if not may:
                 raise StopIteration  # which TensorFlow knows
-            return guarded(lambda: next(_open[int(number)]), nothing)
+            return run_with_status(lambda: next(_open[int(number)]), nothing)
 
     def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
         kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
-        made = passed(kind, text, made)
+        made = check_status(kind, text, made)
         for tensor, spec in zip(made, specs, strict=True):
             tensor.set_shape(spec.shape)
         return made
@@ -158,4 +158,4 @@ def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
             _close(int(number))
         return np.int64(0)
 
-    return tensorflow("a dataset").numpy_function(stop, [number], np.int64)
+    return import_tensorflow("a dataset").numpy_function(stop, [number], np.int64)

@@ -6,38 +6,38 @@ use engram_core::{Error, Result};
 use engram_engine::{Engine, Table};
 
 /// Bytes of a table's name on the wire: errors and replies bring it back.
-const MAX_NAME: usize = 1024;
+const MAX_NAME_BYTES: usize = 1024;
 
 /// Bytes of a name that is too long which its refusal shows.
-const SHOWN: usize = 32;
+const SHOWN_BYTES: usize = 32;
 
 /// Bytes of the names that the error for an unknown table lists.
-const KNOWN: usize = 8 << 10;
+const MAX_LISTED_BYTES: usize = 8 << 10;
 
 /// Refuses a name that is too long.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].
-pub(super) fn check(name: &str) -> Result<()> {
-    if name.len() <= MAX_NAME {
+pub(super) fn check_length(name: &str) -> Result<()> {
+    if name.len() <= MAX_NAME_BYTES {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "a table's name of {} bytes came, `{}`; over the network it has at most {MAX_NAME}",
+        "a table's name of {} bytes came, `{}`; over the network it has at most {MAX_NAME_BYTES}",
         name.len(),
-        shortened(name.into(), SHOWN)
+        truncate_text(name.into(), SHOWN_BYTES)
     )))
 }
 
 /// The table of a name that a peer asked for.
 ///
 /// # Errors
-/// As [`check`] and [`Engine::table`], with as many known names as are worth sending.
-pub(super) fn table(engine: &Engine, name: &str) -> Result<Arc<Table>> {
-    check(name)?;
+/// As [`check_length`] and [`Engine::table`], with as many known names as are worth sending.
+pub(super) fn find_table(engine: &Engine, name: &str) -> Result<Arc<Table>> {
+    check_length(name)?;
     engine.table(name).map_err(|error| match error {
         Error::UnknownTable { name, mut known } => {
-            keep_some(&mut known, KNOWN);
+            truncate_names(&mut known, MAX_LISTED_BYTES);
             Error::UnknownTable { name, known }
         }
         other => other,
@@ -45,7 +45,7 @@ pub(super) fn table(engine: &Engine, name: &str) -> Result<Arc<Table>> {
 }
 
 /// Leaves the first names, as many as fit into so many bytes of memory; `...` stands for the rest.
-pub(super) fn keep_some(names: &mut Vec<String>, bytes: usize) {
+pub(super) fn truncate_names(names: &mut Vec<String>, bytes: usize) {
     let mut room = bytes;
     let mut fits = |name: &String| {
         let left = room.checked_sub(size_of::<String>() + name.len());
@@ -61,7 +61,7 @@ pub(super) fn keep_some(names: &mut Vec<String>, bytes: usize) {
 }
 
 /// Texts name what their sender has named, at any length.
-pub(super) fn shortened(mut text: String, most: usize) -> String {
+pub(super) fn truncate_text(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
@@ -77,15 +77,15 @@ mod tests {
 
     #[test]
     fn texts_are_cut_between_characters() {
-        assert_eq!(shortened("abcd".into(), 4), "abcd");
-        assert_eq!(shortened("abcdé!".into(), 5), "abcd...");
+        assert_eq!(truncate_text("abcd".into(), 4), "abcd");
+        assert_eq!(truncate_text("abcdé!".into(), 5), "abcd...");
     }
 
     #[test]
     fn names_are_kept_while_they_fit() {
         let kept = |bytes| {
             let mut names = vec!["one".to_owned(), "two".into(), "three".into()];
-            keep_some(&mut names, bytes);
+            truncate_names(&mut names, bytes);
             names.join(" ")
         };
         let each = size_of::<String>();

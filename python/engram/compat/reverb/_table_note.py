@@ -16,13 +16,13 @@ import numpy.typing as npt
 from engram.compat.reverb import _nest
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec, as_spec, is_spec
 
-__all__ = ["Note", "decode", "encode", "encode_signature"]
+__all__ = ["TableNote", "decode", "encode", "encode_signature"]
 
 _MOST = 64 << 10
 """Bytes of a note that the engine keeps."""
 
 
-class Note(NamedTuple):
+class TableNote(NamedTuple):
     """What a note says.
 
     Attributes:
@@ -61,15 +61,15 @@ def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
     return _encode(signature)
 
 
-def decode(note: str | None) -> Note:
+def decode(note: str | None) -> TableNote:
     """What a note says; that of a table that this package did not make says nothing."""
     try:
         found = json.loads(note or "")["reverb"]
         signature = found["signature"]
     except (ValueError, KeyError, TypeError):
-        return Note(None, None)
+        return TableNote(None, None)
     decoded = None if signature is None else _decode(signature)
-    return Note(found["max_times_sampled"], decoded, found.get("directory"))
+    return TableNote(found["max_times_sampled"], decoded, found.get("directory"))
 
 
 def _encode(nest: Any) -> Any:  # noqa: ANN401, a nest, and JSON

@@ -12,14 +12,14 @@ const MAX_ITEMS: usize = 1 << 20;
 const MAX_BYTES: usize = 64 << 20;
 
 /// Bytes of an item that waits, beside its chunks; slices come on top.
-const ITEM: usize = 64;
+const ITEM_BYTES: usize = 64;
 
 /// Bytes of a batch that waits, beside its items: its places in the queues, and what wakes it.
-const BATCH: usize = 512;
+const BATCH_BYTES: usize = 512;
 
 /// What waits, and what it keeps in memory.
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
+pub(super) struct PendingMemory {
     items: usize,
     bytes: usize,
     /// How many waiting batches refer to a chunk, by its address.
@@ -28,29 +28,29 @@ pub(super) struct Backlog {
 
 /// Some items that wait together.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct BatchMemory {
     pub(super) items: usize,
     /// Bytes of the items' own slices, or of why they are refused.
     pub(super) own: usize,
     pub(super) chunks: Vec<Arc<Chunk>>,
 }
 
-impl Load {
+impl BatchMemory {
     /// Bytes beside the chunks'.
     fn bytes(&self) -> usize {
-        BATCH + self.items * ITEM + self.own
+        BATCH_BYTES + self.items * ITEM_BYTES + self.own
     }
 }
 
-impl Backlog {
+impl PendingMemory {
     pub(super) fn has_room(&self) -> bool {
         self.items <= MAX_ITEMS && self.bytes <= MAX_BYTES
     }
 
-    pub(super) fn add(&mut self, load: &Load) {
-        self.items += load.items;
-        self.bytes += load.bytes();
-        for chunk in &load.chunks {
+    pub(super) fn add(&mut self, memory: &BatchMemory) {
+        self.items += memory.items;
+        self.bytes += memory.bytes();
+        for chunk in &memory.chunks {
             let count = self.chunks.entry(Arc::as_ptr(chunk).addr()).or_default();
             *count += 1;
             if *count == 1 {
@@ -59,10 +59,10 @@ impl Backlog {
         }
     }
 
-    pub(super) fn remove(&mut self, load: &Load) {
-        self.items -= load.items;
-        self.bytes -= load.bytes();
-        for chunk in &load.chunks {
+    pub(super) fn remove(&mut self, memory: &BatchMemory) {
+        self.items -= memory.items;
+        self.bytes -= memory.bytes();
+        for chunk in &memory.chunks {
             let key = Arc::as_ptr(chunk).addr();
             let Some(count) = self.chunks.get_mut(&key) else {
                 continue;

@@ -4,24 +4,24 @@ use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, Result};
 use engram_engine::{Lease, Sample};
 
-use super::asks::Served;
 use super::error;
+use super::request_queue::ServedRequest;
 use crate::pb::sample_response::Outcome;
-use crate::server::service::Shared;
+use crate::server::service::ServiceState;
 use crate::wire::OutgoingBatch;
 
 /// From this size on, gathering takes long enough for others to want the thread.
-const LARGE: usize = 1 << 20;
+const LARGE_BATCH: usize = 1 << 20;
 
 /// A batch, or the error in its place, on its way.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingReply {
     pub(super) id: u64,
     messages: Messages,
-    /// The reader will acknowledge it; without one, the batch counts as used already.
+    /// The reader will acknowledge it; without one, the batch counters as used already.
     pub(super) lease: Option<Lease>,
     /// So many of its first items were acknowledged before its last message was handed over.
-    pub(super) used: Option<usize>,
+    pub(super) acknowledged: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -30,20 +30,20 @@ enum Messages {
     Error(Option<Error>),
 }
 
-impl Outgoing {
+impl OutgoingReply {
     /// Gathers a batch.
-    pub(super) fn new(served: Served, shared: &Shared) -> Self {
-        let Served {
+    pub(super) fn new(served: ServedRequest, state: &ServiceState) -> Self {
+        let ServedRequest {
             id,
             outcome,
             length_policy,
             ..
         } = served;
         let batch = outcome.and_then(|sample| {
-            let columns = if large(&sample.draws) {
-                tokio::task::block_in_place(|| gather_out(&sample, length_policy, shared))
+            let columns = if is_large(&sample.draws) {
+                tokio::task::block_in_place(|| gather_out(&sample, length_policy, state))
             } else {
-                gather_out(&sample, length_policy, shared)
+                gather_out(&sample, length_policy, state)
             };
             Ok((columns?, sample.lease))
         });
@@ -55,7 +55,7 @@ impl Outgoing {
             id,
             messages,
             lease,
-            used: None,
+            acknowledged: None,
         }
     }
 
@@ -68,7 +68,7 @@ impl Outgoing {
     }
 
     /// True once all messages were taken.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         match &self.messages {
             Messages::Batch(batch) => batch.is_empty(),
             Messages::Error(error) => error.is_none(),
@@ -79,19 +79,19 @@ impl Outgoing {
 fn gather_out(
     sample: &Sample,
     length_policy: LengthPolicy,
-    shared: &Shared,
+    state: &ServiceState,
 ) -> Result<OutgoingBatch> {
-    let columns = gather(&sample.draws, length_policy, &shared.pool)?;
+    let columns = gather(&sample.draws, length_policy, &state.pool)?;
     OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 
 /// Whether a batch will be large, going by its first item.
-fn large(draws: &[Draw]) -> bool {
+fn is_large(draws: &[Draw]) -> bool {
     let Some(first) = draws.first().map(|draw| &draw.trajectory) else {
         return false;
     };
     let columns = (0..first.columns()).map(|at| first.column(at));
     let item: usize = columns.map(|column| column.len * column.cell.bytes()).sum();
     // Strings have no size that is known beforehand: many of them count as large.
-    draws.len() * item.max(64) >= LARGE
+    draws.len() * item.max(64) >= LARGE_BATCH
 }

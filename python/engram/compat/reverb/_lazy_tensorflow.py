@@ -4,18 +4,18 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["DatasetBody", "LazyDataset", "as_it_is", "tensorflow"]
+__all__ = ["DatasetMixin", "LazyDataset", "import_tensorflow", "without_autograph"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def as_it_is(function: _Function) -> _Function:
+def without_autograph(function: _Function) -> _Function:
     """Has a `tf.function`, such as `interleave` makes of what makes datasets, call a function without rewriting it."""
     function.autograph_info__ = None  # type: ignore[attr-defined]  # what AutoGraph looks for
     return function
 
 
-def tensorflow(what: str) -> Any:  # noqa: ANN401, a module
+def import_tensorflow(what: str) -> Any:  # noqa: ANN401, a module
     """The module `tensorflow`.
 
     Raises:
@@ -30,7 +30,7 @@ def tensorflow(what: str) -> Any:  # noqa: ANN401, a module
     return tf
 
 
-class DatasetBody:
+class DatasetMixin:
     """What the bodies of datasets that are made of nothing but a variant have in common."""
 
     _element_spec: Any
@@ -58,7 +58,7 @@ class LazyDataset(type):
     _real: Any = None
 
     autograph_info__ = None
-    """A `tf.function` makes instances `as_it_is`."""
+    """A `tf.function` makes instances `without_autograph`."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any) -> Any:  # noqa: ANN401, a class
         if any(isinstance(base, LazyDataset) for base in bases):
@@ -69,7 +69,7 @@ class LazyDataset(type):
     def real(cls) -> Any:  # noqa: ANN401, a class
         """The class of the instances."""
         if cls._real is None:
-            tf = tensorflow(f"reverb.{cls.__name__}")
+            tf = import_tensorflow(f"reverb.{cls.__name__}")
             body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
             own = [base for base in cls.__bases__ if base is not object]
             cls._real = type(tf.data.Dataset)(cls.__name__, (*own, tf.data.Dataset), body)

@@ -30,7 +30,7 @@ PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 """Makes a pattern of a reference step."""
 
 
-class _Leaf:
+class _ReferenceLeaf:
     """Stands for a leaf of a step while a pattern is written: `leaf[-1]` is a step of it, `leaf[-3:]` are several."""
 
     def __init__(self, index: int) -> None:
@@ -58,7 +58,9 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401
     Returns:
         The nest, with leaves to slice.
     """
-    return _nest.unflatten_as(step_structure, [_Leaf(index) for index in range(len(_nest.flatten(step_structure)))])
+    return _nest.unflatten_as(
+        step_structure, [_ReferenceLeaf(index) for index in range(len(_nest.flatten(step_structure)))]
+    )
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
@@ -197,7 +199,7 @@ def constant_priority_fn(value: float) -> Priority:
     Raises:
         TypeError: It is no number.
     """
-    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_given("value", value)))
+    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_checked_set("value", value)))
 
 
 def td_error(
@@ -224,13 +226,13 @@ def td_error(
     index = get_field_from_step_fn(indices)
     return Priority(
         td_error=Priority.TDError(
-            max_priority_weight=_given("max_priority_weight", max_priority_weight),
-            flat_source_index=_given("get_field_from_step_fn(step)", index),
+            max_priority_weight=_checked_set("max_priority_weight", max_priority_weight),
+            flat_source_index=_checked_set("get_field_from_step_fn(step)", index),
         )
     )
 
 
-def _given(name: str, value: Any) -> Any:  # noqa: ANN401, a number
+def _checked_set(name: str, value: Any) -> Any:  # noqa: ANN401, a number
     """What is not None, which a message takes for nothing given."""
     if value is None:
         raise TypeError(f"`{name}` must be a number; got None")

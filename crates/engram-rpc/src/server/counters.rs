@@ -1,18 +1,18 @@
-//! What a server counts of its own: connections and calls, begun and open.
+//! What a server counters of its own: connections and calls, begun and open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) connections: Arc<Count>,
-    calls: [Arc<Count>; Call::ALL.len()],
+pub(super) struct Counters {
+    pub(super) connections: Arc<OpenCounter>,
+    calls: [Arc<OpenCounter>; Call::ALL.len()],
 }
 
 /// How often something began, and how often it ended.
 #[derive(Debug, Default)]
-pub(super) struct Count {
+pub(super) struct OpenCounter {
     begun: AtomicU64,
     ended: AtomicU64,
 }
@@ -37,7 +37,7 @@ pub(super) enum Call {
 
 /// Something that goes on until this is dropped.
 #[derive(Debug)]
-pub(super) struct Ongoing(Arc<Count>);
+pub(super) struct OpenGuard(Arc<OpenCounter>);
 
 impl Call {
     pub(super) const ALL: [Self; 12] = [
@@ -88,16 +88,16 @@ impl Call {
     }
 }
 
-impl Counts {
-    pub(super) fn of(&self, call: Call) -> &Arc<Count> {
+impl Counters {
+    pub(super) fn of(&self, call: Call) -> &Arc<OpenCounter> {
         &self.calls[call as usize]
     }
 }
 
-impl Count {
-    pub(super) fn begin(self: &Arc<Self>) -> Ongoing {
+impl OpenCounter {
+    pub(super) fn begin(self: &Arc<Self>) -> OpenGuard {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        Ongoing(Arc::clone(self))
+        OpenGuard(Arc::clone(self))
     }
 
     /// How often it began so far.
@@ -113,7 +113,7 @@ impl Count {
     }
 }
 
-impl Drop for Ongoing {
+impl Drop for OpenGuard {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Release);
     }

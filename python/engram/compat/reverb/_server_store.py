@@ -9,19 +9,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import engram
-from engram.compat.reverb.platform.checkpointers_lib import Place
+from engram.compat.reverb.platform.checkpointers_lib import CheckpointPaths
 from engram.compat.reverb.table import Table
 
-__all__ = ["Storage"]
+__all__ = ["ServerStore"]
 
 _DONE = "DONE"
 """The file that Reverb writes last."""
 
 
-class Storage:
+class ServerStore:
     """A store whose changes outlive it in checkpoints alone, which are written when somebody asks for one."""
 
-    def __init__(self, place: Place, tables: Sequence[Table]) -> None:
+    def __init__(self, place: CheckpointPaths, tables: Sequence[Table]) -> None:
         """Opens the store with the newest checkpoint of the place, if it has any.
 
         Raises:
@@ -32,8 +32,10 @@ class Storage:
         """
         path = tempfile.mkdtemp(prefix="reverb-") if place.path is None else place.path
         self.directory = os.path.abspath(path)  # noqa: PTH100, a text that clients are told
-        self._tidy = weakref.finalize(self, _tidy, self.directory, os.getpid()) if place.path is None else None
-        self._before = _Before(self.directory)
+        self._remove_unused = (
+            weakref.finalize(self, _remove_unused, self.directory, os.getpid()) if place.path is None else None
+        )
+        self._snapshot = _DirectorySnapshot(self.directory)
         self._names = [table.name for table in tables]
         self._was_opened = False
         try:
@@ -48,7 +50,7 @@ class Storage:
                 self._begin_with(self.directory)
             elif fallback is not None:
                 self._begin_with(fallback)
-        store = self._open([table._noted(self.directory) for table in tables])  # noqa: SLF001, this package's
+        store = self._open([table._with_note(self.directory) for table in tables])  # noqa: SLF001, this package's
         try:
             self._compare(store)
         except ValueError:
@@ -105,15 +107,15 @@ class Storage:
 
     def _undo(self) -> None:
         if self._was_opened:  # else it may be another server's
-            self._before.restore()
+            self._snapshot.restore()
         self._end()
 
     def _end(self) -> None:
-        if self._tidy is not None:
-            self._tidy()
+        if self._remove_unused is not None:
+            self._remove_unused()
 
 
-class _Before:
+class _DirectorySnapshot:
     """What a directory was like before it was opened."""
 
     def __init__(self, directory: str) -> None:
@@ -136,7 +138,7 @@ class _Before:
                 each.rmdir()
 
 
-def _tidy(directory: str, process: int) -> None:
+def _remove_unused(directory: str, process: int) -> None:
     """Removes a temporary directory in which there is no checkpoint."""
     if os.getpid() == process and not _has_own(directory):  # a forked child leaves it to its parent
         shutil.rmtree(directory, ignore_errors=True)

@@ -15,17 +15,17 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::pb;
-use crate::server::names;
+use crate::server::table_names;
 
 /// Items that one ask may be for: what is told of them must fit one message.
-const MOST: u32 = 65_536;
+const MAX_ITEMS_PER_REQUEST: u32 = 65_536;
 
 /// How often a call that waits looks for items that have expired meanwhile.
-const GLANCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An ask that was served, or failed.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct ServedRequest {
     pub(super) id: u64,
     pub(super) outcome: Result<Sample>,
     pub(super) length_policy: LengthPolicy,
@@ -35,56 +35,63 @@ pub(super) struct Served {
 
 /// Everything asked for and not yet sent.
 #[derive(Debug, Default)]
-pub(super) struct Asks {
-    /// How many asks there were: each has a place in the order in which they came.
-    asked: u64,
-    places: HashMap<u64, u64>,
-    waiting: BTreeMap<u64, Waiting>,
-    waits: FuturesUnordered<Abortable<Wait>>,
-    served: BTreeMap<u64, Served>,
+pub(super) struct RequestQueue {
+    /// How many asks there were: each has a position in the order in which they came.
+    next_position: u64,
+    positions: HashMap<u64, u64>,
+    waiting: BTreeMap<u64, WaitingRequest>,
+    waits: FuturesUnordered<Abortable<WaitFuture>>,
+    served: BTreeMap<u64, ServedRequest>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingRequest {
     id: u64,
     table: Arc<Table>,
     abort: AbortHandle,
 }
 
-type Wait = Pin<Box<dyn Future<Output = Served> + Send>>;
+type WaitFuture = Pin<Box<dyn Future<Output = ServedRequest> + Send>>;
 
-impl Asks {
+impl RequestQueue {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
     /// The ids of all of them, in the order in which they came.
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
-        let waiting = self.waiting.iter().map(|(place, ask)| (*place, ask.id));
-        let served = self.served.iter().map(|(place, ask)| (*place, ask.id));
-        let places: BTreeMap<u64, u64> = waiting.chain(served).collect();
-        places.into_values()
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|(position, ask)| (*position, ask.id));
+        let served = self
+            .served
+            .iter()
+            .map(|(position, ask)| (*position, ask.id));
+        let positions: BTreeMap<u64, u64> = waiting.chain(served).collect();
+        positions.into_values()
     }
 
     /// Puts an ask into its table's queue; false when there is one of that id already.
     pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::BatchRequest) -> bool {
-        let (id, place) = (ask.id, self.asked);
-        match self.places.entry(id) {
+        let (id, position) = (ask.id, self.next_position);
+        match self.positions.entry(id) {
             Entry::Occupied(_) => return false,
-            Entry::Vacant(entry) => entry.insert(place),
+            Entry::Vacant(entry) => entry.insert(position),
         };
-        self.asked += 1;
-        match begin(engine, ask) {
+        self.next_position += 1;
+        match start(engine, ask) {
             Ok(ticket) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let table = Arc::clone(ticket.table());
-                self.waiting.insert(place, Waiting { id, table, abort });
-                let wait: Wait = Box::pin(wait(Arc::clone(engine), ticket, ask.clone()));
+                self.waiting
+                    .insert(position, WaitingRequest { id, table, abort });
+                let wait: WaitFuture = Box::pin(wait(Arc::clone(engine), ticket, ask.clone()));
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
-                self.served.insert(place, served(ask, Err(error), None));
+                self.served.insert(position, served(ask, Err(error), None));
             }
         }
         true
@@ -92,13 +99,13 @@ impl Asks {
 
     /// Withdraws an ask; what it has drawn goes back.
     pub(super) fn cancel(&mut self, id: u64) {
-        let Some(place) = self.places.remove(&id) else {
+        let Some(position) = self.positions.remove(&id) else {
             return;
         };
-        if let Some(waiting) = self.waiting.remove(&place) {
+        if let Some(waiting) = self.waiting.remove(&position) {
             waiting.abort.abort();
         }
-        self.served.remove(&place);
+        self.served.remove(&position);
     }
 
     /// Waits until an ask is served, or for ever; then [`Self::next_served`] may have one.
@@ -106,10 +113,10 @@ impl Asks {
         match self.waits.next().await {
             Some(Ok(served)) => {
                 // Unless it was cancelled at the last moment.
-                if let Some(place) = self.places.get(&served.id)
-                    && self.waiting.remove(place).is_some()
+                if let Some(position) = self.positions.get(&served.id)
+                    && self.waiting.remove(position).is_some()
                 {
-                    self.served.insert(*place, served);
+                    self.served.insert(*position, served);
                 }
             }
             Some(Err(_aborted)) => {}
@@ -119,23 +126,27 @@ impl Asks {
 
     /// The next ask to be answered. Those of one table are, in the order in which they were made:
     /// a table serves them so, but does not say so in that order.
-    pub(super) fn next_served(&mut self) -> Option<Served> {
-        let place = self.served.iter().find_map(|(place, served)| {
+    pub(super) fn next_served(&mut self) -> Option<ServedRequest> {
+        let position = self.served.iter().find_map(|(position, served)| {
             let held_up = served.outcome.is_ok()
-                && (self.waiting.range(..place)).any(|(_, earlier)| {
+                && (self.waiting.range(..position)).any(|(_, earlier)| {
                     let table = served.table.as_ref();
                     table.is_some_and(|table| Arc::ptr_eq(table, &earlier.table))
                 });
-            (!held_up).then_some(*place)
+            (!held_up).then_some(*position)
         });
-        let served = self.served.remove(&place?)?;
-        self.places.remove(&served.id);
+        let served = self.served.remove(&position?)?;
+        self.positions.remove(&served.id);
         Some(served)
     }
 }
 
-fn served(ask: &pb::BatchRequest, outcome: Result<Sample>, table: Option<Arc<Table>>) -> Served {
-    Served {
+fn served(
+    ask: &pb::BatchRequest,
+    outcome: Result<Sample>,
+    table: Option<Arc<Table>>,
+) -> ServedRequest {
+    ServedRequest {
         id: ask.id,
         outcome,
         length_policy: if ask.pad {
@@ -147,16 +158,16 @@ fn served(ask: &pb::BatchRequest, outcome: Result<Sample>, table: Option<Arc<Tab
     }
 }
 
-fn begin(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
+fn start(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
     if let Some(bad) = ask.timeout_s.filter(|time| time.is_nan() || *time < 0.0) {
         return Err(Error::InvalidArgument(format!(
             "timeout is {bad} s; it must be at least 0, or None to wait for ever"
         )));
     }
-    let table = names::table(engine, &ask.table)?;
-    if ask.n > MOST {
+    let table = table_names::find_table(engine, &ask.table)?;
+    if ask.n > MAX_ITEMS_PER_REQUEST {
         return Err(Error::InvalidArgument(format!(
-            "asked for {} samples from table `{}`; a server gives at most {MOST} at a time",
+            "asked for {} samples from table `{}`; a server gives at most {MAX_ITEMS_PER_REQUEST} at a time",
             ask.n, ask.table
         )));
     }
@@ -170,7 +181,11 @@ fn begin(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
     table.sample_some(n, at_least, leased)
 }
 
-async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::BatchRequest) -> Served {
+async fn wait(
+    engine: Arc<Engine>,
+    mut ticket: SampleTicket,
+    ask: pb::BatchRequest,
+) -> ServedRequest {
     let table = Arc::clone(ticket.table());
     let deadline = deadline(ask.timeout_s);
     let expires = table.options().ttl.is_some();
@@ -183,7 +198,7 @@ async fn wait(engine: Arc<Engine>, mut ticket: SampleTicket, ask: pb::BatchReque
                 break engine.finish_at_deadline(ticket, seconds, ask.allow_partial);
             }
             // Asking again removes what has expired, which may let others in.
-            () = sleep(GLANCE), if expires => {}
+            () = sleep(POLL_INTERVAL), if expires => {}
         }
     };
     served(&ask, outcome, Some(table))
@@ -226,10 +241,10 @@ mod tests {
     #[test]
     fn a_batch_does_not_overtake_another_of_its_table() {
         let engine = Arc::new(Engine::new(vec![table("a"), table("b")], 1).unwrap());
-        let mut asks = Asks::default();
+        let mut queue = RequestQueue::default();
         for (id, name) in [(9, "a"), (8, "a"), (7, "b"), (6, "a")] {
             let (table, n) = (name.into(), 1);
-            assert!(asks.add(
+            assert!(queue.add(
                 &engine,
                 &pb::BatchRequest {
                     id,
@@ -240,14 +255,15 @@ mod tests {
             ));
         }
         // The news of these come before that of the first.
-        let finish = |asks: &mut Asks, place: u64, outcome| {
-            let Waiting { id, table, .. } = asks.waiting.remove(&place).unwrap();
+        let finish = |queue: &mut RequestQueue, position: u64, outcome| {
+            let WaitingRequest { id, table, .. } = queue.waiting.remove(&position).unwrap();
             let ask = pb::BatchRequest {
                 id,
                 ..pb::BatchRequest::default()
             };
-            asks.served
-                .insert(place, served(&ask, outcome, Some(table)));
+            queue
+                .served
+                .insert(position, served(&ask, outcome, Some(table)));
         };
         let draws = || {
             Ok(Sample {
@@ -255,14 +271,14 @@ mod tests {
                 lease: None,
             })
         };
-        let next = |asks: &mut Asks| asks.next_served().map(|served| served.id);
-        finish(&mut asks, 1, draws());
-        assert_eq!(next(&mut asks), None);
-        finish(&mut asks, 2, draws());
-        finish(&mut asks, 3, Err(Error::DeadlineExceeded("late".into())));
-        assert_eq!((next(&mut asks), next(&mut asks)), (Some(7), Some(6)));
-        finish(&mut asks, 0, draws());
-        assert_eq!((next(&mut asks), next(&mut asks)), (Some(9), Some(8)));
-        assert_eq!((next(&mut asks), asks.len()), (None, 0));
+        let next = |queue: &mut RequestQueue| queue.next_served().map(|served| served.id);
+        finish(&mut queue, 1, draws());
+        assert_eq!(next(&mut queue), None);
+        finish(&mut queue, 2, draws());
+        finish(&mut queue, 3, Err(Error::DeadlineExceeded("late".into())));
+        assert_eq!((next(&mut queue), next(&mut queue)), (Some(7), Some(6)));
+        finish(&mut queue, 0, draws());
+        assert_eq!((next(&mut queue), next(&mut queue)), (Some(9), Some(8)));
+        assert_eq!((next(&mut queue), queue.len()), (None, 0));
     }
 }

@@ -12,35 +12,35 @@ use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Service as Tower};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::connection::Called;
-use super::counts::{Call, Ongoing};
-use super::service::{Service, Shared};
+use super::connection::FirstCallFlag;
+use super::counters::{Call, OpenGuard};
+use super::service::{Service, ServiceState};
 use crate::pb::engram_server::EngramServer;
 
 /// Where the health service's calls are.
-const HEALTH: &str = "/grpc.health.v1.Health/";
+const HEALTH_PATH: &str = "/grpc.health.v1.Health/";
 
 /// Hands calls to the service that they name; those that nobody knows, Engram's refuses.
 #[derive(Debug)]
-pub(super) struct Calls<H> {
+pub(super) struct Router<H> {
     pub(super) engram: EngramServer<Service>,
     pub(super) reverb: ReverbServiceServer<Reverb>,
     pub(super) health: HealthServer<H>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) state: Arc<ServiceState>,
 }
 
-impl<H> Clone for Calls<H> {
+impl<H> Clone for Router<H> {
     fn clone(&self) -> Self {
         Self {
             engram: self.engram.clone(),
             reverb: self.reverb.clone(),
             health: self.health.clone(),
-            shared: Arc::clone(&self.shared),
+            state: Arc::clone(&self.state),
         }
     }
 }
 
-impl<H: Health> Tower<Request<Body>> for Calls<H> {
+impl<H: Health> Tower<Request<Body>> for Router<H> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Response<Body>, Infallible>;
@@ -50,19 +50,19 @@ impl<H: Health> Tower<Request<Body>> for Calls<H> {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if let Some(called) = request.extensions().get::<Called>() {
-            called.note();
+        if let Some(first_call) = request.extensions().get::<FirstCallFlag>() {
+            first_call.set();
         }
         let path = request.uri().path();
-        if path.starts_with(HEALTH) {
+        if path.starts_with(HEALTH_PATH) {
             self.health.call(request)
         } else if let Some(method) = path.strip_prefix(engram_reverb::PATH) {
             let call = Call::of_reverb(method);
-            let call = call.map(|call| self.shared.counts.of(call).begin());
-            let answer = self.reverb.call(request);
+            let call = call.map(|call| self.state.counters.of(call).begin());
+            let response = self.reverb.call(request);
             match call {
-                Some(call) => Box::pin(counted(answer, call)),
-                None => answer,
+                Some(call) => Box::pin(count_until_sent(response, call)),
+                None => response,
             }
         } else {
             self.engram.call(request)
@@ -70,13 +70,13 @@ impl<H: Health> Tower<Request<Body>> for Calls<H> {
     }
 }
 
-/// The same answer, of a call that is over when all of it was sent, or nobody is there to read it.
-async fn counted(
-    answer: BoxFuture<Response<Body>, Infallible>,
-    call: Ongoing,
+/// The same response, of a call that is over when all of it was sent, or nobody is there to read it.
+async fn count_until_sent(
+    response: BoxFuture<Response<Body>, Infallible>,
+    call: OpenGuard,
 ) -> Result<Response<Body>, Infallible> {
-    let answer = answer.await?;
-    Ok(answer.map(|body| {
+    let response = response.await?;
+    Ok(response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _ = &call;
             frame

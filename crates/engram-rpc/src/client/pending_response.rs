@@ -6,21 +6,21 @@ use std::task::{Context, Poll};
 use engram_core::Result;
 use tokio::sync::oneshot;
 
-use super::talk::closed_error;
+use super::reconnecting_stream::closed_error;
 
 /// A future that any thread may wait for.
 #[derive(Debug)]
-pub struct Reply<T> {
+pub struct PendingResponse<T> {
     receiver: oneshot::Receiver<Result<T>>,
 }
 
-impl<T> Reply<T> {
+impl<T> PendingResponse<T> {
     pub(crate) fn new(receiver: oneshot::Receiver<Result<T>>) -> Self {
         Self { receiver }
     }
 }
 
-impl<T> Future for Reply<T> {
+impl<T> Future for PendingResponse<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {

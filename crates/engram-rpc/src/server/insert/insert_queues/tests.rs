@@ -71,28 +71,26 @@ fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
 }
 
 /// Puts items numbered `first..=last` on their way.
-fn send(lanes: &mut Lanes, table: &Arc<Table>, first: u64, last: u64) {
+fn send(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
     let items = items(first..=last);
-    let batch = Batch::new(last, &items);
-    lanes.add("t", batch, table.insert(items).unwrap());
+    let batch = InsertBatch::new(last, &items);
+    queues.add("t", batch, table.insert(items).unwrap());
 }
 
-fn told(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
+fn acknowledged(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
     let settled = reply.map(|reply| reply.completed).unwrap_or_default();
-    let told = settled
-        .iter()
-        .map(|news| (news.number, news.error.is_some()));
-    told.collect()
+    let acknowledged = settled.iter().map(|ack| (ack.number, ack.error.is_some()));
+    acknowledged.collect()
 }
 
 #[test]
 fn what_went_in_since_the_last_look_is_told() {
     for sampled in 0..=4 {
         let table = queue();
-        let mut lanes = Lanes::default();
-        send(&mut lanes, &table, 1, 4);
-        send(&mut lanes, &table, 5, 6);
-        assert_eq!(told(lanes.next_reply()), [(2, false)]);
+        let mut queues = InsertQueues::default();
+        send(&mut queues, &table, 1, 4);
+        send(&mut queues, &table, 5, 6);
+        assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
         // Each lets one in; nobody looks at the tickets.
         for _ in 0..sampled {
             assert_eq!(
@@ -100,9 +98,13 @@ fn what_went_in_since_the_last_look_is_told() {
                 1
             );
         }
-        let mut news = lanes.withdraw();
-        let due = (sampled > 0).then_some((2 + sampled, false));
-        assert_eq!(told(news.next_reply()), Vec::from_iter(due), "{sampled}");
+        let mut acks = queues.withdraw();
+        let expected = (sampled > 0).then_some((2 + sampled, false));
+        assert_eq!(
+            acknowledged(acks.next_reply()),
+            Vec::from_iter(expected),
+            "{sampled}"
+        );
         let info = table.info();
         assert_eq!(info.stats.limiter.inserts, 2 + sampled);
         assert_eq!(info.waiting_inserts, 0);
@@ -112,47 +114,47 @@ fn what_went_in_since_the_last_look_is_told() {
 #[test]
 fn what_is_in_of_a_batch_is_told_once_it_is_the_first() {
     let table = queue();
-    let mut lanes = Lanes::default();
-    send(&mut lanes, &table, 1, 3);
-    assert_eq!(told(lanes.next_reply()), [(2, false)]);
+    let mut queues = InsertQueues::default();
+    send(&mut queues, &table, 1, 3);
+    assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
     let sampled = table.sample(2, false).unwrap().take_partial();
     assert_eq!(sampled.draws.len(), 2);
     // The third went in, but nobody has looked at it: the fourth goes in behind it.
-    send(&mut lanes, &table, 4, 6);
+    send(&mut queues, &table, 4, 6);
     assert_eq!(table.info().stats.limiter.inserts, 4);
-    assert_eq!(told(lanes.next_reply()), []);
-    lanes.progress().now_or_never();
-    assert_eq!(told(lanes.next_reply()), [(4, false)]);
+    assert_eq!(acknowledged(queues.next_reply()), []);
+    queues.progress().now_or_never();
+    assert_eq!(acknowledged(queues.next_reply()), [(4, false)]);
 }
 
 #[test]
 fn refusals_behind_a_batch_that_waits_take_room() {
     let table = queue();
-    let mut lanes = Lanes::default();
-    send(&mut lanes, &table, 1, 3);
-    assert_eq!(told(lanes.next_reply()), [(2, false)]);
-    let error = refusal(&Error::Priority("too low".into()), TEXT);
+    let mut queues = InsertQueues::default();
+    send(&mut queues, &table, 1, 3);
+    assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
+    let error = refusal_error(&Error::Priority("too low".into()), MAX_ERROR_TEXT);
     let mut number = 3;
-    while lanes.have_room() {
+    while queues.has_room() {
         number += 1;
         assert!(number < 200_000, "refusals are not counted");
-        lanes.refuse("t", number, error.clone());
+        queues.refuse("t", number, error.clone());
     }
     assert!(number > 100_000, "{number} refusals are too many");
-    assert_eq!(told(lanes.next_reply()), []);
-    // What waited goes in, and they are told.
+    assert_eq!(acknowledged(queues.next_reply()), []);
+    // What waited goes in, and they are acknowledged.
     assert_eq!(
         table.sample(1, false).unwrap().take_partial().draws.len(),
         1
     );
-    lanes.progress().now_or_never();
+    queues.progress().now_or_never();
     let mut next = 3;
-    while let Some(reply) = lanes.next_reply() {
-        for news in told(Some(reply)) {
+    while let Some(reply) = queues.next_reply() {
+        for news in acknowledged(Some(reply)) {
             assert_eq!(news, (next, next > 3));
             next += 1;
         }
     }
     assert_eq!(next, number + 1);
-    assert!(lanes.have_room());
+    assert!(queues.has_room());
 }

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from engram.compat.reverb._elements import Elements, Rows
-from engram.compat.reverb._feed import feed
-from engram.compat.reverb._lazy import tensorflow
+from engram.compat.reverb._generator_dataset import generator_dataset
+from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 from engram.data._tf_element_counter import TfElementCounter, with_element_counter
 
-__all__ = ["unpacked"]
+__all__ = ["unbatched_dataset"]
 
 
-def unpacked(
+def unbatched_dataset(
     begin: Callable[..., Iterator[Elements | None]],
     args: Sequence[Any],
     specs: Sequence[Any],
@@ -32,8 +32,8 @@ def unpacked(
         The dataset as a variant tensor, and what must live as long as it.
     """
     if not counted:
-        return _unpacked(begin, args, specs)
-    tf = tensorflow("a dataset")
+        return _unbatched(begin, args, specs)
+    tf = import_tensorflow("a dataset")
     kept = []
 
     def began(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
@@ -44,7 +44,7 @@ def unpacked(
             taken.close()
 
     def make(tensors: list[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-        variant, needed = _unpacked(began, tensors, specs)
+        variant, needed = _unbatched(began, tensors, specs)
         kept.append(needed)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
@@ -52,13 +52,13 @@ def unpacked(
     return tf.data.experimental.to_variant(result), (kept, result)
 
 
-def _unpacked(
+def _unbatched(
     begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, Any]:
-    tf = tensorflow("a dataset")
+    tf = import_tensorflow("a dataset")
     ragged = [spec.shape.rank is None or (spec.shape.rank > 0 and spec.shape[0] is None) for spec in specs]
     if any(ragged):
-        return _unpacked_ragged(begin, args, specs, ragged)
+        return _unbatched_ragged(begin, args, specs, ragged)
     batched = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
     nothing = [np.zeros([0, *(axis or 0 for axis in spec.shape)], spec.dtype.as_numpy_dtype) for spec in specs]
 
@@ -67,17 +67,17 @@ def _unpacked(
             # Nothing at all lets TensorFlow look whether anybody still waits.
             yield nothing if found is None else [rows.values for rows in found]
 
-    variant, kept = feed(arrays, args, batched)
+    variant, kept = generator_dataset(arrays, args, batched)
     source = tf.data.experimental.from_variant(variant, tuple(batched))
     result = source.unbatch()
     return tf.data.experimental.to_variant(result), (kept, source, result)
 
 
-def _unpacked_ragged(
+def _unbatched_ragged(
     begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any], ragged: Sequence[bool]
 ) -> tuple[Any, Any]:
-    """As `unpacked`, where elements may differ in shape: then each is cut out of all the elements' rows."""
-    tf = tensorflow("a dataset")
+    """As `unbatched_dataset`, where elements may differ in shape: then each is cut out of all the elements' rows."""
+    tf = import_tensorflow("a dataset")
     cuts = sum(ragged)
     whole = [
         tf.TensorSpec(None if may else [None, *spec.shape], spec.dtype) for spec, may in zip(specs, ragged, strict=True)
@@ -122,7 +122,7 @@ def _unpacked_ragged(
         variant = tf.cond(is_ragged, each, side_by_side)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
-    variant, kept = feed(arrays, args, [tf.TensorSpec([], tf.bool), *whole, *spans])
+    variant, kept = generator_dataset(arrays, args, [tf.TensorSpec([], tf.bool), *whole, *spans])
     source = tf.data.experimental.from_variant(variant, (tf.TensorSpec([], tf.bool), *whole, *spans))
     result = source.flat_map(cut)
     return tf.data.experimental.to_variant(result), (kept, source, result)

@@ -5,7 +5,7 @@ from typing import Any
 
 import engram
 from engram import selectors
-from engram.compat.reverb import _nest, _note
+from engram.compat.reverb import _nest, _table_note
 from engram.compat.reverb.reverb_types import (
     HeapOptions,
     KeyDistributionOptions,
@@ -17,12 +17,12 @@ from engram.compat.reverb.reverb_types import (
 )
 from engram.compat.reverb.tensor_spec import TensorSpec, public
 
-__all__ = ["described", "signature_of"]
+__all__ = ["signature_of", "to_reverb_info"]
 
 
-def described(info: engram.TableInfo) -> TableInfo:
+def to_reverb_info(info: engram.TableInfo) -> TableInfo:
     """Reverb's `TableInfo` of a table, also of one that was not made by this package."""
-    note = _note.decode(info.note)
+    note = _table_note.decode(info.note)
     times = note.max_times_sampled
     signature = signature_of(info)
     _, spi, min_size, min_diff, max_diff = info.rate_limiter
@@ -54,7 +54,7 @@ def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
 
     That of a table which was not made by this package is the engine's.
     """
-    found = _note.decode(info.note).signature
+    found = _table_note.decode(info.note).signature
     if found is None and info.signature is not None:
         return _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
     return found

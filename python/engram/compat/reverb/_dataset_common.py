@@ -9,11 +9,11 @@ from typing import Any
 
 import engram
 from engram._consumption import ConsumptionTracker
-from engram.compat.reverb import _arguments, _nest, _note
-from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_in
-from engram.compat.reverb._lazy import tensorflow
-from engram.compat.reverb._reader import Fetching, read
-from engram.compat.reverb._tf_dataset import unpacked
+from engram.compat.reverb import _arguments, _nest, _table_note
+from engram.compat.reverb._block_reader import FetchOptions, read_blocks
+from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_per_item
+from engram.compat.reverb._lazy_tensorflow import import_tensorflow
+from engram.compat.reverb._unbatched_dataset import unbatched_dataset
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
@@ -21,7 +21,15 @@ from engram.data.column_block import ColumnBlock
 from engram.errors import ClosedError, UnavailableError
 from engram.store import TableStore
 
-__all__ = ["Source", "begin", "checked_fetching", "from_table", "read_table", "signature_of", "tuples"]
+__all__ = [
+    "ElementSource",
+    "dtypes_and_shapes",
+    "init_server_dataset",
+    "init_table_dataset",
+    "lists_to_tuples",
+    "make_fetch_options",
+    "read_table",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,13 +37,13 @@ _RECONNECT_SECONDS = 1.0
 _SILENCE_SECONDS = 30.0
 
 
-def checked_fetching(
+def make_fetch_options(
     max_in_flight_samples_per_worker: int,
     num_workers_per_iterator: int,
     max_samples_per_stream: int,
     rate_limiter_timeout_ms: int,
     max_samples: int = -1,
-) -> Fetching:
+) -> FetchOptions:
     """How items are to be fetched.
 
     Raises:
@@ -55,16 +63,16 @@ def checked_fetching(
     if _arguments.integer("rate_limiter_timeout_ms", rate_limiter_timeout_ms) < -1:
         raise ValueError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1")
     workers = max(1, num_workers_per_iterator)
-    return Fetching(
-        ahead=int(in_flight) * int(workers),
-        per_stream=None if max_samples_per_stream == -1 else int(max_samples_per_stream),
+    return FetchOptions(
+        max_in_flight=int(in_flight) * int(workers),
+        items_per_stream=None if max_samples_per_stream == -1 else int(max_samples_per_stream),
         timeout=None if rate_limiter_timeout_ms == -1 else rate_limiter_timeout_ms / 1_000,
         max_items=None if max_samples == -1 else int(max_samples),
-        returns=True,
+        reconnect_forever=True,
     )
 
 
-def signature_of(
+def dtypes_and_shapes(
     server_address: str, table: str, timeout: int | None, axes: Sequence[int | None] = ()
 ) -> tuple[Any, Any]:
     """The dtypes and shapes of the table's signature, two nests; shapes begin with `axes`, too.
@@ -73,7 +81,7 @@ def signature_of(
         ValueError: There is no such table, or it has no signature.
         DeadlineExceededError: The server did not answer in time.
     """
-    tf = tensorflow("a dataset")  # where it has been imported, specs are its own
+    tf = import_tensorflow("a dataset")  # where it has been imported, specs are its own
     info = Client(server_address).server_info(timeout)
     if _arguments.text("table", table) not in info:
         found = ", ".join(sorted(info))
@@ -89,25 +97,25 @@ def signature_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ElementSource:
     """Where elements come from, and what they are.
 
     Attributes:
-        fetching: How items are fetched.
+        fetch_options: How items are fetched.
         convert: Makes elements of items.
         info_shape: Of each field of an element's info.
         unsigned_axes: Leading axes of the data that a table's signature does not have.
     """
 
-    fetching: Fetching
+    fetch_options: FetchOptions
     convert: Convert
     info_shape: tuple[int | None, ...] = ()
     unsigned_axes: int = 0
 
 
-def begin(
+def init_server_dataset(
     dataset: Any,  # noqa: ANN401, TensorFlow's
-    source: Source,
+    source: ElementSource,
     *,
     server_address: Any,  # noqa: ANN401, text or a tensor
     table: Any,  # noqa: ANN401, text or a tensor
@@ -127,20 +135,20 @@ def begin(
     Raises:
         ValueError: The two nests differ.
     """
-    tf = tensorflow(f"reverb.{type(dataset).__name__}")
+    tf = import_tensorflow(f"reverb.{type(dataset).__name__}")
     tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
     spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
 
     def open_store(address: str, _table: str) -> TableStore:
-        return engram.Client(_arguments.bare(address), reconnect_timeout=_RECONNECT_SECONDS)
+        return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_SECONDS)
 
     args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
-    from_table(dataset, source, open_store, args, spec)
+    init_table_dataset(dataset, source, open_store, args, spec)
 
 
-def from_table(
+def init_table_dataset(
     dataset: Any,  # noqa: ANN401, TensorFlow's
-    source: Source,
+    source: ElementSource,
     open_store: Callable[..., TableStore],
     args: list[Any],
     spec: Any,  # noqa: ANN401, a nest
@@ -157,8 +165,8 @@ def from_table(
         spec: A nest of `tf.TensorSpec`.
         owned: The store is closed when an iteration ends.
     """
-    tf = tensorflow("a dataset")
-    data = tuples(spec)
+    tf = import_tensorflow("a dataset")
+    data = lists_to_tuples(spec)
     info = SampleInfo(*[tf.TensorSpec(source.info_shape, dtype) for dtype in SampleInfo.tf_dtypes()])
     element = ReplaySample(info, data)
     wanted = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
@@ -181,25 +189,25 @@ def from_table(
             if owned:
                 store.close()
 
-    variant, kept = unpacked(found, args, tf.nest.flatten(element), counted=True)
+    variant, kept = unbatched_dataset(found, args, tf.nest.flatten(element), counted=True)
     dataset._element_spec = element  # noqa: SLF001, as it is being made
     dataset._kept = kept  # noqa: SLF001, as it is being made
     tf.data.Dataset.__init__(dataset, variant)
 
 
 def read_table(
-    store: TableStore, table: str, source: Source, wanted: list[TensorSpec], tracker: ConsumptionTracker
+    store: TableStore, table: str, source: ElementSource, wanted: list[TensorSpec], tracker: ConsumptionTracker
 ) -> Generator[Elements | None]:
     """Yields elements of a table, several at once, and None now and then while there are none.
 
     What `tracker` does not count as used goes back when it is closed; its pieces are the elements.
     """
-    fetching = source.fetching
-    for infos in _infos(store, returns=fetching.returns, table=table):
+    fetch_options = source.fetch_options
+    for infos in _infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
         if infos is None:
             yield None
         elif (info := infos.get(table)) is not None:
-            signature = _note.decode(info.note).signature
+            signature = _table_note.decode(info.note).signature
             if signature is not None:
                 check_signature(table, wanted, signature, source.unsigned_axes)
 
@@ -208,7 +216,7 @@ def read_table(
         tracker.add_items(_pieces(block, elements))
         return elements
 
-    yield from read(store, table, fetching, made, tracker)
+    yield from read_blocks(store, table, fetch_options, made, tracker)
 
 
 def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
@@ -217,12 +225,14 @@ def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
     number = len(values) if splits is None else len(splits) - 1
     if number == block.number:
         return [1] * number
-    steps = steps_in(block)
+    steps = steps_per_item(block)
     pieces: list[int] = (steps * number // max(1, steps.sum())).tolist()
     return pieces
 
 
-def _infos(store: TableStore, *, returns: bool, table: str) -> Iterator[Mapping[str, engram.TableInfo] | None]:
+def _infos(
+    store: TableStore, *, reconnect_forever: bool, table: str
+) -> Iterator[Mapping[str, engram.TableInfo] | None]:
     """Yields what the store says of its tables; before, None while the server is silent."""
     began = time.monotonic()
     warned = False
@@ -230,7 +240,7 @@ def _infos(store: TableStore, *, returns: bool, table: str) -> Iterator[Mapping[
         try:
             infos = store.info()
         except (UnavailableError, ClosedError):
-            if not returns:
+            if not reconnect_forever:
                 raise
             if not warned and time.monotonic() - began > _SILENCE_SECONDS:
                 _LOG.warning("no answer for %g s from the server of table `%s`; still waiting", _SILENCE_SECONDS, table)
@@ -241,14 +251,14 @@ def _infos(store: TableStore, *, returns: bool, table: str) -> Iterator[Mapping[
         return
 
 
-def tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
+def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
     """The nest with tuples for lists, as elements of TensorFlow's datasets have them."""
     if isinstance(nest, list):
-        return tuple(tuples(each) for each in nest)
+        return tuple(lists_to_tuples(each) for each in nest)
     if isinstance(nest, tuple) and not hasattr(nest, "_fields"):
-        return tuple(tuples(each) for each in nest)
+        return tuple(lists_to_tuples(each) for each in nest)
     if _nest.is_namedtuple(nest):
-        return type(nest)(*[tuples(each) for each in nest])
+        return type(nest)(*[lists_to_tuples(each) for each in nest])
     if isinstance(nest, dict):
-        return type(nest)((key, tuples(value)) for key, value in nest.items())
+        return type(nest)((key, lists_to_tuples(value)) for key, value in nest.items())
     return nest

@@ -10,49 +10,49 @@ use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::connect::Api;
-use super::sample::Ask;
-use super::talk::Talk;
+use super::connect::GrpcClient;
+use super::reconnecting_stream::ReconnectingStream;
+use super::sample_requests::BatchRequest;
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
-pub(super) enum Command {
-    Ask(u64, Waiting),
+pub(super) enum SampleCommand {
+    Request(u64, PendingSample),
     /// All of a batch was used, or so many of its first items.
     Acknowledge(u64, Option<u32>),
     Cancel(u64),
-    /// Answered once everything said before is done, or void.
-    Settle(u64, oneshot::Sender<Result<()>>),
+    /// Answered once everything sent before is done, or void.
+    Barrier(u64, oneshot::Sender<Result<()>>),
 }
 
-pub(super) struct Waiting {
-    ask: Ask,
+pub(super) struct PendingSample {
+    ask: BatchRequest,
     deadline: Option<Instant>,
-    /// It has been said on this connection.
-    said: bool,
-    /// It has been said before, on this or another connection.
-    again: bool,
+    /// It has been sent on this connection.
+    sent: bool,
+    /// It has been sent before, on this or another connection.
+    sent_before: bool,
     reply: oneshot::Sender<Result<ReceivedBatch>>,
     assembler: Option<BatchAssembler>,
 }
 
-impl Waiting {
-    pub(super) fn new(ask: Ask, reply: oneshot::Sender<Result<ReceivedBatch>>) -> Self {
+impl PendingSample {
+    pub(super) fn new(ask: BatchRequest, reply: oneshot::Sender<Result<ReceivedBatch>>) -> Self {
         let end = |timeout: Duration| Instant::now().checked_add(timeout);
         Self {
             deadline: ask.timeout.and_then(end),
             ask,
-            said: false,
-            again: false,
+            sent: false,
+            sent_before: false,
             reply,
             assembler: None,
         }
     }
 
     fn request(&self, id: u64) -> pb::BatchRequest {
-        let Ask {
+        let BatchRequest {
             table,
             n,
             at_least,
@@ -63,7 +63,7 @@ impl Waiting {
         } = self.ask.clone();
         // The first time, as it was given: errors repeat it.
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let timeout = if self.again {
+        let timeout = if self.sent_before {
             self.deadline.map(left)
         } else {
             self.ask.timeout
@@ -81,7 +81,11 @@ impl Waiting {
     }
 
     /// Takes a message; the batch once it is whole.
-    fn heard(&mut self, reply: Option<Outcome>, pool: &Arc<Pool>) -> Option<Result<ReceivedBatch>> {
+    fn handle_response(
+        &mut self,
+        reply: Option<Outcome>,
+        pool: &Arc<Pool>,
+    ) -> Option<Result<ReceivedBatch>> {
         let assembler = match reply {
             Some(Outcome::Error(error)) => Err(decode_error(error)),
             Some(Outcome::Batch(batch)) => BatchAssembler::new(batch, pool),
@@ -104,9 +108,9 @@ impl Waiting {
     }
 }
 
-enum Say {
-    Ask(u64),
-    Request(pb::SampleRequest),
+enum QueuedRequest {
+    Sample(u64),
+    Other(pb::SampleRequest),
 }
 
 impl From<Request> for pb::SampleRequest {
@@ -119,107 +123,114 @@ impl From<Request> for pb::SampleRequest {
 }
 
 /// What one reader has asked for.
-pub(super) struct Underway {
+pub(super) struct PendingSamples {
     pool: Arc<Pool>,
-    unsaid: VecDeque<Say>,
-    waiting: BTreeMap<u64, Waiting>,
+    outgoing: VecDeque<QueuedRequest>,
+    pending: BTreeMap<u64, PendingSample>,
     /// Batches of this connection that the server wants to hear of again.
     leased: BTreeSet<u64>,
-    settling: BTreeMap<u64, oneshot::Sender<Result<()>>>,
+    barriers: BTreeMap<u64, oneshot::Sender<Result<()>>>,
     /// Something was acknowledged on this connection.
     acknowledged: bool,
 }
 
-impl Underway {
+impl PendingSamples {
     pub(super) fn new(pool: &Arc<Pool>) -> Self {
         Self {
             pool: Arc::clone(pool),
-            unsaid: VecDeque::new(),
-            waiting: BTreeMap::new(),
+            outgoing: VecDeque::new(),
+            pending: BTreeMap::new(),
             leased: BTreeSet::new(),
-            settling: BTreeMap::new(),
+            barriers: BTreeMap::new(),
             acknowledged: false,
         }
     }
 
-    fn say(&mut self, request: Request) {
-        self.unsaid.push_back(Say::Request(request.into()));
+    fn enqueue(&mut self, request: Request) {
+        self.outgoing
+            .push_back(QueuedRequest::Other(request.into()));
     }
 
     fn cancel(&mut self, id: u64) {
-        match self.waiting.remove(&id) {
-            Some(waiting) if waiting.said => self.say(Request::Cancel(id)),
-            Some(_) => (self.unsaid).retain(|say| !matches!(say, Say::Ask(ask) if *ask == id)),
-            None if self.leased.remove(&id) => self.say(Request::Cancel(id)),
+        match self.pending.remove(&id) {
+            Some(waiting) if waiting.sent => self.enqueue(Request::Cancel(id)),
+            Some(_) => (self.outgoing)
+                .retain(|say| !matches!(say, QueuedRequest::Sample(ask) if *ask == id)),
+            None if self.leased.remove(&id) => self.enqueue(Request::Cancel(id)),
             None => {}
         }
     }
 
-    fn settle(&mut self) {
-        for reply in std::mem::take(&mut self.settling).into_values() {
+    fn complete_barriers(&mut self) {
+        for reply in std::mem::take(&mut self.barriers).into_values() {
             // Whoever waited may be gone.
             let _ = reply.send(Ok(()));
         }
     }
 }
 
-impl Talk for Underway {
-    type Command = Command;
-    type Out = pb::SampleRequest;
-    type In = pb::SampleResponse;
+impl ReconnectingStream for PendingSamples {
+    type Command = SampleCommand;
+    type Request = pb::SampleRequest;
+    type Response = pb::SampleResponse;
 
     async fn open(
-        mut api: Api,
+        mut client: GrpcClient,
         out: ReceiverStream<pb::SampleRequest>,
     ) -> Result<Streaming<pb::SampleResponse>, Status> {
-        Ok(api.sample(out).await?.into_inner())
+        Ok(client.sample(out).await?.into_inner())
     }
 
-    fn command(&mut self, command: Command) {
+    fn handle_command(&mut self, command: SampleCommand) {
         match command {
-            Command::Ask(id, waiting) => {
-                self.unsaid.push_back(Say::Ask(id));
-                self.waiting.insert(id, waiting);
+            SampleCommand::Request(id, waiting) => {
+                self.outgoing.push_back(QueuedRequest::Sample(id));
+                self.pending.insert(id, waiting);
             }
             // That of an earlier connection is void, and its items are back.
-            Command::Acknowledge(id, items) if self.leased.remove(&id) => {
+            SampleCommand::Acknowledge(id, items) if self.leased.remove(&id) => {
                 self.acknowledged = true;
-                self.unsaid.push_back(Say::Request(pb::SampleRequest {
-                    used_items: items,
-                    ..Request::Acknowledge(id).into()
-                }));
+                self.outgoing
+                    .push_back(QueuedRequest::Other(pb::SampleRequest {
+                        used_items: items,
+                        ..Request::Acknowledge(id).into()
+                    }));
             }
-            Command::Acknowledge(..) => {}
-            Command::Cancel(id) => self.cancel(id),
-            Command::Settle(id, reply) if self.acknowledged => {
-                self.settling.insert(id, reply);
-                self.say(Request::Barrier(id));
+            SampleCommand::Acknowledge(..) => {}
+            SampleCommand::Cancel(id) => self.cancel(id),
+            SampleCommand::Barrier(id, reply) if self.acknowledged => {
+                self.barriers.insert(id, reply);
+                self.enqueue(Request::Barrier(id));
             }
-            Command::Settle(_, reply) => {
+            SampleCommand::Barrier(_, reply) => {
                 let _ = reply.send(Ok(()));
             }
         }
     }
 
-    fn disconnected(&mut self) {
+    fn on_disconnect(&mut self) {
         // The server has taken back what was on lease.
         self.leased.clear();
         self.acknowledged = false;
-        self.settle();
-        self.unsaid = self.waiting.keys().map(|id| Say::Ask(*id)).collect();
-        for waiting in self.waiting.values_mut() {
+        self.complete_barriers();
+        self.outgoing = self
+            .pending
+            .keys()
+            .map(|id| QueuedRequest::Sample(*id))
+            .collect();
+        for waiting in self.pending.values_mut() {
             waiting.assembler = None;
-            waiting.said = false;
+            waiting.sent = false;
         }
     }
 
-    fn next_out(&mut self) -> Option<pb::SampleRequest> {
-        Some(match self.unsaid.pop_front()? {
-            Say::Request(request) => request,
-            Say::Ask(id) => match self.waiting.get_mut(&id) {
+    fn next_request(&mut self) -> Option<pb::SampleRequest> {
+        Some(match self.outgoing.pop_front()? {
+            QueuedRequest::Other(request) => request,
+            QueuedRequest::Sample(id) => match self.pending.get_mut(&id) {
                 Some(waiting) => {
                     let request = waiting.request(id);
-                    (waiting.said, waiting.again) = (true, true);
+                    (waiting.sent, waiting.sent_before) = (true, true);
                     Request::Batch(request).into()
                 }
                 // One that was answered unasked: an empty request, which means nothing.
@@ -228,24 +239,24 @@ impl Talk for Underway {
         })
     }
 
-    fn has_out(&self) -> bool {
-        !self.unsaid.is_empty()
+    fn has_request(&self) -> bool {
+        !self.outgoing.is_empty()
     }
 
-    fn heard(&mut self, message: pb::SampleResponse) -> Result<(), Error> {
+    fn handle_response(&mut self, message: pb::SampleResponse) -> Result<(), Error> {
         let id = message.id;
         if let Some(Outcome::BarrierDone(_)) = message.outcome {
-            if let Some(reply) = self.settling.remove(&id) {
+            if let Some(reply) = self.barriers.remove(&id) {
                 let _ = reply.send(Ok(()));
             }
             return Ok(());
         }
-        let Some(waiting) = self.waiting.get_mut(&id) else {
+        let Some(waiting) = self.pending.get_mut(&id) else {
             // Cancelled meanwhile.
             return Ok(());
         };
         let is_refused = matches!(message.outcome, Some(Outcome::Error(_)));
-        let Some(outcome) = waiting.heard(message.outcome, &self.pool) else {
+        let Some(outcome) = waiting.handle_response(message.outcome, &self.pool) else {
             return Ok(());
         };
         match &outcome {
@@ -253,10 +264,10 @@ impl Talk for Underway {
                 self.leased.insert(id);
             }
             // The server has sent a batch that we cannot take: it need not keep it on lease.
-            Err(_) if !is_refused => self.say(Request::Cancel(id)),
+            Err(_) if !is_refused => self.enqueue(Request::Cancel(id)),
             _ => {}
         }
-        if let Some(waiting) = self.waiting.remove(&id) {
+        if let Some(waiting) = self.pending.remove(&id) {
             // Whoever does not wait any more has cancelled, or is about to.
             let _ = waiting.reply.send(outcome);
         }
@@ -264,13 +275,13 @@ impl Talk for Underway {
     }
 
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.unsaid.is_empty() && self.settling.is_empty()
+        self.pending.is_empty() && self.outgoing.is_empty() && self.barriers.is_empty()
     }
 
-    fn fail(&mut self, error: &Error) {
-        self.unsaid.clear();
-        self.settle();
-        for (_, waiting) in std::mem::take(&mut self.waiting) {
+    fn fail_pending(&mut self, error: &Error) {
+        self.outgoing.clear();
+        self.complete_barriers();
+        for (_, waiting) in std::mem::take(&mut self.pending) {
             let error = match error {
                 Error::Unavailable(text) => Error::Unavailable(format!(
                     "{text}; asked for {} samples from table `{}`",
@@ -288,10 +299,10 @@ mod tests {
     use super::*;
     use crate::pb::error::Code;
 
-    /// What is said, once this was heard for an ask, and how the ask ended.
-    fn heard(replies: Vec<Outcome>) -> (Option<Request>, Error) {
-        let mut underway = Underway::new(&Arc::new(Pool::with_max_batch(8)));
-        let ask = Ask {
+    /// What is sent, once this was heard for an ask, and how the ask ended.
+    fn outcome_of(replies: Vec<Outcome>) -> (Option<Request>, Error) {
+        let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)));
+        let ask = BatchRequest {
             table: "t".into(),
             n: 1,
             at_least: 1,
@@ -301,21 +312,21 @@ mod tests {
             leased: true,
         };
         let (reply, outcome) = oneshot::channel();
-        underway.command(Command::Ask(5, Waiting::new(ask, reply)));
-        let asked = underway.next_out().unwrap().request;
+        pending.handle_command(SampleCommand::Request(5, PendingSample::new(ask, reply)));
+        let asked = pending.next_request().unwrap().request;
         assert!(matches!(asked, Some(Request::Batch(_))), "{asked:?}");
         for reply in replies {
             let reply = Some(reply);
-            underway
-                .heard(pb::SampleResponse {
+            pending
+                .handle_response(pb::SampleResponse {
                     id: 5,
                     outcome: reply,
                 })
                 .unwrap();
         }
-        let said = underway.next_out().and_then(|out| out.request);
-        assert!(!underway.has_out() && underway.is_idle());
-        (said, outcome.blocking_recv().unwrap().unwrap_err())
+        let sent = pending.next_request().and_then(|out| out.request);
+        assert!(!pending.has_request() && pending.is_idle());
+        (sent, outcome.blocking_recv().unwrap().unwrap_err())
     }
 
     #[test]
@@ -330,14 +341,14 @@ mod tests {
             ..pb::Batch::default()
         };
         let part = Outcome::BatchPart(vec![1].into());
-        let (said, error) = heard(vec![Outcome::Batch(batch), part.clone()]);
-        assert_eq!(said, Some(Request::Cancel(5)));
+        let (sent, error) = outcome_of(vec![Outcome::Batch(batch), part.clone()]);
+        assert_eq!(sent, Some(Request::Cancel(5)));
         assert_eq!(
             error.to_string(),
             "a batch of 0 items takes at least 9 bytes; at most 8 are allowed: ask for fewer items"
         );
-        let (said, error) = heard(vec![part]);
-        assert_eq!(said, Some(Request::Cancel(5)));
+        let (sent, error) = outcome_of(vec![part]);
+        assert_eq!(sent, Some(Request::Cancel(5)));
         assert_eq!(error.to_string(), "a part of no batch");
     }
 
@@ -348,7 +359,7 @@ mod tests {
             text: "closed".into(),
             ..pb::Error::default()
         };
-        let (said, error) = heard(vec![Outcome::Error(refusal)]);
-        assert_eq!((said, error.to_string()), (None, "closed".into()));
+        let (sent, error) = outcome_of(vec![Outcome::Error(refusal)]);
+        assert_eq!((sent, error.to_string()), (None, "closed".into()));
     }
 }
