@@ -60,7 +60,7 @@ def test_json_is_what_the_library_says(inspect, directory):
     for ages in (expected["opening"], found["opening"]):
         assert 0 < ages.pop("age") < 60
     assert found == expected
-    assert (said.others, said.in_use) == (("notes.txt",), None)
+    assert (said.other_files, said.in_use) == (("notes.txt",), None)
 
 
 def test_a_store_that_is_open(inspect, directory):

@@ -19,8 +19,8 @@ def of(path, kind):
 
 def test_damage_within_the_newest_log(inspect, directory):
     record = of(directory / LOG_4, "changes")[0]
-    place, why = record.place, f"the checksum of its {len(record.body)} bytes does not fit"
-    flip(directory / LOG_4, record.body_place)
+    place, why = record.offset, f"the checksum of its {len(record.body)} bytes does not fit"
+    flip(directory / LOG_4, record.body_offset)
     status, text, found = inspect(directory)
     assert found["problems"] == [
         f"{LOG_4} is damaged at byte {place}: {why}; 4 whole records with 2 changes follow, {UNREAD}"
@@ -29,13 +29,13 @@ def test_damage_within_the_newest_log(inspect, directory):
     assert re.search(r"^store \w+, 5 files of [0-9.]+ KiB: 1 problem$", text, re.MULTILINE)
     assert re.search(rf"^{LOG_4} .* 4 +0 +damaged at byte {place:,}$", text, re.MULTILINE)
     told = file(found, LOG_4)
-    assert (told["state"], told["place"], told["why"]) == ("damaged", place, why)
+    assert (told["state"], told["offset"], told["reason"]) == ("damaged", place, why)
     assert (told["records"], told["records_after"], told["changes_after"]) == (4, 4, 2)
     assert sizes(found) == {"a": 6, "b": 4} == opened(directory)
 
 
 def test_damage_in_several_places_and_in_heads(inspect, directory):
-    first, second, third = (record.place for record in of(directory / LOG_4, "changes"))
+    first, second, third = (record.offset for record in of(directory / LOG_4, "changes"))
     chunk = of(directory / LOG_4, "chunk")[1]
     for place in (first, second):
         flip(directory / LOG_4, place + 8)  # its length
@@ -45,15 +45,15 @@ def test_damage_in_several_places_and_in_heads(inspect, directory):
         f"{LOG_4} is damaged at byte {first}: {why}; 3 whole records with 1 change follow, {UNREAD}"
     ]
     flip(directory / LOG_4, third)
-    flip(directory / LOG_4, chunk.body_place)
+    flip(directory / LOG_4, chunk.body_offset)
     _, _, found = inspect(directory)
     assert found["problems"][0].endswith("; 1 whole record follows, " + UNREAD)
 
 
 def test_the_newest_log_ends_within_a_record(inspect, directory):
     record = of(directory / LOG_4, "changes")[-1]
-    place, why = record.place, f"it says it has {len(record.body)} bytes; the file has 9 more"
-    cut(directory / LOG_4, record.body_place + 9)
+    place, why = record.offset, f"it says it has {len(record.body)} bytes; the file has 9 more"
+    cut(directory / LOG_4, record.body_offset + 9)
     status, text, found = inspect(directory)
     assert (status, found["problems"]) == (0, [])
     assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 bytes follow, which nobody was told of"]
@@ -63,7 +63,7 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
 
 def test_an_older_log_ends_within_a_record(inspect, directory):
     """Its changes are in a checkpoint, but other logs do not go on where it ends."""
-    place = of(directory / LOG_2, "changes")[-1].place
+    place = of(directory / LOG_2, "changes")[-1].offset
     cut(directory / LOG_2, place + 1)
     status, _, found = inspect(directory)
     why = "1 bytes are left; a record's head alone takes 24"
@@ -83,18 +83,18 @@ def test_a_log_that_was_torn_before_the_next_began(inspect, directory):
 def test_damage_to_chunks_of_the_newest_checkpoint(inspect, directory):
     """The one before needs no chunk of log-2, but all of its changes."""
     chunk = of(directory / LOG_2, "chunk")[1]
-    flip(directory / LOG_2, chunk.body_place)
+    flip(directory / LOG_2, chunk.body_offset)
     status, text, found = inspect(directory)
     refused = f"{directory}: changes 10 to 12 are missing before {LOG_4}"
     torn = f"the checksum of its {len(chunk.body)} bytes does not fit"
     assert status == 1
     assert found["problems"][0].startswith(f"no store can be opened here without repair: {refused} ({LOG_2} ends at ")
     assert found["problems"][1].startswith(
-        f"{LOG_2} is damaged at byte {chunk.place}: {torn}; 5 whole records with 3 changes "
+        f"{LOG_2} is damaged at byte {chunk.offset}: {torn}; 5 whole records with 3 changes "
     )
     assert found["problems"][2:] == [f"{SECOND} cannot be used: 3 of 10 chunks that its items refer to are missing"]
     assert [each["missing_chunks"] for each in found["checkpoints"]] == [0, 3]
-    size = chunk.end - chunk.place
+    size = chunk.end - chunk.offset
     assert [each["chunk_bytes"] for each in found["checkpoints"]] == [6 * size, 7 * size]
     assert re.search(r"^2 .* cannot be used +a 6, b 4 *$", text, re.MULTILINE)
     with pytest.raises(StorageError, match=re.escape(refused)):
@@ -123,19 +123,19 @@ def test_what_a_repair_would_leave(inspect, directory):
 
 def test_damage_to_the_newest_checkpoint(inspect, directory):
     record = of(directory / SECOND, "items")[0]
-    place, why = record.place, f"the checksum of its {len(record.body)} bytes does not fit"
-    flip(directory / SECOND, record.body_place)
+    place, why = record.offset, f"the checksum of its {len(record.body)} bytes does not fit"
+    flip(directory / SECOND, record.body_offset)
     status, text, found = inspect(directory)
     assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 whole records follow, {UNREAD}"]
     assert found["notes"] == [f"{SECOND} is not used: it is damaged at byte {place}: {why}"]
     assert status == 1
     assert "\na store opened here begins with checkpoint 1 and replays 7 changes; it is " in text
-    assert found["checkpoints"][1]["made"] is not None
+    assert found["checkpoints"][1]["created"] is not None
     assert sizes(found) == {"a": 9, "b": 4} == opened(directory)
 
 
 def test_a_checkpoint_without_its_end(inspect, directory):
-    cut(directory / SECOND, records(directory / SECOND)[-1].place)
+    cut(directory / SECOND, records(directory / SECOND)[-1].offset)
     status, _, found = inspect(directory)
     assert (status, file(found, SECOND)["state"]) == (1, "whole")
     assert found["problems"] == [f"{SECOND} cannot be used: it was not finished"]
@@ -197,7 +197,7 @@ def test_another_version(inspect, directory):
     status, text, found = inspect(directory)
     other = "it is of format version 2; this release reads version 1"
     assert found["problems"] == [f"{FIRST} cannot be used: {other}"]
-    assert (status, file(found, FIRST)["why"], found["checkpoints"][0]["problem"]) == (1, other, other)
+    assert (status, file(found, FIRST)["reason"], found["checkpoints"][0]["problem"]) == (1, other, other)
     assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
     Head.of(directory / SECOND)._replace(version=7).put(directory / SECOND)
     _, _, found = inspect(directory)

@@ -253,9 +253,7 @@ def test_inserts_wait_while_only_leased_items_are_left(open_store):
     iterator = iter(Dataset(store, "t", 2, prefetch=1))
     next(iterator)
     leased = "2 items are leased for the last time"
-    blocked = (
-        f"`t`: sampling waits: all {leased}; `t`: inserting waits: 2 of {leased}; acknowledging them makes room"
-    )
+    blocked = f"`t`: sampling waits: all {leased}; `t`: inserting waits: 2 of {leased}; acknowledging them makes room"
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))
     wait_until(lambda: store.info()["t"].waiting_inserts == 1)

@@ -106,7 +106,9 @@ def test_the_command(tmp_path, expected, capsys):
 def test_a_name_that_is_taken():
     with Store([Table("queue")]) as store:
         store.insert({"x": 1}, {"queue": 1.0})
-        with raises(InvalidArgumentError, "table `queue` already exists; choose another name, or drop that table first"):
+        with raises(
+            InvalidArgumentError, "table `queue` already exists; choose another name, or drop that table first"
+        ):
             engram.import_reverb(REAL, store)
         assert store.tables == ["queue"]
         assert store.info()["queue"].size == 1

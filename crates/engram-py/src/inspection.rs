@@ -35,7 +35,7 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
     dict.set_item("in_use", in_use)?;
     dict.set_item("store", store)?;
     dict.set_item("files", each(files, |one| file(py, one))?)?;
-    dict.set_item("others", others)?;
+    dict.set_item("other_files", others)?;
     dict.set_item("checkpoints", each(checkpoints, |one| checkpoint(py, one))?)?;
     let opening = opening.map(|opening| begin(py, opening)).transpose()?;
     dict.set_item("opening", opening)?;
@@ -68,14 +68,14 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
         FileState::SetAside => ("set aside", None, None),
     };
     dict.set_item("state", state)?;
-    dict.set_item("place", invalid.as_ref().map(|invalid| invalid.offset))?;
+    dict.set_item("offset", invalid.as_ref().map(|invalid| invalid.offset))?;
     let InvalidRecord {
         reason: torn,
         records_after,
         changes_after,
         ..
     } = invalid.unwrap_or_default();
-    dict.set_item("why", why.or((!torn.is_empty()).then_some(torn)))?;
+    dict.set_item("reason", why.or((!torn.is_empty()).then_some(torn)))?;
     dict.set_item("records_after", records_after)?;
     dict.set_item("changes_after", changes_after)?;
     Ok(dict)
@@ -84,7 +84,7 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
 fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("number", checkpoint.number)?;
-    dict.set_item("made", checkpoint.made)?;
+    dict.set_item("created", checkpoint.made)?;
     dict.set_item("first_change", checkpoint.first_change)?;
     dict.set_item("tables", each(checkpoint.tables, |one| table(py, one))?)?;
     dict.set_item("chunks", checkpoint.chunks)?;
