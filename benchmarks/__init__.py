@@ -1,1 +1,1 @@
-"""Engram measured against its peers, one machine, one run: `python -m benchmarks --help`."""
+"""Measures Engram and its peers on one machine: `python -m benchmarks --help`."""

@@ -1,4 +1,7 @@
-"""`python -m benchmarks`: peers and ours in turn; ratios to stdout, with `--write` to the page."""
+"""`python -m benchmarks`: measures Engram and its peers in alternating runs.
+
+Prints a table of figures and ratios; `--write` also writes it to docs/performance.md.
+"""
 
 import argparse
 import subprocess
@@ -16,7 +19,7 @@ class Section(NamedTuple):
 
     workloads: tuple[Workload, ...]
     table: Callable[[list[Row]], str]
-    group: str = ""  # a name for several
+    group: str = ""  # a name that stands for several sections
 
 
 SECTIONS: dict[str, Section] = {
@@ -26,33 +29,36 @@ SECTIONS: dict[str, Section] = {
     "durable_rates": Section(durable.RATES, shares.table, "durable"),
     "durable_saves": Section(durable.SAVES, shares.table, "durable"),
 }
-STALL = "durable_stall"  # a program of its own: it needs its process to itself; only where it is named
+STALL = "durable_stall"  # runs only if named, in a process of its own: benchmarks.stall_checkpoint
 
 
 def parse() -> argparse.Namespace:
-    """Read the command line."""
+    """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     known = {workload.name for section in SECTIONS.values() for workload in section.workloads} | SECTIONS.keys()
     known |= {STALL} | {section.group for section in SECTIONS.values() if section.group}
     parser.add_argument(
-        "workloads", nargs="*", metavar="WORKLOAD", help=f"or a section; default: all of {', '.join(sorted(known))}"
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help=f"workload or section; default: all of {', '.join(sorted(known))}",
     )
     parser.add_argument("--runs", type=int, default=3, help="runs per engine (default: 3)")
-    parser.add_argument("--quick", action="store_true", help="small tables, short runs: a smoke test")
-    parser.add_argument("--engine", action="append", default=[], help="only this engine (repeatable)")
-    parser.add_argument("--install", action="store_true", help="only make the peers' environments")
+    parser.add_argument("--quick", action="store_true", help="small tables and short runs, as a smoke test")
+    parser.add_argument("--engine", action="append", default=[], help="run only this engine (repeatable)")
+    parser.add_argument("--install", action="store_true", help="only create the peers' environments")
     parser.add_argument("--write", action="store_true", help="write the table to docs/performance.md")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.workloads if name not in known]
     if unknown:
-        parser.error(f"no workload `{unknown[0]}`; known: {', '.join(sorted(known))}")
+        parser.error(f"unknown workload `{unknown[0]}`; expected one of {', '.join(sorted(known))}")
     if arguments.quick and arguments.write:
-        parser.error("`--quick` figures do not belong on the page: leave out `--write`")
+        parser.error("`--write` cannot be used with `--quick`: the page shows full runs only")
     return arguments
 
 
 def stall(arguments: argparse.Namespace) -> int:
-    """Measure what checkpoints do to other calls; the program's exit status."""
+    """Measures how checkpoints delay other calls; returns the exit status."""
     runs = 1 if arguments.quick else arguments.runs
     command = [sys.executable, "-m", "benchmarks.stall_checkpoint", "--runs", str(runs)]
     if arguments.quick:
@@ -63,7 +69,7 @@ def stall(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measure what was asked; 1 if any run failed."""
+    """Measures the chosen workloads; returns 1 if any run failed."""
     arguments = parse()
     if arguments.install:
         for peer in peers.PEERS:

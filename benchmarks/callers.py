@@ -1,6 +1,7 @@
-"""Threads that make one call after the other and note how long each took.
+"""Threads that repeat a call and record how long each one took.
 
-A call is due a millisecond after the last was over, and its time counts from then: waking up late is part of a stall.
+A call is due one millisecond after the previous one returned. Its latency counts from that moment, so that a late
+wake-up is part of it.
 """
 
 import threading
@@ -10,30 +11,30 @@ from contextlib import contextmanager
 
 import numpy as np
 
-PAUSE = 1e-3  # seconds from a call to when the next is due: two cores are busy, and not saturated
-SETTLE = 2.0  # seconds recorded after the operation returned: what it left to be freed is freed then
+PAUSE = 1e-3  # seconds from the end of a call until the next is due; keeps two cores busy, not saturated
+SETTLE = 2.0  # seconds recorded after the operation returned, in which deferred memory is freed
 REFERENCE = "NumPy alone"
-READS = 1_024  # random places per call of the reference; a sample of 256 reads about as many
-ROW_BYTES = 64  # one item's bookkeeping
+READS = 1_024  # random reads per call of the reference; a sample of 256 items makes about as many
+ROW_BYTES = 64  # metadata of one item
 
-Phases = dict[str, dict[str, np.ndarray]]  # phase -> caller -> [calls, 2]: when it was due, seconds until it was over
+Phases = dict[str, dict[str, np.ndarray]]  # phase -> caller -> [calls, 2]: time due, latency in seconds
 
 
 class Caller(threading.Thread):
-    """Calls `action` again and again and notes how long each call took."""
+    """Repeats `action` and records the latency of each call."""
 
     def __init__(self, name: str, action: Callable[[], object]) -> None:
-        """Prepare; `start` starts."""
+        """Prepares the thread; `start` starts it."""
         super().__init__(name=name, daemon=True)
         self.action = action
-        self.calls = np.zeros((200_000, 2))  # made beforehand: no growth while we measure
+        self.calls = np.zeros((200_000, 2))  # allocated up front: it must not grow while we measure
         self.count = 0
-        self.first = 0  # calls before it belong to the start of the threads, not to the phase
+        self.first = 0  # index of the first call of the phase; earlier ones are warm-up
         self.failure: Exception | None = None
         self.halt = threading.Event()
 
     def run(self) -> None:
-        """Call until told to halt."""
+        """Calls until `finish`."""
         clock, log, action = time.perf_counter, self.calls, self.action
         log[:] = -1  # touch every page now
         try:
@@ -47,19 +48,19 @@ class Caller(threading.Thread):
             self.failure = error
 
     def finish(self) -> np.ndarray:
-        """Halt; all calls."""
+        """Stops the thread; returns all calls of the phase."""
         self.halt.set()
         self.join(timeout=60)
         if self.failure is not None:
             raise self.failure
         if self.is_alive() or self.count == len(self.calls):
-            msg = f"the {self.name} hangs, or has no room left, after {self.count} calls"
+            msg = f"caller `{self.name}` hangs, or its record is full, after {self.count} calls"
             raise TimeoutError(msg)
         return self.calls[self.first : self.count].copy()
 
 
 def reference(items: int) -> Callable[[], object]:
-    """Read random places of as much memory as the items' bookkeeping takes, with NumPy alone."""
+    """Returns a call that uses only NumPy: random reads of as much memory as the metadata of `items` takes."""
     rows = np.ones((items, ROW_BYTES), np.uint8)
     generator = np.random.default_rng(0)
 
@@ -71,7 +72,7 @@ def reference(items: int) -> Callable[[], object]:
 
 @contextmanager
 def watched(phases: Phases, phase: str, calls: Mapping[str, Callable[[], object]]) -> Iterator[None]:
-    """Record the latencies of all callers while the body runs, and a while longer."""
+    """Records the latencies of all callers while the body runs, and `SETTLE` seconds longer."""
     callers = [Caller(name, action) for name, action in calls.items()]
     for caller in callers:
         caller.start()

@@ -1,4 +1,4 @@
-"""What is measured of `engram.data`: batches of 256 two-step items, the server in another process, loopback between."""
+"""Workloads of `engram.data`: batches of 256 two-step items from a server in another process on the same machine."""
 
 from collections.abc import Iterator
 
@@ -10,25 +10,25 @@ TARGETS = {"numpy": 20, "torch": 20, "jax": 20, "tensorflow": 10}
 
 
 def datasets() -> Iterator[Workload]:
-    """Each framework's dataset against Reverb's, which is TensorFlow's; one process reads."""
+    """Each framework's dataset compared with Reverb's TensorFlow dataset; one process reads."""
     for framework, times in TARGETS.items():
-        ours = [Contender("frameworks", f"Engram, `engram.data.{framework}`", framework)]
-        if framework == "tensorflow":  # which hands so many over at a time
+        engram = [Contender("frameworks", f"Engram, `engram.data.{framework}`", framework)]
+        if framework == "tensorflow":  # hands over `prefetch` batches at a time
             more = {"prefetch": DEFAULT_PREFETCH}
             label = "Engram, `engram.data.tensorflow`, the default `prefetch=2`"
-            ours.append(Contender("frameworks", label, framework, more=more))
+            engram.append(Contender("frameworks", label, framework, more=more))
         yield Workload(
             f"data_{framework}",
             job="sample",
             unit="items/s",
             quick_items=2_000,
             more={"remote": True},
-            contenders=(*ours, Contender("reverb", "Reverb, `TrajectoryDataset`", "dataset", target=ratio(times))),
+            contenders=(*engram, Contender("reverb", "Reverb, `TrajectoryDataset`", "dataset", target=ratio(times))),
         )
 
 
 def in_flight() -> Iterator[Workload]:
-    """The same dataset of both, as code for Reverb has it, with few items in flight."""
+    """Reverb's dataset API in both engines, with few items in flight."""
     for step, items in (("small", 100_000), ("atari", 1_000)):
         for number in IN_FLIGHT:
             for variant, name in (("batches", ""), ("single", "_single")):
@@ -48,8 +48,8 @@ def in_flight() -> Iterator[Workload]:
                 )
 
 
-def parts() -> Iterator[Workload]:
-    """What is cut from blocks of items."""
+def slices() -> Iterator[Workload]:
+    """Elements smaller than the blocks of items that datasets fetch."""
     for kind, label in (("steps", "steps in batches"), ("single", "items one by one")):
         yield Workload(
             f"data_{kind}",
@@ -64,4 +64,4 @@ def parts() -> Iterator[Workload]:
         )
 
 
-WORKLOADS: tuple[Workload, ...] = (*datasets(), *parts(), *in_flight())
+WORKLOADS: tuple[Workload, ...] = (*datasets(), *slices(), *in_flight())

@@ -1,7 +1,7 @@
-"""What it costs to outlive the process: rates at each durability, saving, restoring.
+"""Workloads of stores on disk: insert rates at each durability, saving, restoring.
 
-A store's directory is a fresh one on the disk of this checkout. Every rate ends with a flush: all that counts is
-acknowledged.
+Each run has a fresh directory on the disk of this checkout. A rate includes a final flush, so that every counted
+step is acknowledged.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ AT_LEAST = {"process": ratio(0.7), "disk": ratio(0.5)}
 NOISE_ITEMS = 17_700  # Atari steps of noise: 500 MB
 
 
-def stores(variant: str, what: str) -> tuple[Contender, ...]:
-    """The same work in memory, and in a directory at each durability."""
+def stores(variant: str, writer: str) -> tuple[Contender, ...]:
+    """The same inserts in memory, and in a directory at each durability."""
     return (
-        Contender("engram", f"{what}, in memory", variant),
+        Contender("engram", f"{writer}, in memory", variant),
         *(
             Contender(
                 "engram",
-                f'{what}, `durability="{durability}"`',
+                f'{writer}, `durability="{durability}"`',
                 variant,
                 target=AT_LEAST.get(durability),
                 more={"durability": durability},
@@ -33,19 +33,19 @@ def stores(variant: str, what: str) -> tuple[Contender, ...]:
 
 
 def inserts() -> Iterator[Workload]:
-    """Two-step items, one per step, in this process and over a server."""
+    """Two-step items, one per step, in this process and through a server."""
     writers = {
         "trajectory": ("num_steps", "trajectory writer"),
         "pattern": ("pattern", "pattern writer"),
         "batched": ("batched", "batched writer"),
     }
     disk = (
-        Contender("disk", "the disk alone: blocks of 1 MiB, then `fdatasync`", "buffered"),
-        Contender("disk", "the disk alone, `O_DIRECT`", "direct"),
+        Contender("disk", "disk only: blocks of 1 MiB, then `fdatasync`", "buffered"),
+        Contender("disk", "disk only, `O_DIRECT`", "direct"),
     )
     for step, items in (("small", 100_000), ("pong", 10_000), ("atari", 10_000)):
         is_noise = step == "atari"
-        for name, (variant, what) in writers.items():
+        for name, (variant, writer) in writers.items():
             for where, remote in (("", False), ("network_", True)):
                 if remote and step != "small" and name != "pattern":
                     continue
@@ -55,13 +55,13 @@ def inserts() -> Iterator[Workload]:
                     unit="steps/s",
                     step=step,
                     items=items,
-                    contenders=(*stores(variant, what), *(disk if is_noise else ())),
+                    contenders=(*stores(variant, writer), *(disk if is_noise else ())),
                     more={"remote": remote},
                 )
 
 
 def saves() -> Iterator[Workload]:
-    """A table of 500 MB that nothing compresses: written where nothing is on disk yet, and read back."""
+    """A table of 500 MB of noise: saved to an empty directory, saved again, and restored."""
     noise = partial(
         OnDisk,
         step="atari",
@@ -70,11 +70,11 @@ def saves() -> Iterator[Workload]:
         prioritized=True,
     )
 
-    def both(variant: str, ours: str, theirs: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
+    def both(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
         return (
-            Contender("engram", ours, variant, target=target, more={"durability": "none"}),
+            Contender("engram", engram, variant, target=target, more={"durability": "none"}),
             Contender("engram", at_process, "changes", more={"durability": "process"}),
-            Contender("reverb", theirs, variant),
+            Contender("reverb", reverb, variant),
         )
 
     yield noise(
@@ -84,23 +84,23 @@ def saves() -> Iterator[Workload]:
         yardstick="disk",
         contenders=both(
             "checkpoint",
-            "Engram, all to be written",
+            "Engram, nothing saved before",
             "Reverb, `client.checkpoint`",
             ratio(0.8),
-            at_process='Engram, `durability="process"`: the log has the chunks',
+            at_process='Engram, `durability="process"`, chunks already in the log',
         ),
     )
     yield noise(
         "durable_save_again",
         job="save_again",
         unit="MB",
-        yardstick="first",
+        yardstick="first checkpoint",
         contenders=both(
             "checkpoint",
-            "Engram, 1 % of the items new, 1 % of the priorities",
+            "Engram, 1 % of the items replaced, 1 % of the priorities updated",
             "Reverb",
             ratio(0.05, at_most=True),
-            at_process='Engram, `durability="process"`, with the log since',
+            at_process='Engram, `durability="process"`, including the log since',
         ),
     )
     for state in ("cold", "warm"):
@@ -115,7 +115,7 @@ def saves() -> Iterator[Workload]:
                 "Engram, from a checkpoint",
                 "Reverb, from a checkpoint",
                 ratio(0.8),
-                at_process="Engram, from the log alone",
+                at_process="Engram, from the log only",
             ),
         )
 

@@ -1,4 +1,4 @@
-"""Runs workers: a fresh process per run, contenders in turn, medians."""
+"""Runs the workers, each run in a fresh process, contenders alternating; collects medians."""
 
 import json
 import os
@@ -19,92 +19,92 @@ TIMEOUT = 900.0  # seconds per run
 
 @dataclass
 class Row:
-    """What one contender did in one workload."""
+    """The results of one contender in one workload."""
 
     workload: Workload
     contender: Contender
     values: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    against: list[float] = field(default_factory=list)  # what the machine could do in each of these runs
-    besides: dict[str, list[float]] = field(default_factory=dict)  # further figures, by their text
+    reference: list[float] = field(default_factory=list)  # what the machine achieved in each of these runs
+    extra: dict[str, list[float]] = field(default_factory=dict)  # further figures, by the text that shows them
 
-    def take(self, answer: dict[str, Any]) -> str:
-        """Note what a run came to, and say it."""
-        self.versions |= answer.get("versions", {})
-        if "value" not in answer:
-            self.errors.append(str(answer["error"]))
+    def add(self, result: dict[str, Any]) -> str:
+        """Adds the result of a run; returns it as text."""
+        self.versions |= result.get("versions", {})
+        if "value" not in result:
+            self.errors.append(str(result["error"]))
             return f"FAILED: {self.errors[-1]}"
-        self.values.append(float(answer["value"]))
-        if answer.get("against") is not None:
-            self.against.append(float(answer["against"]))
-        besides = dict(answer.get("besides", {}))
-        for text, value in besides.items():
-            self.besides.setdefault(text, []).append(value)
-        said = [f"{self.values[-1]:,.4g} {self.workload.unit}", *(t.format(f"{v:,.4g}") for t, v in besides.items())]
-        return ", ".join(said)
+        self.values.append(float(result["value"]))
+        if result.get("reference") is not None:
+            self.reference.append(float(result["reference"]))
+        extra = dict(result.get("extra", {}))
+        for text, value in extra.items():
+            self.extra.setdefault(text, []).append(value)
+        figures = [f"{self.values[-1]:,.4g} {self.workload.unit}", *(t.format(f"{v:,.4g}") for t, v in extra.items())]
+        return ", ".join(figures)
 
     @property
     def median(self) -> float | None:
-        """The middle figure of the runs that gave one."""
+        """The median of the runs that succeeded."""
         return statistics.median(self.values) if self.values else None
 
 
 def run_once(contender: Contender, task: dict[str, object]) -> dict[str, Any]:
-    """One run in a fresh process: the worker's answer, or why there is none."""
+    """Runs a worker in a fresh process; returns its result, or an error."""
     module = f"benchmarks.workers.{contender.engine}_worker"
     try:
         command = [peers.python_of(contender.engine), "-m", module, json.dumps(task)]
-        # Environments of their own have no Engram installed.
-        known = os.environ | {"PYTHONPATH": str(peers.ROOT / "python")}
+        # Engram is not installed in the peers' environments.
+        environment = os.environ | {"PYTHONPATH": str(peers.ROOT / "python")}
         done = subprocess.run(
-            command, cwd=peers.ROOT, env=known, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            command, cwd=peers.ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"no figure within {TIMEOUT:g} s"}
-    except (OSError, RuntimeError) as error:  # the environment could not be made
+        return {"error": f"no result within {TIMEOUT:g} s"}
+    except (OSError, RuntimeError) as error:  # the environment could not be created
         return {"error": str(error)}
     lines = done.stdout.strip().splitlines()
     try:
         return dict(json.loads(lines[-1]))
     except (IndexError, ValueError):
-        said = done.stderr.strip().splitlines() or ["nothing"]
-        return {"error": f"exit status {done.returncode}, last words: {said[-1]}"}
+        errors = done.stderr.strip().splitlines() or ["(nothing on stderr)"]
+        return {"error": f"exit status {done.returncode}: {errors[-1]}"}
 
 
-def record() -> None:
-    """Play Pong once, for all engines; where that fails, so do the runs that want to read it."""
-    answer = run_once(Contender("ale", "recorder"), {"job": "record", "variant": ""})
-    peers.talk(f"recorded Pong: {answer}")
+def record_pong() -> None:
+    """Records frames of Pong for all engines; if that fails, the runs that read them fail."""
+    result = run_once(Contender("ale", "recorder"), {"job": "record", "variant": ""})
+    peers.log(f"recorded Pong: {result}")
 
 
 @contextmanager
-def place(workload: Workload) -> Iterator[dict[str, object]]:
-    """A fresh directory for a run that wants one, on the disk of this checkout; it is gone afterwards."""
+def run_directory(workload: Workload) -> Iterator[dict[str, object]]:
+    """Creates a fresh directory for a run on disk, and removes it afterwards; yields it as a field of the task."""
     if not workload.on_disk:
         yield {}
         return
     peers.HOME.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="run-", dir=peers.HOME, ignore_cleanup_errors=True) as directory:
-        os.sync()  # what others have written is not this run's business
+        os.sync()  # what was written before must not slow this run down
         yield {"directory": directory}
 
 
 def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) -> Iterator[Row]:
-    """Run every contender `runs` times, in turn (A B A B ...), and give a row for each."""
+    """Runs every contender `runs` times, alternating (A B A B ...); yields a row for each."""
     if workload.step == "pong" and not common.PONG.exists():
-        record()
+        record_pong()
     rows = [Row(workload, c) for c in workload.contenders if not engines or c.engine in engines]
     for turn in range(runs):
         for row in rows:
-            with place(workload) as where:
-                outcome = row.take(run_once(row.contender, workload.task(row.contender, quick=quick) | where))
-            peers.talk(f"{workload.name} [{turn + 1}/{runs}] {row.contender.label}: {outcome}")
+            with run_directory(workload) as directory:
+                outcome = row.add(run_once(row.contender, workload.task(row.contender, quick=quick) | directory))
+            peers.log(f"{workload.name} [{turn + 1}/{runs}] {row.contender.label}: {outcome}")
     yield from rows
 
 
 def ratio(row: Row, baseline: Row) -> float | None:
-    """How many times better `baseline` is (for figures where less is better: how much this grew)."""
+    """How many times better `baseline` is; if lower is better, how many times more `row` takes."""
     if row is baseline or not row.median or not baseline.median:
         return None
     if row.workload.lower_is_better:

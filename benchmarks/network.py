@@ -1,6 +1,6 @@
-"""What is measured over the network: the server in one process, writers and readers in others, loopback between.
+"""Workloads over the network: the server in one process, writers and readers in others, on one machine.
 
-Ours finds the Unix socket of a server on the same machine by itself; Reverb has TCP only.
+Engram's client connects through the server's Unix socket, as it does by default; Reverb supports TCP only.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from benchmarks.workloads import Contender, Workload, ratio, value
 
 Remote = partial(Workload, more={"remote": True})
 
-SEQUENCE = 20  # steps of an Atari item, none of them in two items
+SEQUENCE = 20  # steps per Atari item; items do not overlap
 SEQUENCES = {"remote": True, "length": SEQUENCE, "every": SEQUENCE, "batch": 32}
 
 
 def inserts() -> Iterator[Workload]:
-    """Two-step items, one per step; the table is full and evicts in the long run."""
+    """Two-step items, one per step; the table fills up and then evicts."""
     yield Remote(
         "network_insert_trajectory",
         job="insert",
@@ -97,7 +97,7 @@ def changes() -> Iterator[Workload]:
 
 
 def balances() -> Iterator[Workload]:
-    """One process writes, one samples batches, the table insists on four samples per insert."""
+    """One process writes and one samples batches; the table keeps four samples per insert."""
     yield Workload(
         "network_balance",
         job="balance",
@@ -112,7 +112,7 @@ def balances() -> Iterator[Workload]:
 
 
 def sequences() -> Iterator[Workload]:
-    """Items of 20 Atari steps: of noise, which nothing compresses, and of Pong."""
+    """Items of 20 Atari steps: of noise, which cannot be compressed, and of Pong."""
     for step, target in (("atari", ratio(1.5)), ("pong", None)):
         name = "noise" if step == "atari" else step
         workload = partial(Workload, step=step, items=500, quick_items=100, more=SEQUENCES)
@@ -138,9 +138,9 @@ def sequences() -> Iterator[Workload]:
 
 
 def latencies() -> Iterator[Workload]:
-    """One call after the other, nothing else going on; items of one step, so that `client.insert` fits.
+    """Single calls, one after the other, on an idle server; items of one step, because `client.insert` has no more.
 
-    Like is held against like; the streams beside them have asked for more before the clock starts.
+    Targets compare equal calls. The other rows use an open writer, or streams that request items ahead of time.
     """
     calls = {
         "insert": (
@@ -150,9 +150,9 @@ def latencies() -> Iterator[Workload]:
         ),
         "sample": (
             Contender("engram", "Engram, `client.sample`", "sample"),
-            Contender("engram", "Engram, `Dataset`, one ahead", "dataset"),
+            Contender("engram", "Engram, `Dataset`, `prefetch=1`", "dataset"),
             Contender("reverb", "Reverb, `client.sample`", "sample"),
-            Contender("reverb", "Reverb, `client.sample`, one call for all", "generator"),
+            Contender("reverb", "Reverb, `client.sample`, one call for all items", "generator"),
             Contender("reverb", "Reverb, dataset, one in flight", "dataset"),
         ),
         "update": (
@@ -162,7 +162,7 @@ def latencies() -> Iterator[Workload]:
     }
     for name, contenders in calls.items():
         for percentile in (50, 99):
-            must = ratio(2) if percentile == 50 and name != "update" else None
+            target = ratio(2) if percentile == 50 and name != "update" else None
             yield Workload(
                 f"network_latency_{name}_p{percentile}",
                 job="latency",
@@ -173,7 +173,7 @@ def latencies() -> Iterator[Workload]:
                 lower_is_better=True,
                 more={"remote": True, "length": 1, "percentile": percentile},
                 contenders=tuple(
-                    replace(contender, target=must)
+                    replace(contender, target=target)
                     if (contender.engine, contender.variant) == ("reverb", name)
                     else contender
                     for contender in contenders
@@ -182,7 +182,7 @@ def latencies() -> Iterator[Workload]:
 
 
 def memory() -> Iterator[Workload]:
-    """What the server's process grows by."""
+    """Growth of the server's process."""
     yield Remote(
         "network_bytes_per_item",
         job="memory",

@@ -1,8 +1,8 @@
-"""When did a core stand still? A watcher on each core, as cyclictest and jHiccup do it.
+"""Detects when a core is paused, with a watcher process on each core, as cyclictest and jHiccup do.
 
-A watcher sleeps for half a millisecond at a time, at real-time priority: no other program can keep it waiting, only
-the system itself. Where it wakes late, its core ran no program, as happens on a virtual machine whose host gives it
-no time, often without counting it as stolen. Without the right to real-time priority (Linux, root), nothing is known.
+A watcher repeatedly sleeps for half a millisecond at real-time priority, so that no other program can delay it. If it
+wakes late, its core ran no program at all. This happens on a virtual machine whose host gives the core to others, often
+without counting the time as stolen. Real-time priority needs Linux and root; without it, pauses are not detected.
 """
 
 import gc
@@ -16,36 +16,38 @@ from typing import Self
 EVERY = 0.5e-3
 LATE = 1.5e-3
 
-Span = tuple[float, float]  # when it began and when it ended, in seconds of `time.perf_counter`
+Span = tuple[float, float]  # begin and end, in seconds of `time.perf_counter`
 
 
 class Pauses:
-    """Watches all cores while it is open; `spans` afterwards."""
+    """Watches all cores while it is open; afterwards, `spans` lists the pauses of any core."""
 
     def __init__(self) -> None:
-        """Prepare; nothing is known yet."""
+        """Prepares; `__enter__` starts the watchers."""
         self.spans: list[Span] = []
-        self.known = False
+        self.detected = False  # True if all watchers ran
         self._watchers: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
-        """Start the watchers."""
+        """Starts the watchers."""
         if hasattr(os, "sched_getaffinity"):
             command = [sys.executable, "-m", "benchmarks.pauses"]
             self._watchers = [
                 subprocess.Popen([*command, str(core)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 for core in os.sched_getaffinity(0)
             ]
-            self.known = all(watcher.stdout and watcher.stdout.readline() == "watching\n" for watcher in self._watchers)
-            if not self.known:
+            self.detected = all(
+                watcher.stdout and watcher.stdout.readline() == "watching\n" for watcher in self._watchers
+            )
+            if not self.detected:
                 self._stop()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Stop them, and gather what they saw."""
+        """Stops the watchers and merges their spans."""
         lines = self._stop()
-        seen = sorted((float(begin), float(end)) for begin, end in map(str.split, lines))
-        for begin, end in seen:  # of several cores together: no moment counts twice
+        pauses = sorted((float(begin), float(end)) for begin, end in map(str.split, lines))
+        for begin, end in pauses:  # overlapping pauses of several cores count once
             if self.spans and begin <= self.spans[-1][1]:
                 self.spans[-1] = self.spans[-1][0], max(end, self.spans[-1][1])
             else:
@@ -53,17 +55,17 @@ class Pauses:
 
     def _stop(self) -> list[str]:
         lines = [line for watcher in self._watchers for line in watcher.communicate()[0].splitlines()]
-        self.known = self.known and all(watcher.returncode == 0 for watcher in self._watchers)
+        self.detected = self.detected and all(watcher.returncode == 0 for watcher in self._watchers)
         self._watchers = []
-        return lines if self.known else []
+        return lines if self.detected else []
 
     def within(self, begin: float, end: float) -> float:
-        """Seconds of that time in which a core stood still."""
+        """Seconds between `begin` and `end` in which any core was paused."""
         return sum(max(min(end, last) - max(begin, first), 0.0) for first, last in self.spans)
 
 
 def watch(core: int) -> None:
-    """Print when this core stood still, once the parent closes our standard input."""
+    """Watches `core` until standard input is closed; then prints its pauses."""
     try:
         os.sched_setaffinity(0, {core})
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -71,7 +73,7 @@ def watch(core: int) -> None:
         return
     gc.disable()
     print("watching", flush=True)
-    seen: list[Span] = []
+    pauses: list[Span] = []
     last = time.perf_counter()
     ended = False
     while not ended:
@@ -79,11 +81,11 @@ def watch(core: int) -> None:
             time.sleep(EVERY)
             now = time.perf_counter()
             if now - last > LATE:
-                seen.append((last + EVERY, now))
+                pauses.append((last + EVERY, now))
             last = now
-        ended = bool(select.select([0], [], [], 0)[0])  # it was closed
+        ended = bool(select.select([0], [], [], 0)[0])  # readable once closed
         last = time.perf_counter()
-    for span in seen:
+    for span in pauses:
         print(*span)
 
 

@@ -1,4 +1,4 @@
-"""Each peer in its own virtual environment under `.bench/`, from pinned requirements."""
+"""Creates a virtual environment under `.bench/` for each peer, from pinned requirements."""
 
 import hashlib
 import shutil
@@ -9,23 +9,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 PINS = Path(__file__).resolve().parent / "peers"
-PEERS = ("reverb", "cpprb", "ale")  # the last one is no rival: it plays the Pong that is stored
-FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"  # of our own datasets, see the Makefile
+PEERS = ("reverb", "cpprb", "ale")  # ale is no peer: it records the frames of Pong that are stored
+FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"  # created by `make frameworks`
 VERSION = (3, 11)  # the last CPython that the last dm-reverb supports
 
 
 def python_of(engine: str) -> str:
-    """Path of the interpreter that runs `engine`; a peer's environment is made on first use."""
+    """Path of the interpreter that runs `engine`; a peer's environment is created on first use."""
     if engine == "frameworks":
         if not FRAMEWORKS.exists():
-            msg = "the datasets of frameworks need an environment of their own: make frameworks"
+            msg = f"{FRAMEWORKS} does not exist; run `make frameworks` to create it"
             raise FileNotFoundError(msg)
         return str(FRAMEWORKS)
     return str(environment(engine)) if engine in PEERS else sys.executable
 
 
 def environment(peer: str) -> Path:
-    """Make the environment of `peer` unless its pins are installed already; its interpreter."""
+    """Creates the environment of `peer` if its pins are not installed yet; returns its interpreter."""
     pins = PINS / f"{peer}.txt"
     home = HOME / peer
     python = home / "bin" / "python"
@@ -33,7 +33,7 @@ def environment(peer: str) -> Path:
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text(encoding="ascii") == digest:
         return python
-    talk(f"making {home.relative_to(ROOT)} from {pins.relative_to(ROOT)} (once; up to some minutes)")
+    log(f"creating {home.relative_to(ROOT)} from {pins.relative_to(ROOT)} (once; takes some minutes)")
     shutil.rmtree(home, ignore_errors=True)
     run([interpreter(), "-m", "venv", str(home)])
     run([str(python), "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(pins)])
@@ -42,7 +42,7 @@ def environment(peer: str) -> Path:
 
 
 def interpreter() -> str:
-    """Path of a CPython that the peers can be installed on."""
+    """Path of a CPython that the peers support."""
     if sys.version_info[:2] == VERSION:
         return sys.executable
     name = f"python{VERSION[0]}.{VERSION[1]}"
@@ -54,13 +54,13 @@ def interpreter() -> str:
 
 
 def run(command: list[str]) -> None:
-    """Run a command of ours, or raise with what it said."""
+    """Runs a command; raises an error with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         msg = f"`{' '.join(command)}` failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         raise RuntimeError(msg)
 
 
-def talk(text: str) -> None:
-    """Tell the person at the terminal what goes on."""
+def log(text: str) -> None:
+    """Prints progress to stderr."""
     print(text, file=sys.stderr, flush=True)

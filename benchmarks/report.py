@@ -1,4 +1,4 @@
-"""Turns rows into a Markdown table, says where and with what they came to be, keeps the page."""
+"""Renders rows as a Markdown table, with machine, versions and command, and writes them to docs/performance.md."""
 
 import os
 import platform
@@ -11,17 +11,18 @@ from benchmarks.measure import Row, ratio
 
 PAGE = peers.ROOT / "docs" / "performance.md"
 HEAD = (
-    "| workload | engine | median | min - max | first is better by | must | kept |\n|---|---|---:|---:|---:|---|---|\n"
+    "| workload | engine | median | min - max | first row is better by | target | met |\n"
+    "|---|---|---:|---:|---:|---|---|\n"
 )
 
 
 def number(value: float) -> str:
-    """Render four significant digits, thousands apart."""
+    """Renders four significant digits, with thousands separators."""
     return f"{float(f'{value:.4g}'):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def table(rows: list[Row]) -> str:
-    """Render all rows; the first of each workload is what the ratios speak of."""
+    """Renders all rows; ratios compare the first row of each workload with the others."""
     baselines = {r.workload.name: r for r in rows if r.contender is r.workload.contenders[0]}
     named: set[str] = set()
     lines = []
@@ -33,18 +34,18 @@ def table(rows: list[Row]) -> str:
 
 
 def line(row: Row, baseline: Row | None, name: str) -> str:
-    """Render one row; a failed run is said, not hidden."""
+    """Renders one row, with its failed runs."""
     times = ratio(row, baseline) if baseline else None
-    return cells([name, *figures(row), f"{times:.3g}x" if times is not None else "", *kept(row, times)])
+    return cells([name, *figures(row), f"{times:.3g}x" if times is not None else "", *target_cells(row, times)])
 
 
 def cells(texts: list[str]) -> str:
-    """Render one line of a table."""
+    """Renders one line of a table."""
     return "| " + " | ".join(texts) + " |\n"
 
 
 def figures(row: Row) -> list[str]:
-    """Cells that say who did it, how well, and how differently in other runs."""
+    """The cells of contender, median and range."""
     failed = f"{len(row.errors)} run(s) failed: {row.errors[-1]}".replace("|", "/") if row.errors else ""
     if row.median is None:
         return [row.contender.label, failed, ""]
@@ -55,8 +56,8 @@ def figures(row: Row) -> list[str]:
     ]
 
 
-def kept(row: Row, times: float | None) -> list[str]:
-    """Cells that say the bound, and whether it was kept."""
+def target_cells(row: Row, times: float | None) -> list[str]:
+    """The cells of the target and whether it was met."""
     target = row.contender.target
     if target is None:
         return ["", ""]
@@ -65,7 +66,7 @@ def kept(row: Row, times: float | None) -> list[str]:
 
 
 def circumstances(rows: list[Row], runs: int) -> str:
-    """Render machine, versions, command and commit."""
+    """Renders machine, versions, command and commit."""
     versions: dict[str, str] = {}
     for row in rows:
         versions |= {f"{k} ({row.contender.engine})" if k == "numpy" else k: v for k, v in row.versions.items()}
@@ -74,17 +75,17 @@ def circumstances(rows: list[Row], runs: int) -> str:
         f"* {key}: {value}\n"
         for key, value in {
             "machine": machine(),
-            "load average at the end (1, 5, 15 minutes; nothing else runs)": load(),
+            "load average at the end (1, 5, 15 minutes; no other load)": load(),
             "versions": ", ".join(f"{k} {v}" for k, v in sorted(versions.items())),
             "Python": platform.python_version(),
-            "command": f"`{command.strip()}` (median of {runs} runs, a fresh process each, engines in turn)",
+            "command": f"`{command.strip()}` (median of {runs} runs, each in a fresh process, engines alternating)",
             "commit": f"`{commit()}`",
         }.items()
     )
 
 
 def machine() -> str:
-    """Say CPU model, cores and memory."""
+    """CPU model, cores and memory."""
     facts = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((f.split(":")[1].strip() for f in facts if f.startswith("model name")), "unknown")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -92,12 +93,12 @@ def machine() -> str:
 
 
 def load() -> str:
-    """Say how busy the machine was: figures of a busy one are provisional."""
+    """Load averages of the machine: figures of a busy machine are provisional."""
     return " ".join(f"{value:.1f}" for value in os.getloadavg())
 
 
 def commit() -> str:
-    """Say which commit was measured, and whether the tree held more than it."""
+    """The measured commit, and whether the tree had uncommitted changes."""
     git = ["git", "-C", str(peers.ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     dirty = subprocess.run(
@@ -107,7 +108,7 @@ def commit() -> str:
 
 
 def write(name: str, text: str) -> None:
-    """Replace what stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->` on the page."""
+    """Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` on the page."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     page = PAGE.read_text(encoding="utf-8")
     if begin not in page or end not in page:

@@ -1,4 +1,4 @@
-"""Tables whose figures are held against what they could be: the share of it that was reached."""
+"""Tables that compare each figure with a reference: what the machine achieved, or the workload's first row."""
 
 import statistics
 
@@ -6,35 +6,36 @@ from benchmarks import report
 from benchmarks.measure import Row
 
 HEAD = (
-    "| workload | what | median | min - max | share | must | kept | besides |\n|---|---|---:|---:|---:|---|---|---|\n"
+    "| workload | configuration | median | min - max | relative to | target | met | details |\n"
+    "|---|---|---:|---:|---:|---|---|---|\n"
 )
 
 
 def share(row: Row, first: Row | None) -> float | None:
-    """Of what the machine could do in the same runs; where that was not measured, of the workload's first row."""
-    if row.against:
-        return statistics.median(value / most for value, most in zip(row.values, row.against, strict=True))
+    """The share of the reference measured in the same runs; without one, of the workload's first row."""
+    if row.reference:
+        return statistics.median(value / reference for value, reference in zip(row.values, row.reference, strict=True))
     if first is None or first is row or not row.median or not first.median:
         return None
     return row.median / first.median
 
 
 def table(rows: list[Row]) -> str:
-    """Render all rows."""
+    """Renders all rows."""
     first: dict[str, Row] = {}
     lines = []
     for row in rows:
         name = row.workload.name
         reached = share(row, first.get(name))
-        besides = (text.format(report.number(statistics.median(values))) for text, values in row.besides.items())
+        details = (text.format(report.number(statistics.median(values))) for text, values in row.extra.items())
         lines.append(
             report.cells(
                 [
                     "" if name in first else f"`{name}`",
                     *report.figures(row),
                     "" if reached is None else f"{reached:.3g}x {row.workload.yardstick}",
-                    *report.kept(row, reached),
-                    "; ".join(besides),
+                    *report.target_cells(row, reached),
+                    "; ".join(details),
                 ]
             )
         )

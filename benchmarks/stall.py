@@ -1,12 +1,13 @@
-"""Does a long operation on a big table stall anyone else? `python -m benchmarks.stall --help`.
+"""Measures how much a long operation on a big table delays other calls.
 
-Three threads make a call a millisecond after the last and record how much later it was over: an inserter and a
-sampler of one big table, and a reference that calls nothing of ours: NumPy reads as many random places of an array of
-its own. The time counts from when the call was due: waking up late is part of a stall. Meanwhile the
-main thread does one operation per phase. What the reference suffers, the interpreter lock and the machine did;
-the control phase shows the same without any operation. Watchers of another process note when a core stood still:
-a virtual machine whose host takes time away stalls everybody. The process keeps the memory it has freed, and an
-unmeasured run makes it have enough: what the system does with memory that comes and goes is not measured here.
+Three threads repeat a call, each due one millisecond after the previous one returned: an inserter and a sampler of one
+big table, and a reference that uses only NumPy to read as many random places of an array. A latency counts from the
+moment the call was due, so a late wake-up is part of it. Meanwhile the main thread runs one operation per phase.
+
+Delays of the reference are caused by the interpreter lock or the machine; the control phase shows them without any
+operation. Watchers in other processes record when a core was paused, because the host of a virtual machine can stop
+all threads. The process does not return freed memory to the system, and an unmeasured run allocates what is needed:
+the cost of fresh memory from the system is not measured here.
 """
 
 import sys
@@ -25,7 +26,7 @@ ENVS = 1_000
 
 
 def table(name: str, items: int) -> engram.Table:
-    """One big table of the usual kind."""
+    """A big prioritized table."""
     return engram.Table(
         name,
         max_size=items,
@@ -46,7 +47,7 @@ def steps(*lead: int) -> dict[str, np.ndarray]:
 
 
 def fill(store: engram.Store, name: str, items: int) -> None:
-    """Insert `items` two-step items."""
+    """Inserts `items` two-step items."""
     batch = steps(ENVS)
     with store.batched_writer(ENVS, [engram.Pattern(name, num_steps=2)]) as writer:
         for _ in range(items // ENVS + 1):
@@ -55,8 +56,8 @@ def fill(store: engram.Store, name: str, items: int) -> None:
 
 @contextmanager
 def watched(store: engram.Store, phases: Phases, phase: str, numpy: Callable[[], object]) -> Iterator[None]:
-    """Record what callers of `store` go through while the body runs."""
-    # Chunks of one step: after a reset, a sample waits for the next step, not for the rest of a chunk.
+    """Records the latencies of calls to `store` while the body runs."""
+    # Chunks of one step: after a reset, a sample waits only for the next step, not until a chunk is full.
     writer = store.pattern_writer([engram.Pattern("live", num_steps=2)], chunk_length=1)
     step = steps()
     calls: dict[str, Callable[[], object]] = {
@@ -70,21 +71,21 @@ def watched(store: engram.Store, phases: Phases, phase: str, numpy: Callable[[],
 
 
 def measure(items: int) -> Phases:
-    """All phases, in an order in which each finds full tables."""
+    """Measures all phases, in an order that gives each one full tables."""
     phases: Phases = {}
     numpy = callers.reference(items)
-    with engram.Store([table("live", items), table("doomed", items)], seed=0) as store:
+    with engram.Store([table("live", items), table("other", items)], seed=0) as store:
         fill(store, "live", items)
         with watched(store, phases, "control: no operation", numpy):
             time.sleep(5.0)
         with watched(store, phases, f"{items:,} inserts into another table", numpy):
-            fill(store, "doomed", items)
+            fill(store, "other", items)
         with watched(store, phases, "snapshot, then dropping it", numpy):
-            held = store._native.snapshot("live")  # noqa: SLF001, checkpoints will be the public way to it
-            time.sleep(1.0)  # steady inserts now copy the pages they touch
-            del held
+            snapshot = store._native.snapshot("live")  # noqa: SLF001, the public API has only checkpoints
+            time.sleep(1.0)  # inserts now copy the pages that they write
+            del snapshot
         with watched(store, phases, "drop of another table", numpy):
-            store.drop_table("doomed")
+            store.drop_table("other")
         with watched(store, phases, "reset of the table in use", numpy):
             store.reset("live")
     return phases

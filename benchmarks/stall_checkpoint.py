@@ -1,7 +1,7 @@
-"""Does a checkpoint stall anyone? As in `benchmarks.stall`, but what goes on meanwhile are checkpoints.
+"""Measures how much a checkpoint delays other calls, as `benchmarks.stall` does for other operations.
 
-Of two tables in turn, one of many small items and one of few large ones that nothing compresses, with a log of all
-changes and without. A second inserter waits after every step until it is acknowledged.
+Two tables are measured one after the other, one of many small items and one of few large items of noise; each with a
+log of all changes and without. A second inserter waits after every step until it is acknowledged.
 """
 
 import sys
@@ -19,12 +19,11 @@ from benchmarks.workers import common
 
 Durability = Literal["none", "process"]
 
-
 FRAMES_SAMPLED = 8  # items of two frames: half a megabyte
 
 
 class Load(NamedTuple):
-    """A table, and what its callers insert and sample."""
+    """The content of a table, and what its callers insert and sample."""
 
     name: str
     items: int
@@ -34,7 +33,7 @@ class Load(NamedTuple):
 
 
 def loads(items: int, frames: int) -> tuple[Load, ...]:
-    """The tables."""
+    """The two loads."""
     noise = common.steps("atari")
     megabytes = frames * common.step_bytes("atari") / 1e6
 
@@ -54,14 +53,14 @@ def loads(items: int, frames: int) -> tuple[Load, ...]:
 
 @contextmanager
 def watched(store: engram.Store, phases: Phases, phase: str, load: Load, numpy: Callable[[], object]) -> Iterator[None]:
-    """Record what callers of `store` go through while the body runs."""
+    """Records the latencies of calls to `store` while the body runs."""
     patterns = [engram.Pattern("live", num_steps=2)]
     writer = store.pattern_writer(patterns, chunk_length=1)
-    waiting = store.pattern_writer(patterns, chunk_length=1)
+    acknowledged = store.pattern_writer(patterns, chunk_length=1)
 
     def insert_and_wait() -> None:
-        waiting.append(load.step)
-        waiting.flush()
+        acknowledged.append(load.step)
+        acknowledged.flush()
 
     calls: dict[str, Callable[[], object]] = {
         "insert": lambda: writer.append(load.step),
@@ -72,11 +71,11 @@ def watched(store: engram.Store, phases: Phases, phase: str, load: Load, numpy: 
     with callers.watched(phases, phase, calls):
         yield
     writer.close()
-    waiting.close()
+    acknowledged.close()
 
 
 def measure_one(phases: Phases, load: Load, durability: Durability, numpy: Callable[[], object]) -> None:
-    """The phases of one table at one durability."""
+    """Measures the phases of one load at one durability."""
     name = f"{load.name}, `{durability}`"
     peers.HOME.mkdir(exist_ok=True)
     with (
@@ -93,7 +92,7 @@ def measure_one(phases: Phases, load: Load, durability: Durability, numpy: Calla
 
 
 def measure(items: int, frames: int) -> Phases:
-    """All phases."""
+    """Measures all phases."""
     phases: Phases = {}
     numpy = callers.reference(items)
     durabilities: tuple[Durability, ...] = ("none", "process")

@@ -1,4 +1,4 @@
-"""What is measured in one process: workloads, who takes part in each, and what must come out."""
+"""Workloads in one process: the contenders of each, and the targets that they should meet."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from functools import partial
 
 @dataclass(frozen=True)
 class Target:
-    """A bound that a figure must keep."""
+    """A bound that a figure should meet."""
 
     limit: float
-    of: str  # "ratio" (the baseline against this row) or "value" (this row's own)
+    of: str  # "ratio" (how many times better the baseline is) or "value" (this row's figure)
     at_most: bool = False
 
     def met(self, value: float, ratio: float | None) -> bool | None:
-        """Whether it is kept; `None` where it cannot be told."""
+        """True if the bound is met; `None` if the ratio is unknown."""
         figure = ratio if self.of == "ratio" else value
         if figure is None:
             return None
@@ -28,19 +28,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Contender:
-    """One engine's way to do the work."""
+    """One engine's way of doing the work."""
 
-    engine: str  # names the worker module and the environment
+    engine: str  # name of the worker module and of the environment
     label: str
     variant: str = ""
-    items: int | None = None  # instead of the workload's
+    items: int | None = None  # overrides the workload's
     target: Target | None = None
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to do; the first contender is the baseline that ratios speak of."""
+    """One measured task; its first contender is the baseline of the ratios."""
 
     name: str
     job: str
@@ -53,10 +53,10 @@ class Workload:
     lower_is_better: bool = False
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
     on_disk: bool = False  # every run gets a fresh directory
-    yardstick: str = "first"  # what figures are held against, where the table shows a share of it
+    yardstick: str = "first row"  # name of the reference, for tables that show a share of it
 
     def task(self, contender: Contender, *, quick: bool) -> dict[str, object]:
-        """What the worker of `contender` is told (`workers.common.Task`)."""
+        """Fields of the task that the worker of `contender` receives (`workers.common.Task`)."""
         items = contender.items or self.items
         return {
             "job": self.job,
@@ -71,40 +71,40 @@ class Workload:
 
 
 def ratio(limit: float, *, at_most: bool = False) -> Target:
-    """Build a bound on how many times better the baseline is."""
+    """A bound on how many times better the baseline is."""
     return Target(limit, "ratio", at_most)
 
 
 def value(limit: float, *, at_most: bool = False) -> Target:
-    """Build a bound on the figure itself."""
+    """A bound on the figure itself."""
     return Target(limit, "value", at_most)
 
 
 def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
-    """Two-step items, one per step; the table is full and evicts in the long run."""
-    must = step == "small"
+    """Two-step items, one per step; the table fills up and then evicts."""
+    has_target = step == "small"
     workload = partial(Workload, job="insert", unit="steps/s", step=step, items=items)
     yield workload(
         f"insert_trajectory{suffix}",
         contenders=(
             Contender("engram", "Engram, trajectory writer, column slices", "trajectory"),
             Contender("engram", "Engram, trajectory writer, `num_steps=2`", "num_steps"),
-            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(5) if must else None),
+            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(5) if has_target else None),
         ),
     )
     yield workload(
         f"insert_pattern{suffix}",
         contenders=(
             Contender("engram", "Engram, pattern writer", "pattern"),
-            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(20) if must else None),
+            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(20) if has_target else None),
             Contender("reverb", "Reverb, structured writer", "structured"),
         ),
     )
     yield workload(
         f"insert_td_errors{suffix}",
         contenders=(
-            Contender("engram", "Engram, pattern writer, priorities found in the items", "td_errors"),
-            Contender("reverb", "Reverb, structured writer, priorities found in the items", "td_errors"),
+            Contender("engram", "Engram, pattern writer, priorities computed from the items", "td_errors"),
+            Contender("reverb", "Reverb, structured writer, priorities computed from the items", "td_errors"),
         ),
     )
     yield workload(
@@ -114,7 +114,7 @@ def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
                 "engram",
                 "Engram, batched writer, 64 environments",
                 "batched",
-                target=value(1_000_000) if must else None,
+                target=value(1_000_000) if has_target else None,
             ),
             Contender("cpprb", "cpprb, `add` of 64 transitions", "batched"),
             Contender("cpprb", "cpprb, `add` of one transition", "single"),
@@ -149,7 +149,7 @@ def samples(step: str, suffix: str, items: int) -> Iterator[Workload]:
 
 
 def draws() -> Iterator[Workload]:
-    """How the cost of one draw grows with the table."""
+    """The cost of sampling one item, by table size."""
     for kind in ("uniform", "prioritized"):
         sizes = [Contender("engram", f"Engram, 10^{power} items", "store", items=10**power) for power in (4, 5, 6)]
         yield Workload(
@@ -173,7 +173,7 @@ def draws() -> Iterator[Workload]:
 
 
 def others() -> Iterator[Workload]:
-    """Priorities, memory, import."""
+    """Updates of priorities, memory per item, import time."""
     yield Workload(
         "update_priorities",
         job="update",
@@ -186,7 +186,7 @@ def others() -> Iterator[Workload]:
             Contender("cpprb", "cpprb, `update_priorities`", "buffer"),
         ),
     )
-    most = value(300, at_most=True)
+    bound = value(300, at_most=True)
     yield Workload(
         "bytes_per_item",
         job="memory",
@@ -195,9 +195,9 @@ def others() -> Iterator[Workload]:
         quick_items=20_000,
         lower_is_better=True,
         contenders=(
-            Contender("engram", "Engram, trajectory writer", "trajectory", target=most),
-            Contender("engram", "Engram, pattern writer", "pattern", target=most),
-            Contender("engram", "Engram, batched writer", "batched", target=most),
+            Contender("engram", "Engram, trajectory writer", "trajectory", target=bound),
+            Contender("engram", "Engram, pattern writer", "pattern", target=bound),
+            Contender("engram", "Engram, batched writer", "batched", target=bound),
             Contender("reverb", "Reverb, trajectory writer", "trajectory", items=300_000),
         ),
     )
@@ -209,7 +209,7 @@ def others() -> Iterator[Workload]:
         contenders=(
             Contender("import", "`import numpy`", "numpy"),
             Contender("import", "`import engram`", "engram"),
-            Contender("import", "the difference", "difference", target=value(100, at_most=True)),
+            Contender("import", "difference", "difference", target=value(100, at_most=True)),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Plays Pong at random and keeps what is seen, so that engines store real frames and not only noise."""
+"""Plays Pong with random actions and records the frames, so that engines store real frames, not only noise."""
 
 import ale_py
 import numpy as np
@@ -9,11 +9,11 @@ from benchmarks.workers import common
 from benchmarks.workers.common import Task
 
 FRAMES = 4096
-REPEAT = 4  # frames that an action lasts; the last one is seen
+REPEAT = 4  # emulator frames per action; the last one is recorded
 
 
 def record(task: Task) -> float:
-    """Write `FRAMES` frames, grey and of 84 x 84 points, to `common.PONG`; how many."""
+    """Writes `FRAMES` grey frames of 84 x 84 pixels to `common.PONG`; returns how many."""
     del task
     game = ale_py.ALEInterface()
     game.setInt("random_seed", 0)
@@ -27,8 +27,8 @@ def record(task: Task) -> float:
         action = actions[choices.integers(len(actions))]
         for _ in range(REPEAT):
             game.act(action)
-        seen = Image.fromarray(game.getScreenGrayscale())
-        frame[:] = np.asarray(seen.resize((84, 84), Image.Resampling.BOX))
+        screen = Image.fromarray(game.getScreenGrayscale())
+        frame[:] = np.asarray(screen.resize((84, 84), Image.Resampling.BOX))
     unfinished = common.PONG.with_suffix(".new.npy")
     np.save(unfinished, frames)
     unfinished.rename(common.PONG)

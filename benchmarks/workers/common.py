@@ -1,6 +1,6 @@
-"""Shared by all workers: the steps they store, the clock, and the one JSON line they print.
+"""Shared by all workers: the steps they store, the measuring loops, and the JSON line they print.
 
-This module runs inside each peer's own virtual environment, so it imports NumPy and nothing of ours.
+This module runs inside each peer's own virtual environment, so it must not import Engram.
 """
 
 import importlib.metadata
@@ -23,54 +23,54 @@ from benchmarks.workers import processes
 FRAMES = ((84, 84, 4), np.uint8)
 OBS = {"small": ((4,), np.float32), "atari": FRAMES, "pong": FRAMES}
 PONG = Path(__file__).resolve().parents[2] / ".bench" / "pong.npy"  # u8[N, 84, 84], by `ale_worker`
-FOR_EVER = 1e9  # seconds
-CALLS_UNDER_WAY = 8  # of updates, in as many threads: a call waits for its reply
+UNLIMITED = 1e9  # seconds
+CONCURRENT_UPDATES = 8  # each in its own thread, because a call waits for its response
 
-# Of a ratio. A range of 20,000 samples: some batches in flight, little beside what is taken in three seconds.
+# Of a rate limiter: 20,000 samples of slack are some batches in flight, and few compared with three seconds of samples.
 MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 Step = dict[str, Any]
-Block = Callable[[], int]  # does a bounded piece of the work, says how many things it did
+Block = Callable[[], int]  # does a bounded piece of the work; returns its number of operations
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the harness asks of one process."""
+    """The work of one process."""
 
     job: str  # "insert", "sample", "update", "memory", "draw", "latency", "balance", "server" or "record"
-    variant: str  # which of the engine's ways to do it, such as "client" or "dataset"
+    variant: str  # way of doing it, such as "client" or "dataset"
     step: str = "small"  # or "atari" (noise) or "pong"
     prioritized: bool = False
-    seconds: float = 3.0  # how long the measured part runs, where a rate is measured
-    items: int = 100_000  # the table's bound, and what it holds before it is sampled
+    seconds: float = 3.0  # duration of the measured part, for rates
+    items: int = 100_000  # maximum size of the table, and its size before sampling
     batch: int = 256  # items per sample or update
     envs: int = 64  # environments of a batched writer
     length: int = 2  # steps per item
-    every: int = 1  # steps from one item to the next
-    ratio: float = 0.0  # samples per insert that the table insists on, if any
-    percentile: int = 50  # of a latency
+    every: int = 1  # steps between the starts of two items
+    ratio: float = 0.0  # samples per insert that the table enforces; 0: no limit
+    percentile: int = 50  # of the latency
     remote: bool = False  # the table is in another process
-    address: str = ""  # of a server that runs already
+    address: str = ""  # of a running server
     writers: int = 1  # processes that insert
     child: bool = False  # this process was started by another worker, see `processes`
-    directory: str = ""  # a fresh one on a disk, for what wants it
-    durability: str = ""  # of the store in it; without, it lives in memory
-    prefetch: int = 0  # batches that a dataset keeps ready, where the worker is not to choose
-    in_flight: int = 0  # items that Reverb's dataset, one worker, may have in flight, where the worker is not to choose
-    cold: bool = False  # what is restored is not in the system's cache
+    directory: str = ""  # a fresh directory on disk, for stores on disk
+    durability: str = ""  # of the store in `directory`; empty: in memory
+    prefetch: int = 0  # batches that a dataset prefetches; 0: the worker's default
+    in_flight: int = 0  # items in flight of Reverb's dataset with one worker; 0: the worker's default
+    cold: bool = False  # the files to restore are not in the page cache
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A figure, and what belongs to it."""
+class Result:
+    """The result of a run: its figure, and further ones."""
 
     value: float
-    besides: Mapping[str, float] = field(default_factory=dict)  # further figures, by their text with a {} in it
-    against: float | None = None  # what the machine can do, measured beside it
+    extra: Mapping[str, float] = field(default_factory=dict)  # further figures, by a text with {} for the figure
+    reference: float | None = None  # what the machine achieved at the same time
 
 
 def observations(step: str, n: int, seed: int = 0) -> np.ndarray:
-    """`n` observations: real ones for `pong`, else noise, the worst case for every engine's compressor."""
+    """`n` observations: real ones for `pong`, otherwise noise, the worst case for every engine's compressor."""
     if step == "pong":
         frames = np.load(PONG)[: n + 3]
         return np.stack([frames[i : i + n] for i in range(4)], axis=-1)
@@ -82,7 +82,7 @@ def observations(step: str, n: int, seed: int = 0) -> np.ndarray:
 
 
 def steps(step: str) -> list[Step]:
-    """Ready-made single steps, cycled through so that making data costs nothing while we measure."""
+    """Single steps, created in advance and reused in a cycle, so that creating them is not measured."""
     n = {"small": 1024, "atari": 256, "pong": 2000}[step]
     return [
         {
@@ -95,8 +95,8 @@ def steps(step: str) -> list[Step]:
     ]
 
 
-def few_in_flight(task: Task, tf: Any, kind: Any, address: str, table: str) -> Block:  # noqa: ANN401, modules of others
-    """Items of Reverb's dataset, or of ours that is called so, one by one or in batches."""
+def few_in_flight(task: Task, tf: Any, kind: Any, address: str, table: str) -> Block:  # noqa: ANN401, untyped modules
+    """Reads Reverb's dataset, or Engram's compatible one (`kind`), in single items or in batches."""
     shape, dtype = OBS[task.step]
     dtypes = {"obs": tf.as_dtype(dtype), "action": tf.int32, "reward": tf.float32, "discount": tf.float32}
     shapes = {name: tf.TensorShape((task.length, *(shape if name == "obs" else ()))) for name in dtypes}
@@ -115,7 +115,7 @@ def step_bytes(step: str) -> int:
 
 
 def step_batches(step: str, envs: int) -> list[Step]:
-    """Ready-made steps of `envs` environments: every leaf is `[envs, ...]`."""
+    """Steps of `envs` environments, created in advance; every leaf is `[envs, ...]`."""
     n = 64 if step == "small" else 8
     frames = observations(step, n * envs).reshape(n, envs, *OBS[step][0])
     return [
@@ -136,12 +136,12 @@ def rate(
     begin: Callable[[], object] | None = None,
     warm: int = 1,
 ) -> float:
-    """Things per second: calls `block` (which returns how many it did) for `seconds`.
+    """Operations per second: calls `block`, which returns its number of operations, for `seconds`.
 
-    `finish` (a flush) is part of the measured time: what was not yet taken was not yet done. `begin` comes
-    between the warm-up, in which at least `warm` things are done, and the clock.
+    `finish` (a flush) is part of the measured time, because operations count once they are complete. `begin` runs after
+    the warm-up of at least `warm` operations, before the clock starts.
     """
-    while warm > 0:  # caches, connections and lazy imports
+    while warm > 0:  # fills caches, opens connections, imports lazy modules
         warm -= block()
     if begin is not None:
         begin()
@@ -155,32 +155,32 @@ def rate(
 
 
 def until_full(task: Task) -> int:
-    """Steps of a warm-up: sequences fill their table, as large as it is, so that its memory is used again."""
+    """Steps of the warm-up: sequences first fill their table, so that the measured part reuses its memory."""
     return task.items * task.every if task.every > 1 else 1
 
 
 def rate_in_threads(threads: int, block: Block, seconds: float) -> float:
-    """Things per second that so many threads do together."""
+    """Operations per second of all threads together."""
     with ThreadPoolExecutor(threads) as pool:
         return sum(pool.map(lambda _: rate(block, seconds), range(threads)))
 
 
 def latency(call: Callable[[], object], seconds: float, percentile: int) -> float:
-    """Microseconds of one call, one after the other."""
+    """Latency of one call in microseconds, calls one after the other."""
     for _ in range(50):  # as in `rate`
         call()
-    taken = []
+    latencies = []
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
         call()
-        taken.append(time.perf_counter() - start)
-    return float(np.percentile(taken, percentile)) * 1e6
+        latencies.append(time.perf_counter() - start)
+    return float(np.percentile(latencies, percentile)) * 1e6
 
 
 def balanced_rate(block: Block, seconds: float, ratio: float, counts: Callable[[], tuple[int, int]]) -> float:
-    """Samples per second in the steady state: `counts` gives the table's inserts and samples so far.
+    """Samples per second in the steady state; `counts` returns the table's inserts and samples so far.
 
-    What lies ready when we begin is used up first; a window in which the ratio is not kept gives no figure.
+    Batches that were ready before the start are used up first. Raises an error if the ratio is not kept meanwhile.
     """
     before: list[tuple[int, int]] = []
 
@@ -189,15 +189,15 @@ def balanced_rate(block: Block, seconds: float, ratio: float, counts: Callable[[
         before.append(counts())
 
     value = rate(block, seconds, begin=begin)
-    inserts, samples = (now - then for now, then in zip(counts(), before[0], strict=True))
+    inserts, samples = (after - start for after, start in zip(counts(), before[0], strict=True))
     if abs(samples / max(inserts, 1) - ratio) > 0.1 * ratio:
-        msg = f"no steady state: {samples} samples and {inserts} inserts should be {ratio:g} to 1"
+        msg = f"no steady state: {samples} samples and {inserts} inserts; expected {ratio:g} samples per insert"
         raise RuntimeError(msg)
     return value
 
 
 def rss_bytes(pid: int | None = None) -> int:
-    """Resident memory of a process; of this one without `pid`."""
+    """Resident memory of process `pid`; by default, of this process."""
     pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -207,18 +207,18 @@ def priorities(n: int) -> np.ndarray:
     return np.random.default_rng(1).uniform(0.1, 10.0, n)
 
 
-def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float | Answer]]) -> None:
-    """Do the task given as JSON in `argv[1]`; the last line printed is `{"value": ...}` or `{"error": ...}`."""
+def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float | Result]]) -> None:
+    """Runs the task given as JSON in `argv[1]`; the last line printed is `{"value": ...}` or `{"error": ...}`."""
     task = Task(**json.loads(sys.argv[1]))
     if task.child:
         processes.end_with_parent()
-    answer: dict[str, object] = {"python": platform.python_version()}
-    answer["versions"] = {name: importlib.metadata.version(name) for name in packages}
+    printed: dict[str, object] = {"python": platform.python_version()}
+    printed["versions"] = {name: importlib.metadata.version(name) for name in packages}
     try:
-        found = jobs[task.job](task)
-        answer |= asdict(found if isinstance(found, Answer) else Answer(found))
+        result = jobs[task.job](task)
+        printed |= asdict(result if isinstance(result, Result) else Result(result))
     except Exception as error:  # noqa: BLE001 - a failed run is a result: the harness reports it
         traceback.print_exc()
-        answer["error"] = f"{type(error).__name__}: {error}"
-    print(json.dumps(answer), flush=True)
-    os._exit(0)  # a peer's server may take long to stop, or hang: nothing after the figure matters
+        printed["error"] = f"{type(error).__name__}: {error}"
+    print(json.dumps(printed), flush=True)
+    os._exit(0)  # a peer's server may take long to stop, or hang

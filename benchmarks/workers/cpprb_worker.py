@@ -1,4 +1,4 @@
-"""cpprb's side: transitions (obs, next_obs in one row), its equivalent of our items of two steps."""
+"""The cpprb worker: transitions (obs and next_obs in one row), its equivalent of items of two steps."""
 
 import itertools
 from typing import Any
@@ -11,7 +11,7 @@ from benchmarks.workers.common import Task
 
 
 def open_buffer(task: Task) -> Any:  # noqa: ANN401 - cpprb has no types
-    """Open an empty buffer for `task`."""
+    """Creates an empty buffer."""
     shape, dtype = common.OBS[task.step]
     columns = {
         "obs": {"shape": shape, "dtype": dtype},
@@ -26,7 +26,7 @@ def open_buffer(task: Task) -> Any:  # noqa: ANN401 - cpprb has no types
 
 
 def fill(task: Task, buffer: Any) -> None:  # noqa: ANN401
-    """Insert `task.items` transitions with uneven priorities."""
+    """Inserts `task.items` transitions with unequal priorities."""
     weights = common.priorities(task.items)
     batches = itertools.cycle(common.step_batches(task.step, task.envs))
     for start in range(0, task.items - task.envs + 1, task.envs):
@@ -64,7 +64,7 @@ def sample(task: Task) -> float:
 
 
 def update(task: Task) -> float:
-    """Calls per second that each give new priorities to `batch` transitions."""
+    """Calls per second, each updating the priorities of `batch` transitions."""
     buffer = open_buffer(task)
     fill(task, buffer)
     keys = itertools.cycle([buffer.sample(task.batch, beta=0.4)["indexes"] for _ in range(64)])

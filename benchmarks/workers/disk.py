@@ -1,6 +1,6 @@
-"""What the disk and the memory can do by themselves, and what a directory holds.
+"""The speed of the disk and of the memory by themselves, and the size of a directory.
 
-This module runs inside each peer's own virtual environment, so it imports NumPy and nothing of ours.
+This module runs inside each peer's own virtual environment, so it must not import Engram.
 """
 
 import mmap
@@ -18,12 +18,12 @@ Sizes = Mapping[Path, int]
 
 
 def write(directory: str, *, size: float = np.inf, seconds: float = np.inf, direct: bool = False) -> float:
-    """MB per second of noise written to one file, block by block, until so much or so long; then `fdatasync`.
+    """MB per second of writing noise to one file, block by block, up to `size` bytes or `seconds`; then `fdatasync`.
 
-    With `direct`, the system's cache is passed by (`O_DIRECT`).
+    `direct` bypasses the page cache (`O_DIRECT`).
     """
     path = Path(directory) / "probe"
-    with mmap.mmap(-1, BLOCK) as block:  # aligned to a page, as `O_DIRECT` wants it
+    with mmap.mmap(-1, BLOCK) as block:  # page-aligned, as `O_DIRECT` requires
         block.write(np.random.default_rng(0).bytes(BLOCK))
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | (os.O_DIRECT if direct else 0))
         try:
@@ -39,7 +39,7 @@ def write(directory: str, *, size: float = np.inf, seconds: float = np.inf, dire
 
 
 def read(directory: str) -> float:
-    """MB per second of reading all files there, one after the other, into a block that is used again and again."""
+    """MB per second of reading all files of a directory, one after the other, into the same block."""
     block = bytearray(BLOCK)
     done = 0
     start = time.perf_counter()
@@ -51,16 +51,16 @@ def read(directory: str) -> float:
 
 
 def forget(directory: str) -> None:
-    """Make the system's cache hold nothing of the files there: whoever reads them next reads the disk."""
+    """Removes the files of a directory from the page cache, so that the next read reads the disk."""
     for path in sizes(directory):
         file = os.open(path, os.O_RDONLY)
-        os.fsync(file)  # what is not on disk yet stays in the cache
+        os.fsync(file)  # only pages that are on disk leave the cache
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(file)
 
 
 def copy(size: int) -> tuple[float, float]:
-    """MB per second of copying memory: to pages that this process has never touched, and to the same ones again."""
+    """MB per second of copying memory: to pages that this process has never used, then to the same pages again."""
     source = np.ones(size, np.uint8)
     target = np.empty_like(source)
     rates = []
@@ -72,15 +72,15 @@ def copy(size: int) -> tuple[float, float]:
 
 
 def sizes(directory: str) -> Sizes:
-    """Bytes of every file there."""
+    """Size of every file of a directory, in bytes."""
     return {path: path.stat().st_size for path in sorted(Path(directory).rglob("*")) if path.is_file()}
 
 
-def total(held: Sizes) -> float:
-    """MB in all."""
-    return sum(held.values()) / MB
+def total(files: Sizes) -> float:
+    """Size of all files, in MB."""
+    return sum(files.values()) / MB
 
 
 def growth(before: Sizes, now: Sizes) -> float:
-    """MB that files have more than before; what was removed does not count."""
+    """Growth of the files in MB; removed files do not count."""
     return sum(max(size - before.get(path, 0), 0) for path, size in now.items()) / MB

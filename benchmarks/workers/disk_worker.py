@@ -1,19 +1,19 @@
-"""The disk alone: as many bytes as steps have, in blocks of 1 MiB. And the memory alone."""
+"""The disk without an engine: writes the bytes of steps in blocks of 1 MiB. And the memory without an engine."""
 
 from benchmarks.workers import common, disk
-from benchmarks.workers.common import Answer, Task
+from benchmarks.workers.common import Result, Task
 
 
-def insert(task: Task) -> Answer:
-    """Steps per second that would fit through, all synced."""
+def insert(task: Task) -> Result:
+    """Steps per second whose bytes the disk can write and sync."""
     rate = disk.write(task.directory, seconds=task.seconds, direct=task.variant == "direct")
-    return Answer(rate * disk.MB / common.step_bytes(task.step), {"{} MB/s": rate})
+    return Result(rate * disk.MB / common.step_bytes(task.step), {"{} MB/s": rate})
 
 
-def copy(task: Task) -> Answer:
-    """MB per second of copying as much as the table holds to pages that this process has never touched, and again."""
+def copy(task: Task) -> Result:
+    """MB per second of copying as many bytes as the table has: to fresh pages, and to the same pages again."""
     fresh, again = disk.copy(task.items * common.step_bytes(task.step))
-    return Answer(fresh, {"again": again})
+    return Result(fresh, {"again": again})
 
 
 if __name__ == "__main__":

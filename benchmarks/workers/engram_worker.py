@@ -1,4 +1,4 @@
-"""Our side: a `Store` in this process, or a `Client` of a `Server` in another."""
+"""The Engram worker: a `Store` in this process, or a `Client` of a `Server` in another."""
 
 import itertools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 
 import engram
 from benchmarks.workers import common, disk, processes, saving
-from benchmarks.workers.common import CALLS_UNDER_WAY, ERROR_BUFFER, MIN_SIZE, Answer, Block, Task
+from benchmarks.workers.common import CONCURRENT_UPDATES, ERROR_BUFFER, MIN_SIZE, Block, Result, Task
 from engram import rate_limiters
 from engram.patterns import TdError, step_index, td_error
 from engram.store import TableStore
@@ -17,7 +17,7 @@ TABLE = "replay"
 
 
 def open_table(task: Task) -> engram.Table:
-    """Describe the table that `task` wants."""
+    """Describes the table of `task`."""
     selectors = engram.selectors
     limiter: rate_limiters.AnyRateLimiter = rate_limiters.MinSize(1)
     if task.ratio:
@@ -32,36 +32,36 @@ def open_table(task: Task) -> engram.Table:
 
 
 def open_store(task: Task) -> engram.Store:
-    """Open the store that `task` wants: in its directory, or in memory."""
+    """Opens the store of `task`, in its directory or in memory."""
     if task.durability:
         return engram.Store.open(task.directory, [open_table(task)], durability=task.durability, seed=0)
     return engram.Store([open_table(task)], seed=0)
 
 
-class Place:
-    """Where the table is: `store` leads to it."""
+class Endpoint:
+    """Access to the table, in this process or on a server."""
 
     def __init__(self, task: Task) -> None:
-        """Open the table that `task` wants, empty; or find the one that is there already."""
-        self.pid: int | None = None  # of the server, if it is a process of its own
+        """Opens an empty table, or connects to `task.address`."""
+        self.pid: int | None = None  # of the server; None in process
         self.address = task.address
         if task.remote and not self.address:
             self.server = processes.Child(task, job="server")
             self.pid = self.server.pid
-            self.address = self.server.hear()["address"]
+            self.address = self.server.receive()["address"]
         self.store: TableStore = engram.Client(self.address) if task.remote else open_store(task)
 
 
 def server(task: Task) -> float:
-    """Serve the table until the parent is gone."""
-    where = {"path": task.directory, "durability": task.durability} if task.durability else {}
-    with engram.Server([open_table(task)], seed=0, **where) as server:
-        processes.stand(server.address)
+    """Serves the table until the parent is gone."""
+    storage = {"path": task.directory, "durability": task.durability} if task.durability else {}
+    with engram.Server([open_table(task)], seed=0, **storage) as server:
+        processes.serve_address(server.address)
     return 0.0
 
 
 def fill(task: Task, store: TableStore) -> None:
-    """Insert `task.items` items with uneven priorities, step by step as the peers do."""
+    """Inserts `task.items` items with unequal priorities, step by step as the peers do."""
     stream = itertools.cycle(common.steps(task.step))
     with store.writer(history=task.length) as writer:
         for _ in range(task.length - task.every):
@@ -73,7 +73,7 @@ def fill(task: Task, store: TableStore) -> None:
 
 
 def trajectory(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
-    """The trajectory writer: append, slice every column's history, create the item."""
+    """The trajectory writer: append a step, slice the history of every column, create an item."""
     stream = itertools.cycle(common.steps(task.step))
     length, writer = task.length, store.writer(history=task.length)
     writer.append(next(stream))
@@ -89,7 +89,7 @@ def trajectory(task: Task, store: TableStore) -> tuple[Block, Callable[[], objec
 
 
 def num_steps(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
-    """The trajectory writer by its shortcut: the last two steps, all columns."""
+    """The trajectory writer with `num_steps`: the last steps, all columns."""
     stream = itertools.cycle(common.steps(task.step))
     length, writer = task.length, store.writer(history=task.length)
     writer.append(next(stream))
@@ -121,12 +121,12 @@ def pattern(task: Task, store: TableStore, priority: float | TdError = 1.0) -> t
 
 
 def td_errors(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
-    """The pattern writer, which finds the priorities in the items, too: rewards stand for TD errors."""
+    """The pattern writer that also computes priorities from the items; rewards serve as TD errors."""
     return pattern(task, store, td_error(lambda step: step["reward"]))
 
 
 def batched(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
-    """The batched writer: a step of all environments at once, an item for each."""
+    """The batched writer: one step of all environments at once, one item for each."""
     stream = itertools.cycle(common.step_batches(task.step, task.envs))
     writer = store.batched_writer(task.envs, [engram.Pattern(TABLE, num_steps=task.length)])
     writer.append_batch(next(stream))
@@ -140,7 +140,7 @@ def batched(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]
 
 
 def sequences(task: Task, store: TableStore) -> tuple[Block, Callable[[], object]]:
-    """The pattern writer: an item of the last `length` steps every so many steps."""
+    """The pattern writer: an item of the last `length` steps, every `every` steps."""
     stream = itertools.cycle(common.steps(task.step))
     when = [step_index() % task.every == (task.length - 1) % task.every]
     writer = store.pattern_writer([engram.Pattern(TABLE, num_steps=task.length, when=when)])
@@ -163,23 +163,23 @@ WRITERS = {
 }
 
 
-def insert(task: Task) -> float | Answer:
+def insert(task: Task) -> float | Result:
     """Steps per second, all writers together."""
-    place = Place(task)
+    endpoint = Endpoint(task)
     if task.writers > 1:
-        return processes.together(task, place.address)
-    block, finish = WRITERS[task.variant](task, place.store)
-    meet = processes.meet if task.child else None
-    rate = common.rate(block, task.seconds, finish, meet, common.until_full(task))
+        return processes.run_writers(task, endpoint.address)
+    block, finish = WRITERS[task.variant](task, endpoint.store)
+    begin = processes.wait_for_start if task.child else None
+    rate = common.rate(block, task.seconds, finish, begin, common.until_full(task))
     if task.durability not in ("process", "disk"):
         return rate
-    # What went before the clock is in the log, too.
-    logged = disk.total(disk.sizes(task.directory)) / place.store.info()[TABLE].inserts
-    return Answer(rate, {"{} MB/s to the log": rate * logged, "{} bytes per step": logged * disk.MB})
+    # The log also has the steps of the warm-up.
+    logged = disk.total(disk.sizes(task.directory)) / endpoint.store.info()[TABLE].inserts
+    return Result(rate, {"{} MB/s to the log": rate * logged, "{} bytes per step": logged * disk.MB})
 
 
 def sampling(task: Task, store: TableStore) -> Block:
-    """Batches, by `sample` or by a `Dataset`."""
+    """Samples batches, through `sample` or a `Dataset`."""
     if task.variant == "dataset":
         batches = iter(engram.Dataset(store, TABLE, batch_size=task.batch))
         return lambda: len(next(batches))
@@ -188,33 +188,32 @@ def sampling(task: Task, store: TableStore) -> Block:
 
 def sample(task: Task) -> float:
     """Items per second."""
-    store = Place(task).store
+    store = Endpoint(task).store
     fill(task, store)
     return common.rate(sampling(task, store), task.seconds)
 
 
 def balance(task: Task) -> float:
-    """Samples per second while a writer inserts as fast as the rate limiter lets it."""
-    place = Place(task)
-    writer = processes.Child(task, job="insert", address=place.address, seconds=common.FOR_EVER)
-    writer.hear()
-    writer.go()
+    """Samples per second while a writer inserts as fast as the rate limiter allows."""
+    endpoint = Endpoint(task)
+    writer = processes.Child(task, job="insert", address=endpoint.address, seconds=common.UNLIMITED)
+    writer.receive()
+    writer.start()
 
     def counts() -> tuple[int, int]:
-        info = place.store.info()[TABLE]
+        info = endpoint.store.info()[TABLE]
         return info.inserts, info.samples
 
-    reading = sampling(replace(task, variant="dataset"), place.store)
+    reading = sampling(replace(task, variant="dataset"), endpoint.store)
     return common.balanced_rate(reading, task.seconds, task.ratio, counts)
 
 
 def update(task: Task) -> float:
-    """Calls per second that each give new priorities to `batch` keys."""
-    store = Place(task).store
+    """Calls per second, each updating the priorities of `batch` keys."""
+    store = Endpoint(task).store
     fill(task, store)
     keys = itertools.cycle([store.sample(TABLE, task.batch).info.key for _ in range(64)])
     fresh = common.priorities(task.batch)
-
     wait = task.variant != "unwaited"
 
     def block() -> int:
@@ -222,13 +221,13 @@ def update(task: Task) -> float:
         return 1
 
     if task.variant == "threads":
-        return common.rate_in_threads(CALLS_UNDER_WAY, block, task.seconds)
+        return common.rate_in_threads(CONCURRENT_UPDATES, block, task.seconds)
     return common.rate(block, task.seconds, finish=lambda: store.update_priorities(TABLE, [], []))
 
 
 def latency(task: Task) -> float:
-    """Microseconds of a call that inserts, samples or updates one item, all by itself."""
-    store = Place(task).store
+    """Microseconds of a call that inserts or samples one item or updates a batch, on an idle store."""
+    store = Endpoint(task).store
     fill(task, store)
     step = common.steps(task.step)[0]
     key = store.sample(TABLE, task.batch).info.key
@@ -244,27 +243,27 @@ def latency(task: Task) -> float:
 
 
 def memory(task: Task) -> float:
-    """Resident bytes that one stored item costs, all in, after exactly `items` inserts."""
-    place = Place(task)
-    block, finish = WRITERS[task.variant](task, place.store)
-    before = common.rss_bytes(place.pid)
+    """Resident bytes per stored item, everything included, after exactly `items` inserts."""
+    endpoint = Endpoint(task)
+    block, finish = WRITERS[task.variant](task, endpoint.store)
+    before = common.rss_bytes(endpoint.pid)
     done = 0
     while done < task.items:
         done += block()
     finish()
-    return (common.rss_bytes(place.pid) - before) / place.store.info()[TABLE].size
+    return (common.rss_bytes(endpoint.pid) - before) / endpoint.store.info()[TABLE].size
 
 
-def save(task: Task) -> Answer:
+def save(task: Task) -> Result:
     """MB per second of a checkpoint."""
-    store = Place(task).store
+    store = Endpoint(task).store
     fill(task, store)
     return saving.save(task, store.checkpoint)
 
 
-def save_again(task: Task) -> Answer:
-    """MB that a checkpoint writes after one of a hundred items was replaced and of another hundredth the priority."""
-    store = Place(task).store
+def save_again(task: Task) -> Result:
+    """MB that a checkpoint writes after 1 % of the items were replaced and the priorities of 1 % updated."""
+    store = Endpoint(task).store
     fill(task, store)
     part = replace(task, items=task.items // 100)
 
@@ -276,8 +275,8 @@ def save_again(task: Task) -> Answer:
 
 
 def prepare(task: Task) -> float:
-    """Leave a checkpoint to be restored; or changes alone, to be replayed."""
-    store = Place(task).store
+    """Leaves a checkpoint to restore, or only a log to replay."""
+    store = Endpoint(task).store
     fill(task, store)
     if task.variant == "checkpoint":
         store.checkpoint()
@@ -285,8 +284,8 @@ def prepare(task: Task) -> float:
     return 0.0
 
 
-def restore(task: Task) -> Answer:
-    """MB per second of opening what was saved."""
+def restore(task: Task) -> Result:
+    """MB per second of opening a saved store."""
     opened: list[engram.Store] = []
 
     def items() -> int:
@@ -297,8 +296,8 @@ def restore(task: Task) -> Answer:
 
 
 def draw(task: Task) -> float:
-    """Nanoseconds per drawn item from a table of `items` tiny items (one step of one float)."""
-    store = Place(task).store
+    """Nanoseconds per sampled item of a table of `items` tiny items (one step of one float)."""
+    store = Endpoint(task).store
     envs = 1_000
     step = {"x": np.arange(envs, dtype=np.float32)}
     with store.batched_writer(envs, [engram.Pattern(TABLE, num_steps=1)]) as writer:

@@ -1,4 +1,4 @@
-"""What an import costs: a fresh interpreter per import, warm page cache, median of ten."""
+"""The time of an import: a fresh interpreter per import, warm page cache, median of ten."""
 
 import statistics
 import subprocess
@@ -10,20 +10,20 @@ from benchmarks.workers.common import Task
 
 
 def wall_ms(statement: str) -> float:
-    """Wall time of an interpreter that only runs `statement`."""
+    """Wall time in milliseconds of an interpreter that only runs `statement`."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", statement], check=True)
     return (time.perf_counter() - start) * 1e3
 
 
 def measure(task: Task) -> float:
-    """Milliseconds of `import numpy`, `import engram`, or the second beyond the first."""
+    """Milliseconds of `import numpy`, of `import engram`, or their difference."""
     statements = ["import numpy", "import engram"]
     for statement in statements:
         wall_ms(statement)
     runs = [[wall_ms(statement) for statement in statements] for _ in range(10)]
-    numpy, ours = (statistics.median(column) for column in zip(*runs, strict=True))
-    figures: dict[str, float] = {"numpy": numpy, "engram": ours, "difference": ours - numpy}
+    numpy, engram = (statistics.median(column) for column in zip(*runs, strict=True))
+    figures: dict[str, float] = {"numpy": numpy, "engram": engram, "difference": engram - numpy}
     return figures[task.variant]
 
 

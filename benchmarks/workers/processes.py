@@ -1,8 +1,8 @@
-"""Further processes of a worker: the same module and interpreter, told to do another job.
+"""Child processes of a worker: the same module and interpreter with another task.
 
-A child ends when its standard input does: whatever becomes of its parent, nothing is left behind. It speaks
-JSON lines: first what it has to say when it is ready, last its figure. This module runs inside each peer's own
-virtual environment, so it imports nothing but Python.
+A child exits when its standard input is closed, so it never outlives its parent. It prints JSON lines: one when it is
+ready, then its result. This module runs inside each peer's own virtual environment, so it imports only the standard
+library.
 """
 
 import json
@@ -16,76 +16,79 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from benchmarks.workers.common import Task
 
-_told_to_go = threading.Event()
+_started = threading.Event()  # set in a child when the parent starts it
 
 
 class Child:
-    """A process that this one started."""
+    """A child process."""
 
     def __init__(self, task: "Task", module: str = "", **changes: object) -> None:
-        """Start this worker's module anew, or another one, with the task changed so."""
+        """Starts this worker's module, or another one, in a new process with a changed task."""
         main = sys.modules["__main__"].__spec__
         assert main is not None
-        told = json.dumps(asdict(replace(task, child=True, **changes)))
+        arguments = json.dumps(asdict(replace(task, child=True, **changes)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module or main.name, told], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", module or main.name, arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.pid = self._process.pid
 
-    def hear(self) -> dict[str, Any]:
-        """Wait for its next line."""
+    def receive(self) -> dict[str, Any]:
+        """Waits for the child's next line."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        said = json.loads(line or '{"error": "it ended without a word"}')
-        if "error" in said:
-            msg = f"child process: {said['error']}"
+        message = json.loads(line or '{"error": "it exited without a result"}')
+        if "error" in message:
+            msg = f"child process: {message['error']}"
             raise RuntimeError(msg)
-        return dict(said)
+        return dict(message)
 
     def join(self) -> None:
-        """Wait until it has ended."""
+        """Waits until the child has exited."""
         self._process.wait()
 
-    def go(self) -> None:
-        """Let it begin."""
+    def start(self) -> None:
+        """Starts the child's measurement, once it is ready."""
         assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
+        self._process.stdin.write("start\n")
         self._process.stdin.flush()
 
 
 def end_with_parent() -> None:
-    """In a child: hear from now on whether the parent lets us begin, or is gone."""
+    """In a child: starts a thread that waits for the parent's start signal, and exits when the parent is gone."""
 
-    def listen() -> None:
+    def watch_parent() -> None:
         for _ in sys.stdin:
-            _told_to_go.set()
+            _started.set()
         os._exit(1)
 
-    threading.Thread(target=listen, daemon=True).start()
+    threading.Thread(target=watch_parent, daemon=True).start()
 
 
-def meet() -> None:
-    """In a child: say that we are ready, wait until we may begin."""
-    say({"ready": True})
-    _told_to_go.wait()
+def wait_for_start() -> None:
+    """In a child: reports that it is ready, and waits until the parent starts it."""
+    send({"ready": True})
+    _started.wait()
 
 
-def stand(address: str) -> None:
-    """In a child that is a server: say where, then only serve."""
-    say({"address": address})
+def serve_address(address: str) -> None:
+    """In a child that is a server: sends its address, then waits until the parent is gone."""
+    send({"address": address})
     threading.Event().wait()
 
 
-def say(what: dict[str, object]) -> None:
-    """Print a line for the parent."""
-    print(json.dumps(what), flush=True)
+def send(message: dict[str, object]) -> None:
+    """Sends a line to the parent."""
+    print(json.dumps(message), flush=True)
 
 
-def together(task: "Task", address: str) -> float:
-    """Sum of the figures of `task.writers` processes that do the task at the same time."""
+def run_writers(task: "Task", address: str) -> float:
+    """Runs the task in `task.writers` processes at the same time; returns the sum of their figures."""
     children = [Child(task, address=address, writers=1) for _ in range(task.writers)]
     for child in children:
-        child.hear()
+        child.receive()
     for child in children:
-        child.go()
-    return sum(float(child.hear()["value"]) for child in children)
+        child.start()
+    return sum(float(child.receive()["value"]) for child in children)

@@ -1,6 +1,6 @@
-"""Saving and restoring a table, held against what the disk and the memory do in the same process and minute.
+"""Saving and restoring a table, compared with the disk and the memory in the same process and minute.
 
-This module runs inside each peer's own virtual environment, so it imports NumPy and nothing of ours.
+This module runs inside each peer's own virtual environment, so it must not import Engram.
 """
 
 import time
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from statistics import mean
 
 from benchmarks.workers import common, disk, processes
-from benchmarks.workers.common import Answer, Task
+from benchmarks.workers.common import Result, Task
 
 Action = Callable[[], object]
 
 
 def seconds_of(action: Action) -> float:
-    """How long it takes."""
+    """Duration of `action`."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
@@ -25,17 +25,19 @@ def content(task: Task) -> int:
     return task.items * task.every * common.step_bytes(task.step)
 
 
-def save(task: Task, checkpoint: Action) -> Answer:
-    """MB of content per second of a checkpoint, against the disk right before and after."""
+def save(task: Task, checkpoint: Action) -> Result:
+    """MB of content per second of a checkpoint; the reference is the disk right before and after."""
     size = content(task)
-    disk.write(task.directory, size=size)  # the system's cache has had the memory since: as much for all
+    disk.write(
+        task.directory, size=size
+    )  # takes fresh memory for the page cache, so that all later writes find equal conditions
     direct = disk.write(task.directory, size=size, direct=True)
     before = disk.write(task.directory, size=size)
-    held = disk.sizes(task.directory)
+    sizes = disk.sizes(task.directory)
     seconds = seconds_of(checkpoint)
-    written = disk.growth(held, disk.sizes(task.directory))
+    written = disk.growth(sizes, disk.sizes(task.directory))
     after = disk.write(task.directory, size=size)
-    return Answer(
+    return Result(
         size / disk.MB / seconds,
         {
             "{} s": seconds,
@@ -44,59 +46,60 @@ def save(task: Task, checkpoint: Action) -> Answer:
             "{} MB/s after": after,
             "{} MB/s with `O_DIRECT`": direct,
         },
-        against=mean([before, after]),
+        reference=mean([before, after]),
     )
 
 
-def save_again(task: Task, checkpoint: Action, change: Action) -> Answer:
-    """MB that a second checkpoint and the changes before it write, against all there was after the first."""
+def save_again(task: Task, checkpoint: Action, change: Action) -> Result:
+    """MB that a second checkpoint, and the changes before it, write; the reference is the size after the first one."""
     checkpoint()
     first = disk.sizes(task.directory)
     change()
     seconds = seconds_of(checkpoint)
     written = disk.growth(first, disk.sizes(task.directory))
-    return Answer(written, {"{} s": seconds, "first {} MB": disk.total(first)}, against=disk.total(first))
+    return Result(written, {"{} s": seconds, "first {} MB": disk.total(first)}, reference=disk.total(first))
 
 
-def restore(task: Task, items: Callable[[], int]) -> Answer:
-    """MB of content per second until what another process has saved is back, against the slower of disk and memory.
+def restore(task: Task, items: Callable[[], int]) -> Result:
+    """MB of content per second of restoring what another process has saved.
 
-    What comes back goes to memory that the process has not had before, so that is what copying is measured with.
+    The reference is the slower of disk and memory. Restored items need memory that the process has not used before, so
+    copying is measured with fresh pages, too.
 
-    `items` opens what is there and says how many items came back.
+    `items` opens the directory and returns the number of restored items.
     """
     child = processes.Child(task, job="prepare")
-    child.hear()
+    child.receive()
     child.join()
 
     def memory() -> tuple[float, float]:
-        """MB per second of copying to fresh pages in a fresh process, and again."""
+        """MB per second of copying in a fresh process: to fresh pages, and to the same pages again."""
         child = processes.Child(task, "benchmarks.workers.disk_worker", job="copy")
-        answer = child.hear()
+        result = child.receive()
         child.join()
-        return answer["value"], answer["besides"]["again"]
+        return result["value"], result["extra"]["again"]
 
-    def ready() -> None:
-        """Leave the files in the cache or out of it, as the task wants them."""
+    def prepare_cache() -> None:
+        """Puts the files into the page cache, or removes them from it, as the task requires."""
         (disk.forget if task.cold else disk.read)(task.directory)
 
-    ready()
-    disk.read(task.directory)  # a virtual machine's host may cache, too: as much for all
-    ready()
+    prepare_cache()
+    disk.read(task.directory)  # the host of a virtual machine may cache them, too: equal conditions for all engines
+    prepare_cache()
     before = disk.read(task.directory)
-    memory()  # the system has had the memory since: as much for all
+    memory()  # the system has allocated the memory since: equal conditions for all engines
     fresh_before, copied = memory()
-    ready()
+    prepare_cache()
     start = time.perf_counter()
     found = items()
     seconds = time.perf_counter() - start
     if found != task.items:
-        msg = f"{found} of {task.items} items came back"
+        msg = f"{found} of {task.items} items were restored"
         raise RuntimeError(msg)
     fresh_after, _ = memory()
-    ready()
+    prepare_cache()
     after = disk.read(task.directory)
-    return Answer(
+    return Result(
         content(task) / disk.MB / seconds,
         {
             "{} s": seconds,
@@ -104,7 +107,7 @@ def restore(task: Task, items: Callable[[], int]) -> Answer:
             "{} MB/s after": after,
             "memory copied to fresh pages at {} MB/s before": fresh_before,
             "at {} MB/s after": fresh_after,
-            "{} MB/s to used ones": copied,
+            "{} MB/s to pages used before": copied,
         },
-        against=min(mean([before, after]), mean([fresh_before, fresh_after])),
+        reference=min(mean([before, after]), mean([fresh_before, fresh_after])),
     )

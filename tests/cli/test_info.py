@@ -26,7 +26,7 @@ def test_a_row_per_table_and_a_line_per_reason(run, server):
     assert replay.split()[:2] == ["replay", "1,500/4,000"]
     assert replay.split()[3] == "KiB"
     assert slow.split()[:2] == ["slow", "0/1,000,000"]
-    assert reason.startswith("`slow`: sampling waits: 0 of 2 items")
+    assert reason.startswith("`slow`: sampling waits: the table is empty")
     assert result.stderr == ""
 
 

@@ -13,7 +13,7 @@ def test_one_look_without_a_terminal(run):
     assert head.startswith(f"{server.address}, ")
     assert columns.split()[0] == "table"
     assert replay.split()[:2] == ["replay", "0/1,000,000"]
-    assert reason.startswith("`replay`: sampling waits: 0 of 1 items")
+    assert reason.startswith("`replay`: sampling waits: the table is empty")
 
 
 def test_looks_follow_each_other_without_a_terminal(run):

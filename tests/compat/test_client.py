@@ -116,7 +116,7 @@ def test_changes_of_other_types(client, changes, text):
 @pytest.mark.parametrize(
     ("priority", "text"),
     [
-        (-1.0, "priority for table `prioritized` is -1; a Prioritized selector takes finite values from 0"),
+        (-1.0, "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0"),
         (float("nan"), "priority for table `prioritized` is NaN; it must be a number"),
     ],
 )

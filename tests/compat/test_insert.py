@@ -43,7 +43,7 @@ def test_priorities_are_needed(client, priorities):
             1,
             {"t": 1.0, "prioritized": -1.0},
             ValueError,
-            "priority for table `prioritized` is -1; a Prioritized selector takes finite values from 0",
+            "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0",
         ),
         ([], {"t": 1.0}, ValueError, "the item has no columns; it needs at least one leaf"),
         (

@@ -55,8 +55,8 @@ def test_update_of_a_batch(three):
     ("bad", "text"),
     [
         (np.nan, "priority for table `t` is NaN; it must be a number"),
-        (np.inf, "priority for table `t` is inf; a Prioritized selector takes finite values from 0"),
-        (-0.5, "priority for table `t` is -0.5; a Prioritized selector takes finite values from 0"),
+        (np.inf, "priority for table `t` is inf; a Prioritized selector needs a finite value of at least 0"),
+        (-0.5, "priority for table `t` is -0.5; a Prioritized selector needs a finite value of at least 0"),
     ],
 )
 def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
@@ -84,7 +84,7 @@ def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
 @pytest.mark.parametrize("selector", ["sampler", "remover"])
 def test_prioritized_rejects_in_either_role(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
-    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector takes finite values from 0"):
+    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"):
         store.insert({"x": 0}, {"t": -1.0})
     assert store.info()["t"].size == 0
     store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # it goes on
@@ -162,7 +162,7 @@ def test_very_many_changes_in_one_call(many):
 @pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize(
     ("bad", "found"),
-    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector takes finite values from 0")],
+    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector needs a finite value of at least 0")],
 )
 def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
     store, keys, there = many

@@ -82,7 +82,7 @@ def test_a_refused_item_is_in_no_table(open_store):
 def test_a_late_insert_says_where_the_item_is(open_store):
     store = open_store(Table.queue("q", max_size=1), Table("t"), Table.queue("r", max_size=1))
     store.insert({"x": 1}, {"q": 1.0, "r": 1.0})
-    full = "inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+    full = "inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
     with raises(DeadlineExceededError, f"table `q` did not take the item within 0.05 s: no table has it; `q`: {full}"):
         store.insert({"x": 2}, {"q": 1.0}, timeout=0.05)
     text = "tables `q`, `r` did not take the item within 0 s: only `t` has it; "

@@ -14,8 +14,8 @@ from engram.errors import OutOfMemoryError
 CELLS = {"bytes": np.zeros(2**20, np.uint8), "strings": np.full(2**18, "", object)}
 HALF = 2**15
 TIMES = 2**11
-TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than the system gives"
-REMOTE = f"a batch of {2 * HALF} items takes at least {2**47} bytes; at most {2**32} are allowed: ask for fewer items"
+TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than can be allocated"
+REMOTE = f"a batch of {2 * HALF} items takes at least {2**47} bytes, but at most {2**32} are allowed; sample fewer items at once"
 
 
 @pytest.fixture(params=sorted(CELLS))

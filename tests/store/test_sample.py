@@ -38,8 +38,8 @@ def test_a_late_sample_gives_back_what_it_had(open_store):
     fill(store, "q", range(3))
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits for inserts: 3 inserts x 1 - 3 "
-        "samples = 0, and one more sample would go below 0 (Queue)",
+        "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits: the learner has caught up "
+        "with the writers, the limit of Queue (3 inserted, 3 sampled)",
     ):
         store.sample("q", 5, timeout=0.05)
     assert store.info()["q"].samples == 0
@@ -54,7 +54,7 @@ def test_partial_returns_what_there_is(open_store):
     assert store.info()["q"].size == 0
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 0 of 5 samples within 0.05 s; `q`: sampling waits: 0 of 1 items (Queue)",
+        "table `q` yielded 0 of 5 samples within 0.05 s; `q`: sampling waits: the table is empty (Queue)",
     ):
         store.sample("q", 5, timeout=0.05, partial=True)
 
@@ -62,7 +62,7 @@ def test_partial_returns_what_there_is(open_store):
 def test_min_size_says_how_far_it_is(open_store):
     store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(100)))
     fill(store, "t", range(37))
-    why = "`t`: sampling waits: 37 of 100 items (MinSize)"
+    why = "`t`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
     assert store.info()["t"].blocked == why
     with raises(DeadlineExceededError, f"table `t` yielded 0 of 4 samples within 0 s; {why}"):
         store.sample("t", 4, timeout=0)

@@ -165,7 +165,7 @@ def test_every_field_of_info(open_store):
         "waiting_inserts": 0,
         "waiting_samples": 0,
         "inserting_blocked": None,
-        "sampling_blocked": "`t`: sampling waits: 0 of 2 items (MinSize)",
+        "sampling_blocked": "`t`: sampling waits: the table is empty (MinSize)",
         "rate_limiter": ("MinSize", 1.0, 2, -math.inf, math.inf),
         "sampler": selectors.Uniform(),
         "remover": selectors.Fifo(),
@@ -209,18 +209,18 @@ def test_the_words_for_every_block(open_store):
     fill(store, "q", [1])
     fill(store, "ratio", [1, 2])
     info = store.info()
-    assert info["replay"].blocked == "`replay`: sampling waits: 37 of 100 items (MinSize)"
+    assert info["replay"].blocked == "`replay`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
     assert info["q"].blocked == (
-        "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+        "`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
     )
     assert info["ratio"].blocked == (
-        "`ratio`: inserting waits for samples: 2 inserts x 2 - 0 samples = 4, and one more insert would go above 4 "
-        "(SampleToInsertRatio)"
+        "`ratio`: inserting waits: writers are 4 samples ahead of the learner, the limit of SampleToInsertRatio(2) "
+        "(2 inserted, 0 sampled)"
     )
     store.sample("ratio", 4)
     assert store.info()["ratio"].blocked == (
-        "`ratio`: sampling waits for inserts: 2 inserts x 2 - 4 samples = 0, and one more sample would go below 0 "
-        "(SampleToInsertRatio)"
+        "`ratio`: sampling waits: the learner has caught up with the writers, the limit of SampleToInsertRatio(2) "
+        "(2 inserted, 4 sampled)"
     )
 
 
@@ -231,7 +231,7 @@ def test_items_in_unfinished_chunks_are_told_of(open_store):
             writer.append({"x": value})
             writer.create_item("t", num_steps=1)
         text = (
-            "`t`: sampling waits: 0 of 1 items (MinSize); writers hold 2 more items in unfinished "
+            "`t`: sampling waits: the table is empty (MinSize); writers hold 2 more items in unfinished "
             "chunks; call `flush` to send them"
         )
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
@@ -247,12 +247,12 @@ def test_a_delete_from_a_queue_takes_room_until_a_reset(open_store):
     store = open_store(Table.queue("q", max_size=3))
     keys = fill(store, "q", range(3))
     store.delete("q", keys[:2])
-    text = "inserting waits for samples: 3 inserts x 1 - 0 samples = 3, and one more insert would go above 3"
+    text = "inserting waits: the table is full: 3 of 3 items wait to be sampled, counting 2 deleted"
     with pytest.raises(DeadlineExceededError, match=text):
         store.insert({"x": 3}, {"q": 1.0}, timeout=0)
     assert sample_x(store, "q", 1) == [2]
     store.insert({"x": 3}, {"q": 1.0}, timeout=0)
-    with pytest.raises(DeadlineExceededError, match="inserting waits for samples: 4 inserts x 1 - 1 samples = 3"):
+    with pytest.raises(DeadlineExceededError, match=text):
         store.insert({"x": 4}, {"q": 1.0}, timeout=0)
     store.reset("q")
     for value in range(3):
@@ -265,8 +265,8 @@ def test_sample_to_insert_ratio_holds(open_store):
     inserted = 0
     with raises(
         DeadlineExceededError,
-        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits for samples: 4 inserts x 2 "
-        "- 0 samples = 8, and one more insert would go above 8 (SampleToInsertRatio)",
+        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits: writers are 8 "
+        "samples ahead of the learner, the limit of SampleToInsertRatio(2) (4 inserted, 0 sampled)",
     ):
         while True:
             store.insert({"x": inserted}, {"t": 1.0}, timeout=0)

@@ -7,7 +7,7 @@ from support import BackgroundCall, raises, wait_until
 from engram import Pattern, Table
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, EngramError
 
-FULL = "`q`: inserting waits for samples: 1 inserts x 1 - 0 samples = 1, and one more insert would go above 1 (Queue)"
+FULL = "`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
 
 
 @pytest.fixture

@@ -381,8 +381,8 @@ def test_late_end_of_an_episode(open_store):
         writer.append({"x": value})
     with raises(
         DeadlineExceededError,
-        "2 items wait for their tables after 0.05 s; they stay queued; `q`: inserting waits for samples: 1 inserts x "
-        "1 - 0 samples = 1, and one more insert would go above 1 (Queue)",
+        "2 items wait for their tables after 0.05 s; they stay queued; `q`: inserting waits: the table is full: "
+        "1 of 1 items wait to be sampled (Queue)",
     ):
         writer.end_episode(0.05)
     assert (writer.pending_items, writer.episode_steps) == (2, 0)

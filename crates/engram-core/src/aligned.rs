@@ -2,7 +2,7 @@
 
 #![expect(
     unsafe_code,
-    reason = "std has no aligned buffer, nor one that need not be cleared; these are plain bytes with one owner"
+    reason = "std has neither aligned nor uninitialised byte buffers"
 )]
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Alignment of every buffer: one cache line, enough for any vector load.
+/// Alignment of every buffer, in bytes: one cache line, enough for any vector load.
 pub const ALIGN: usize = 64;
 
 /// Rounds up to the next multiple of [`ALIGN`].
@@ -19,7 +19,7 @@ pub const fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// An owned, 64-byte-aligned allocation of fixed length.
+/// An owned byte buffer of fixed length, aligned to [`ALIGN`].
 pub struct AlignedBytes {
     ptr: NonNull<u8>,
     len: usize,
@@ -31,16 +31,16 @@ unsafe impl Send for AlignedBytes {}
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// `None` when no buffer can be so long.
+    /// `None` if `len` exceeds what any allocation can have.
     fn layout(len: usize) -> Option<Layout> {
         Layout::from_size_align(len.max(1), ALIGN).ok()
     }
 
-    /// A buffer of `len` zero bytes; `None` when the system does not give so many.
+    /// A buffer of `len` zero bytes; `None` if the allocation fails.
     #[must_use]
     pub fn zeroed(len: usize) -> Option<Self> {
         #[cfg(test)]
-        if failing::strikes() {
+        if failing::is_due() {
             return None;
         }
         let layout = Self::layout(len)?;
@@ -61,7 +61,7 @@ impl Deref for AlignedBytes {
 
 impl DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `&mut self` makes it the only reference.
+        // SAFETY: as in `deref`; `&mut self` is the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -69,7 +69,7 @@ impl DerefMut for AlignedBytes {
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         if let Some(layout) = Self::layout(self.len) {
-            // SAFETY: allocated in this module with this very layout.
+            // SAFETY: allocated in this module with the same layout.
             unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
     }
@@ -81,16 +81,16 @@ impl fmt::Debug for AlignedBytes {
     }
 }
 
-/// A buffer that is filled from front to back: it is not cleared beforehand.
+/// Fills an [`AlignedBytes`] from front to back without clearing it first.
 #[derive(Debug)]
 pub struct AlignedBytesBuilder {
-    /// Only the first `filled` bytes mean anything.
+    /// The bytes from `filled` on are uninitialised.
     bytes: AlignedBytes,
     filled: usize,
 }
 
 impl AlignedBytesBuilder {
-    /// Room for `len` bytes; `None` when the system does not give so many.
+    /// A builder for a buffer of `len` bytes; `None` if the allocation fails.
     #[must_use]
     pub fn with_capacity(len: usize) -> Option<Self> {
         let layout = AlignedBytes::layout(len)?;
@@ -102,55 +102,55 @@ impl AlignedBytesBuilder {
         })
     }
 
-    /// Bytes that it has room for in all.
+    /// Length of the finished buffer, in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.bytes.len
     }
 
-    /// What it was filled with so far.
+    /// The bytes written so far.
     #[must_use]
     pub fn filled(&self) -> &[u8] {
-        // SAFETY: `push` has written that many.
+        // SAFETY: `push` has initialised the first `filled` bytes.
         unsafe { std::slice::from_raw_parts(self.bytes.ptr.as_ptr(), self.filled) }
     }
 
-    /// Adds what there is room for; returns how much that was.
-    pub fn push(&mut self, more: &[u8]) -> usize {
-        let len = more.len().min(self.capacity() - self.filled);
-        // SAFETY: `len` bytes from `filled` on are within the buffer, which `more` cannot be part of:
-        // we have the only reference to it.
+    /// Appends as much of `source` as fits; returns the number of bytes appended.
+    pub fn push(&mut self, source: &[u8]) -> usize {
+        let len = source.len().min(self.capacity() - self.filled);
+        // SAFETY: `len` bytes from `filled` on lie within the buffer; `source` cannot overlap it, since
+        // `&mut self` is the only reference to the buffer.
         unsafe {
             let end = self.bytes.ptr.as_ptr().add(self.filled);
-            std::ptr::copy_nonoverlapping(more.as_ptr(), end, len);
+            std::ptr::copy_nonoverlapping(source.as_ptr(), end, len);
         }
         self.filled += len;
         len
     }
 
-    /// The buffer, once it is full.
+    /// The buffer; `None` if it is not full.
     #[must_use]
     pub fn finish(self) -> Option<AlignedBytes> {
         (self.filled == self.bytes.len).then_some(self.bytes)
     }
 }
 
-/// Lets an allocation of this thread fail.
+/// Makes one allocation of the current thread fail.
 #[cfg(test)]
 pub(crate) mod failing {
     use std::cell::Cell;
 
-    thread_local!(static IN: Cell<Option<usize>> = const { Cell::new(None) });
+    thread_local!(static REMAINING: Cell<Option<usize>> = const { Cell::new(None) });
 
-    /// The allocation after the next `n` fails.
+    /// Makes the allocation that follows the next `n` fail.
     pub(crate) fn after(n: usize) {
-        IN.set(Some(n));
+        REMAINING.set(Some(n));
     }
 
-    pub(super) fn strikes() -> bool {
-        let left = IN.get();
-        IN.set(left.and_then(|n| n.checked_sub(1)));
-        left == Some(0)
+    pub(super) fn is_due() -> bool {
+        let remaining = REMAINING.get();
+        REMAINING.set(remaining.and_then(|n| n.checked_sub(1)));
+        remaining == Some(0)
     }
 }
 
@@ -159,23 +159,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_empty_ones_are_fine() {
+    fn buffers_of_every_length_are_aligned() {
         for len in [0, 1, 63, 64, 65, 1 << 20] {
             let bytes = AlignedBytes::zeroed(len).unwrap();
             assert_eq!(bytes.len(), len);
             assert_eq!(bytes.as_ptr() as usize % ALIGN, 0);
         }
-        for absurd in [1 << 60, isize::MAX as usize, usize::MAX] {
-            assert!(AlignedBytes::zeroed(absurd).is_none());
+        for too_large in [1 << 60, isize::MAX as usize, usize::MAX] {
+            assert!(AlignedBytes::zeroed(too_large).is_none());
         }
     }
 
     #[test]
-    fn a_buffer_is_what_it_was_filled_with() {
-        let mut filling = AlignedBytesBuilder::with_capacity(5).unwrap();
-        assert_eq!((filling.push(b"abc"), filling.filled()), (3, &b"abc"[..]));
-        assert_eq!((filling.push(b"defg"), filling.push(b"h")), (2, 0));
-        assert_eq!(&*filling.finish().unwrap(), b"abcde");
+    fn a_builder_appends_until_the_buffer_is_full() {
+        let mut builder = AlignedBytesBuilder::with_capacity(5).unwrap();
+        assert_eq!((builder.push(b"abc"), builder.filled()), (3, &b"abc"[..]));
+        assert_eq!((builder.push(b"defg"), builder.push(b"h")), (2, 0));
+        assert_eq!(&*builder.finish().unwrap(), b"abcde");
         assert!(
             AlignedBytesBuilder::with_capacity(1)
                 .unwrap()

@@ -1,6 +1,6 @@
 //! Chunks: a few consecutive steps, immutable, shared by every item that refers to them.
 
-mod foreign;
+mod from_parts;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -163,7 +163,7 @@ impl Chunk {
             Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
             Codec::Delta => {
                 decompress_lz4(self.stored(pinned, column), &mut out)?;
-                delta::sum_up(&mut out, &self.schema.cells[column]);
+                delta::undo_differences(&mut out, &self.schema.cells[column]);
             }
         }
         Ok(out)
@@ -224,7 +224,7 @@ type Stored = (Codec, Vec<u8>);
 
 /// A chunk's bytes.
 #[derive(Debug)]
-pub(crate) struct Packed {
+pub(crate) struct PackedColumns {
     extents: SmallVec<[Extent; 4]>,
     /// `None` where the builder's buffer is the payload as it is.
     payload: Option<AlignedBytes>,
@@ -421,7 +421,7 @@ impl ChunkBuilder {
     ///
     /// # Errors
     /// As [`Self::seal`].
-    pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<Packed> {
+    pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let packed: SmallVec<[Option<Stored>; 4]> = (self.schema.cells.iter().enumerate())
             .map(|(column, cell)| {
                 if cell.dtype == DType::String {
@@ -461,11 +461,11 @@ impl ChunkBuilder {
             }
             Some(buffer)
         };
-        Ok(Packed { extents, payload })
+        Ok(PackedColumns { extents, payload })
     }
 
     /// The chunk of what was packed; nothing was written since.
-    pub(crate) fn finish(self, packed: Packed, origin: Origin) -> Chunk {
+    pub(crate) fn finish(self, packed: PackedColumns, origin: Origin) -> Chunk {
         Chunk {
             origin,
             schema: self.schema,

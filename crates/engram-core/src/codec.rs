@@ -19,7 +19,7 @@ pub enum Codec {
 }
 
 /// Most raw bytes of a block of LZ4.
-pub const MAX_LZ4: usize = 0x7E00_0000;
+pub const MAX_LZ4_BYTES: usize = 0x7E00_0000;
 
 /// When to compress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -34,10 +34,10 @@ pub enum Compression {
 }
 
 /// Columns smaller than this are not worth a decompression on every read.
-const WORTH_TRYING: usize = 4096;
+const MIN_COMPRESSED_BYTES: usize = 4096;
 
 /// A column that did not shrink is left alone for this many chunks.
-const PAUSE: u32 = 15;
+const CHUNKS_SKIPPED: u32 = 15;
 
 /// Remembers, per column of one writer, whether compressing has paid lately.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ impl Compressor {
         raw: &[u8],
         cell: &CellSpec,
     ) -> Option<(Codec, Vec<u8>)> {
-        if self.mode == Compression::Off || raw.len() < WORTH_TRYING {
+        if self.mode == Compression::Off || raw.len() < MIN_COMPRESSED_BYTES {
             return None;
         }
         if self.skip.len() <= column {
@@ -85,12 +85,12 @@ impl Compressor {
             packed.shrink_to_fit();
             return Some((codec, packed));
         }
-        self.skip[column] = PAUSE;
+        self.skip[column] = CHUNKS_SKIPPED;
         None
     }
 }
 
-/// Unpacks one LZ4 block into exactly `out.len()` bytes, at most [`MAX_LZ4`].
+/// Unpacks one LZ4 block into exactly `out.len()` bytes, at most [`MAX_LZ4_BYTES`].
 ///
 /// # Errors
 /// [`Error::Payload`] when the block is damaged or of another length.
@@ -141,7 +141,7 @@ mod tests {
         .take(10_000)
         .collect();
         assert_eq!(compressor.compress(1, &noise, &bytes()), None);
-        for _ in 0..PAUSE {
+        for _ in 0..CHUNKS_SKIPPED {
             assert_eq!(compressor.compress(1, &flat, &bytes()), None);
         }
         assert!(compressor.compress(1, &flat, &bytes()).is_some());

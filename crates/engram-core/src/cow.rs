@@ -1,4 +1,4 @@
-//! A growing array in pages that a snapshot may share: one page is copied at the first write to it.
+//! A growing array whose snapshots share its pages; the first write to a shared page copies it.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc as Token;
@@ -7,47 +7,50 @@ use triomphe::Arc;
 
 use crate::prefetch::prefetch;
 
-/// Entries per page. Copying one clones what its entries refer to, cold memory as a rule, so it
-/// is small: a draw of 256 from 5 M items right after a snapshot copies some 256 pages.
+/// Entries per page.
+///
+/// Copying a page clones its entries and touches the memory they refer to, usually not in cache, so
+/// pages are small: 256 draws from 5 M items right after a snapshot copy about 256 pages.
 pub const COW_PAGE: usize = 16;
 
-/// Pages that one step of a snapshot shares.
+/// Pages that one call of [`CowPages::continue_snapshot`] adds to the snapshot.
 const PAGES_PER_STEP: usize = 2048;
 
 type Page<T> = Arc<[T; COW_PAGE]>;
 
-/// A growing array whose snapshots share pages: a write after a snapshot copies one page.
+/// A growing array of copy-on-write pages.
 ///
-/// A snapshot is taken in steps. It shows the array as it was when begun: until a page's turn
-/// comes, the first write to it shares it with the snapshot beforehand.
+/// A snapshot is taken in steps, [`CowPages::begin_snapshot`] and then
+/// [`CowPages::continue_snapshot`] until it returns the snapshot. It contains the entries as they
+/// were at the begin: the first write to a page that is not in it yet adds the page first.
 #[derive(Debug)]
 pub struct CowPages<T> {
-    /// Grows by doubling: 8 bytes per page, which large allocations move without copying.
+    /// One 8-byte pointer per page, so that growing it moves little memory.
     pages: Vec<Page<T>>,
     fill: T,
-    /// Held by every snapshot, too.
+    /// Every snapshot holds a clone: the count tells whether any is alive.
     token: Token<()>,
-    taking: Option<Taking<T>>,
+    in_progress: Option<SnapshotInProgress<T>>,
 }
 
-/// Memory for the pages of a snapshot.
-pub type Room<T> = Vec<Option<Page<T>>>;
+/// Memory for the page pointers of a snapshot. `None`: the page is not in the snapshot yet.
+pub type PageBuffer<T> = Vec<Option<Page<T>>>;
 
-/// A snapshot under way: pages before `next`, and written ones, are in it.
+/// A begun snapshot. It contains the pages before `next`, and later ones that were written since.
 #[derive(Debug)]
-struct Taking<T> {
-    frozen: Frozen<T>,
+struct SnapshotInProgress<T> {
+    frozen: FrozenPages<T>,
     next: usize,
 }
 
-/// The entries of one moment.
+/// The entries of an array at one moment.
 #[derive(Clone, Debug)]
-pub struct Frozen<T> {
-    pages: Room<T>,
+pub struct FrozenPages<T> {
+    pages: PageBuffer<T>,
     _token: Token<()>,
 }
 
-impl<T> Default for Frozen<T> {
+impl<T> Default for FrozenPages<T> {
     fn default() -> Self {
         Self {
             pages: Vec::new(),
@@ -56,7 +59,7 @@ impl<T> Default for Frozen<T> {
     }
 }
 
-impl<T> Frozen<T> {
+impl<T> FrozenPages<T> {
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().flatten().flat_map(|page| page.iter())
@@ -64,87 +67,87 @@ impl<T> Frozen<T> {
 }
 
 impl<T: Clone> CowPages<T> {
-    /// An empty array whose new entries hold `fill`.
+    /// An empty array whose new entries are clones of `fill`.
     #[must_use]
     pub fn new(fill: T) -> Self {
         Self {
             pages: Vec::new(),
             fill,
             token: Token::default(),
-            taking: None,
+            in_progress: None,
         }
     }
 
-    /// Makes `at` a valid index.
-    pub fn reach(&mut self, at: usize) {
+    /// Grows the array until `at` is a valid index.
+    pub fn ensure_index(&mut self, at: usize) {
         while self.pages.len() * COW_PAGE <= at {
             let page = std::array::from_fn(|_| self.fill.clone());
             self.pages.push(Arc::new(page));
         }
     }
 
-    /// Asks for an entry that is written later, and for what says whether its page is shared.
+    /// Prefetches an entry that will be written, and the reference count of its page.
     pub fn prefetch(&self, at: usize) {
         let page = &self.pages[at / COW_PAGE];
         prefetch(&raw const page[at % COW_PAGE]);
         prefetch(Arc::heap_ptr(page));
     }
 
-    /// True while a snapshot is under way or alive: writes may copy pages.
+    /// True while a snapshot is in progress or alive: writes may copy pages.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Token::strong_count(&self.token) > 1
     }
 
-    /// How many pages there are: the room that a snapshot needs.
+    /// Number of pages.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Begins a snapshot of what the array holds now. One that is under way is given up.
+    /// Begins a snapshot of the current entries. Drops a snapshot that is in progress.
     ///
-    /// `room` should have an unset entry for each page, so that nothing large is done here.
-    pub fn begin_snapshot(&mut self, mut room: Room<T>) {
-        room.resize(self.pages.len(), None);
-        let frozen = Frozen {
-            pages: room,
+    /// `buffer` should have at least one `None` per page, so that nothing large is allocated here.
+    pub fn begin_snapshot(&mut self, mut buffer: PageBuffer<T>) {
+        buffer.resize(self.pages.len(), None);
+        let frozen = FrozenPages {
+            pages: buffer,
             _token: Token::clone(&self.token),
         };
-        self.taking = Some(Taking { frozen, next: 0 });
+        self.in_progress = Some(SnapshotInProgress { frozen, next: 0 });
     }
 
-    /// Shares some more pages; the snapshot once it has all of them.
-    pub fn continue_snapshot(&mut self) -> Option<Frozen<T>> {
-        let taking = self.taking.as_mut()?;
-        let taken = &mut taking.frozen.pages;
-        let end = taken.len().min(taking.next + PAGES_PER_STEP);
-        for (page, taken) in self.pages[taking.next..end]
+    /// Adds a bounded number of pages to the snapshot; returns it once it is complete.
+    pub fn continue_snapshot(&mut self) -> Option<FrozenPages<T>> {
+        let snapshot = self.in_progress.as_mut()?;
+        let frozen = &mut snapshot.frozen.pages;
+        let end = frozen.len().min(snapshot.next + PAGES_PER_STEP);
+        for (page, frozen) in self.pages[snapshot.next..end]
             .iter()
-            .zip(&mut taken[taking.next..end])
+            .zip(&mut frozen[snapshot.next..end])
         {
-            taken.get_or_insert_with(|| Arc::clone(page));
+            frozen.get_or_insert_with(|| Arc::clone(page));
         }
-        taking.next = end;
-        if end < taken.len() {
+        snapshot.next = end;
+        if end < frozen.len() {
             return None;
         }
-        self.taking.take().map(|taking| taking.frozen)
+        self.in_progress.take().map(|snapshot| snapshot.frozen)
     }
 
-    /// True while a snapshot is under way.
+    /// True while a snapshot is in progress.
     #[must_use]
-    pub fn is_taking(&self) -> bool {
-        self.taking.is_some()
+    pub fn is_snapshot_in_progress(&self) -> bool {
+        self.in_progress.is_some()
     }
 
-    /// Puts a page that is about to be written into the snapshot under way.
+    /// Adds a page that is about to be written to the snapshot in progress.
     #[cold]
     fn share_before_write(&mut self, page: usize) {
-        if let Some(taking) = &mut self.taking
-            && let Some(taken) = taking.frozen.pages.get_mut(page)
+        if let Some(snapshot) = &mut self.in_progress
+            && let Some(frozen) = snapshot.frozen.pages.get_mut(page)
         {
-            taken.get_or_insert_with(|| Arc::clone(&self.pages[page]));
+            frozen.get_or_insert_with(|| Arc::clone(&self.pages[page]));
         }
     }
 }
@@ -160,7 +163,7 @@ impl<T> Index<usize> for CowPages<T> {
 impl<T: Clone> IndexMut<usize> for CowPages<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
         let (page, entry) = (at / COW_PAGE, at % COW_PAGE);
-        if self.taking.is_some() {
+        if self.in_progress.is_some() {
             self.share_before_write(page);
         }
         &mut Arc::make_mut(&mut self.pages[page])[entry]
@@ -171,7 +174,7 @@ impl<T: Clone> IndexMut<usize> for CowPages<T> {
 mod tests {
     use super::*;
 
-    fn snapshot(live: &mut CowPages<u32>) -> Frozen<u32> {
+    fn snapshot(live: &mut CowPages<u32>) -> FrozenPages<u32> {
         live.begin_snapshot(Vec::new());
         loop {
             if let Some(frozen) = live.continue_snapshot() {
@@ -181,42 +184,45 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_keeps_what_it_saw() {
+    fn writes_after_a_snapshot_do_not_change_it() {
         let mut live = CowPages::new(0_u32);
-        live.reach(2 * COW_PAGE);
+        live.ensure_index(2 * COW_PAGE);
         live[5] = 1;
         assert!(!live.is_shared());
-        let seen = snapshot(&mut live);
+        let snapshot = snapshot(&mut live);
         live[5] = 2;
         live[2 * COW_PAGE] = 3;
-        let entries: Vec<u32> = seen.iter().copied().collect();
+        let entries: Vec<u32> = snapshot.iter().copied().collect();
         assert_eq!((entries[5], entries[2 * COW_PAGE]), (1, 0));
         assert_eq!((live[5], live[2 * COW_PAGE]), (2, 3));
-        // Once it is gone, its pages are the array's own again, wherever they were written.
+        // Once the snapshot is dropped, writes no longer copy pages.
         assert!(live.is_shared());
         let address = &raw const live[COW_PAGE];
-        drop((seen, entries));
+        drop((snapshot, entries));
         assert!(!live.is_shared());
         live[COW_PAGE] = 4;
         assert_eq!(&raw const live[COW_PAGE], address);
     }
 
     #[test]
-    fn a_snapshot_in_steps_shows_one_moment() {
+    fn a_snapshot_in_steps_contains_the_entries_at_its_begin() {
         let mut live = CowPages::new(0_u32);
         let last = (PAGES_PER_STEP + 1) * COW_PAGE;
-        live.reach(last);
+        live.ensure_index(last);
         live[last] = 1;
         live.begin_snapshot(Vec::new());
-        assert!(live.continue_snapshot().is_none() && live.is_taking());
-        // Before its turn, after its turn, and beyond the end.
+        assert!(live.continue_snapshot().is_none() && live.is_snapshot_in_progress());
+        // Writes to a page not in the snapshot yet, to one in it, and beyond its end.
         live[last] = 2;
         live[0] = 3;
-        live.reach(last + COW_PAGE);
+        live.ensure_index(last + COW_PAGE);
         live[last + COW_PAGE] = 4;
-        let seen: Vec<u32> = live.continue_snapshot().unwrap().iter().copied().collect();
-        assert_eq!((seen[0], seen[last], seen.len()), (0, 1, last + COW_PAGE));
+        let entries: Vec<u32> = live.continue_snapshot().unwrap().iter().copied().collect();
+        assert_eq!(
+            (entries[0], entries[last], entries.len()),
+            (0, 1, last + COW_PAGE)
+        );
         assert_eq!((live[0], live[last], live[last + COW_PAGE]), (3, 2, 4));
-        assert!(!live.is_taking());
+        assert!(!live.is_snapshot_in_progress());
     }
 }

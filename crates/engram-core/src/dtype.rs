@@ -5,7 +5,7 @@ use std::fmt;
 /// Element type of a column. Bytes are little-endian, as NumPy lays them out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "named after NumPy's dtypes")]
 pub enum DType {
     Bool,
     Int8,
@@ -24,7 +24,7 @@ pub enum DType {
     Bfloat16,
     Float8E4m3fn,
     Float8E5m2,
-    /// Byte strings of any length; a cell is stored as `u32 length, bytes` per element.
+    /// Byte strings of any length. A cell is stored as its elements, each a `u32` length and the bytes.
     String,
 }
 
@@ -51,13 +51,13 @@ impl DType {
         Self::String,
     ];
 
-    /// Whether it is one of the integers; bool is not.
+    /// True for signed and unsigned integers; false for bool.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         self as u8 >= Self::Int8 as u8 && self as u8 <= Self::Uint64 as u8
     }
 
-    /// Bytes of one element; 0 for strings, whose length varies.
+    /// Size of one element in bytes; 0 for strings, whose length varies.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -70,7 +70,7 @@ impl DType {
         }
     }
 
-    /// NumPy's (or `ml_dtypes`') name of this type; `string` for byte strings.
+    /// Name of the type in NumPy or `ml_dtypes`; `string` for byte strings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ impl DType {
         }
     }
 
-    /// The dtype of that name, if there is one.
+    /// The dtype with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)

@@ -1,75 +1,75 @@
-//! Everything that can go wrong, one variant per cause a caller can act on.
+//! The error type of the engine: one variant per cause that a caller may handle.
 
 use std::fmt;
 
-/// Shorthand used throughout the engine.
+/// Result with the engine's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What was asked, what was found, what is allowed: each text says all three.
+/// Why a call failed. Texts name the argument, the value given and the values allowed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No table of that name exists.
-    #[error("no table `{name}`; known tables: {}", listed(.known))]
+    /// There is no table with this name.
+    #[error("no table `{name}`; known tables: {}", quoted_list(.known))]
     UnknownTable {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that exist.
+        /// The existing tables.
         known: Vec<String>,
     },
-    /// Data does not fit its column or the table's signature.
+    /// Data does not match its column or the table's signature.
     #[error("{0}")]
     Signature(String),
-    /// A priority that the table cannot hold.
+    /// The table does not accept this priority.
     #[error("{0}")]
     Priority(String),
-    /// A request or a configuration that makes no sense.
+    /// An argument or option has a value that is not allowed.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The deadline passed; the text says how far the call got.
+    /// The call timed out. The text reports what it had completed.
     #[error("{0}")]
     DeadlineExceeded(String),
-    /// The request could wait for ever: it can never be served.
+    /// No future state of the table can satisfy the request, so waiting would never end.
     #[error("{0}")]
     Unsatisfiable(String),
     /// The store, table or writer was closed or dropped.
     #[error("{0}")]
     Closed(String),
-    /// An item refers to steps that its writer no longer keeps.
+    /// An item refers to steps that its writer no longer retains.
     #[error("{0}")]
     ExpiredStep(String),
-    /// The writer is at its bound of unconfirmed items and was told not to wait.
+    /// The writer has as many unconfirmed items as allowed, and the call does not wait.
     #[error("{0}")]
     Backpressure(String),
-    /// The server cannot be reached, or has been gone for too long.
+    /// The server cannot be reached, or did not return within the reconnect timeout.
     #[error("{0}")]
     Unavailable(String),
-    /// The server is there and does not let this client in: its token, certificate or version.
+    /// The server rejected the client, because of its token, certificate or protocol version.
     #[error("{0}")]
     Handshake(String),
-    /// Stored bytes could not be read back.
+    /// Stored bytes cannot be read or decoded.
     #[error("{0}")]
     Payload(String),
-    /// Files that a store is to keep cannot be written or read.
+    /// The store's files cannot be read or written.
     #[error("{0}")]
     Storage(String),
-    /// The system does not give as much memory as a request needs. Nothing was written; what was
-    /// drawn has gone back if it was leased, and counts as sampled otherwise.
+    /// An allocation failed or would exceed a limit. Nothing was written. Items drawn by the failed call
+    /// are returned if they were leased, and count as sampled otherwise.
     #[error("{0}")]
     OutOfMemory(String),
 }
 
 impl Error {
-    /// `what` needs so many bytes, more than can be counted if `None`.
+    /// An allocation of `bytes` for `what` failed; `None` stands for 2^64 bytes or more.
     pub fn out_of_memory(what: impl fmt::Display, bytes: Option<usize>) -> Self {
         let bytes = bytes.map_or_else(|| "2^64 or more".into(), |bytes| bytes.to_string());
         Self::OutOfMemory(format!(
-            "{what} needs {bytes} bytes, more than the system gives"
+            "{what} needs {bytes} bytes, more than can be allocated"
         ))
     }
 }
 
-fn listed(names: &[String]) -> String {
+fn quoted_list(names: &[String]) -> String {
     if names.is_empty() {
         return "none".into();
     }

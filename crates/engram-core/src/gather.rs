@@ -1,6 +1,6 @@
-//! From items to batches: the cells of many trajectories, copied side by side.
+//! Builds batches: copies the cells of many trajectories into one array per column.
 
-mod unpacked;
+mod unpacked_columns;
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,21 +13,21 @@ use crate::prefetch::prefetch;
 use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
 use crate::trajectory::Trajectory;
-use unpacked::Unpacked;
+use unpacked_columns::UnpackedColumns;
 
-/// Batches from this size on are copied by several threads.
-const PARALLEL: usize = 4 << 20;
+/// Batches of at least this many bytes are copied by several threads.
+const MIN_PARALLEL_BYTES: usize = 4 << 20;
 
-/// How many items ahead of the copying memory is asked for.
-const AHEAD: usize = 16;
+/// Number of items whose memory is prefetched ahead of copying.
+const PREFETCHED_ITEMS: usize = 16;
 
-/// What to do where items differ in length.
+/// How a batch represents items of different lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LengthPolicy {
-    /// Put them end to end and say where each begins.
+    /// Concatenate the items and store where each begins.
     #[default]
     Ragged,
-    /// Fill the shorter ones up with zeros.
+    /// Pad shorter items with zeros.
     Pad,
 }
 
@@ -36,49 +36,49 @@ pub enum LengthPolicy {
 pub struct Columns {
     /// Names and nesting.
     pub layout: Arc<Layout>,
-    /// One per name.
+    /// The columns, in the order of the names.
     pub columns: Vec<Column>,
 }
 
 /// One column of a batch.
 #[derive(Debug)]
 pub struct Column {
-    /// What its cells are.
+    /// Dtype and shape of its cells.
     pub cell: CellSpec,
-    /// How the items lie in it.
+    /// The time axis of its items.
     pub time: TimeAxis,
-    /// Their cells, item after item.
+    /// The cells, item after item.
     pub data: ColumnData,
 }
 
-/// How the items of a column lie side by side.
+/// The time axis of a batch column. `B` is the number of items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeAxis {
-    /// One cell each: `[B, ...]`.
+    /// One cell per item: `[B, ...]`.
     Squeezed,
-    /// So many cells each: `[B, T, ...]`.
+    /// The same number of cells, `T`, per item: `[B, T, ...]`.
     Even(usize),
-    /// Item `i` is cells `splits[i]..splits[i + 1]` of `[sum of lengths, ...]`.
+    /// Item `i` has the cells `splits[i]..splits[i + 1]` of `[sum of lengths, ...]`.
     Ragged(Vec<i64>),
-    /// `[B, T, ...]` with zeros after each item's own length.
+    /// `[B, T, ...]` with zeros after the end of each item.
     Padded {
-        /// The longest length, T.
+        /// Length of the longest item, `T`.
         longest: usize,
-        /// Each item's own.
+        /// Length of each item.
         lengths: Vec<usize>,
     },
 }
 
-/// The bytes of a column.
+/// The cells of a batch column.
 #[derive(Debug)]
 pub enum ColumnData {
     /// Cells of fixed size.
     Bytes(PooledBytes),
-    /// Encoded strings, `u32 length, bytes` each, end to end; padding is empty strings.
+    /// Strings end to end, each a `u32` length and the bytes. Padding is empty strings.
     Strings(Vec<u8>),
 }
 
-/// Anything with a trajectory.
+/// A value that has a trajectory.
 pub trait AsTrajectory: Sync {
     /// Its trajectory.
     fn trajectory(&self) -> &Trajectory;
@@ -96,11 +96,11 @@ impl AsTrajectory for Draw {
     }
 }
 
-/// Copies the items' cells into columns.
+/// Copies the cells of `items` into columns.
 ///
 /// # Errors
-/// [`Error::Signature`] when the items' columns do not go side by side, [`Error::Payload`] when
-/// stored bytes cannot be read, [`Error::OutOfMemory`].
+/// [`Error::Signature`] if the items' columns differ in name, nesting, dtype or shape,
+/// [`Error::Payload`] if stored bytes cannot be read, [`Error::OutOfMemory`].
 pub fn gather<T: AsTrajectory>(
     items: &[T],
     length_policy: LengthPolicy,
@@ -108,32 +108,32 @@ pub fn gather<T: AsTrajectory>(
 ) -> Result<Columns> {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return Err(Error::InvalidArgument(
-            "a batch of no items has no columns".into(),
+            "a batch needs at least one item".into(),
         ));
     };
-    // Alike in everything but chunk and row, as most batches are: the first stands for all.
-    let alike = items.iter().all(|item| is_like(first, item.trajectory()));
-    let models = if alike { &items[..1] } else { items };
-    check_layouts(models)?;
+    // In most batches the items differ only in chunk and row: check and plan by the first one.
+    let alike = items.iter().all(|item| is_alike(first, item.trajectory()));
+    let distinct = if alike { &items[..1] } else { items };
+    check_layouts(distinct)?;
     let plans = (0..first.columns())
-        .map(|column| Plan::new(models, column, length_policy))
+        .map(|column| ColumnPlan::new(distinct, column, length_policy))
         .collect::<Result<Vec<_>>>()?;
-    let least = plans.iter().try_fold(0_usize, |all, plan| {
-        all.checked_add(plan.least_bytes(items.len())?)
+    let min = plans.iter().try_fold(0_usize, |sum, plan| {
+        sum.checked_add(plan.min_bytes(items.len())?)
     });
-    pool.check(items.len(), least)?;
+    pool.check(items.len(), min)?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
         .zip(&first.layout().names)
         .map(|(plan, name)| {
-            let bytes = plan.least_bytes(items.len());
+            let bytes = plan.min_bytes(items.len());
             bytes
                 .and_then(|bytes| pool.take(if plan.is_string() { 0 } else { bytes }))
                 .ok_or_else(|| too_large(name, items.len(), bytes))
         })
         .collect::<Result<_>>()?;
     let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-    let parts = if total >= PARALLEL && may_go_parallel() {
+    let parts = if total >= MIN_PARALLEL_BYTES && may_use_thread_pool() {
         rayon::current_num_threads().min(items.len())
     } else {
         1
@@ -144,13 +144,13 @@ pub fn gather<T: AsTrajectory>(
     } else {
         copy_in_parallel(items, &plans, &mut buffers, parts)?;
     }
-    // Strings add what they have beyond the least.
-    let mut taken = least.unwrap_or(usize::MAX);
+    // Strings add the bytes beyond their minimum.
+    let mut batch_bytes = min.unwrap_or(usize::MAX);
     let columns = plans
         .into_iter()
         .zip(buffers)
         .enumerate()
-        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer, pool, &mut taken))
+        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer, pool, &mut batch_bytes))
         .collect::<Result<Vec<_>>>()?;
     Ok(Columns {
         layout: Arc::clone(first.layout()),
@@ -165,31 +165,31 @@ fn too_large(name: &str, items: usize, bytes: Option<usize>) -> Error {
     )
 }
 
-/// False in a forked child: the threads of the pool that its parent used did not come along.
-fn may_go_parallel() -> bool {
+/// False in a forked child: the threads of the parent's pool do not exist in it.
+fn may_use_thread_pool() -> bool {
     static PROCESS: OnceLock<u32> = OnceLock::new();
-    let here = std::process::id();
-    *PROCESS.get_or_init(|| here) == here
+    let current = std::process::id();
+    *PROCESS.get_or_init(|| current) == current
 }
 
-/// Columns of other names or another nesting would be taken for the first item's.
+/// Rejects items whose columns differ from the first item's in name or nesting.
 fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
     let first = items[0].trajectory().layout();
     let mut same = first;
     for item in items {
         let layout = item.trajectory().layout();
-        // Writers share their layouts: comparing the names is rare.
+        // Items of one writer share their layout: names are rarely compared.
         if Arc::ptr_eq(layout, same) || layout == first {
             same = layout;
             continue;
         }
-        let mut text = format!("items of columns {}", listed(&first.names));
+        let mut text = format!("items with columns {}", listed(&first.names));
         if layout.names == first.names {
-            text += " nested in different ways do";
+            text += " nested in different ways";
         } else {
-            text = format!("{text} and of columns {} do", listed(&layout.names));
+            text = format!("{text} and with columns {}", listed(&layout.names));
         }
-        text += " not go into one batch: sample them one by one";
+        text += " cannot form one batch; sample them one by one";
         return Err(Error::Signature(text));
     }
     Ok(())
@@ -200,8 +200,8 @@ fn listed(names: &[Box<str>]) -> String {
     quoted.join(", ")
 }
 
-/// True when it is plain that two items differ in chunk and row only.
-fn is_like(one: &Trajectory, other: &Trajectory) -> bool {
+/// True if a cheap comparison shows that two items differ only in chunk and row.
+fn is_alike(one: &Trajectory, other: &Trajectory) -> bool {
     match (one, other) {
         (
             Trajectory::Rows {
@@ -233,39 +233,39 @@ fn is_like(one: &Trajectory, other: &Trajectory) -> bool {
     }
 }
 
-/// Where the cells of one column go.
-struct Plan {
+/// Layout of one column of the batch.
+struct ColumnPlan {
     cell: CellSpec,
     cell_bytes: usize,
     time: TimeAxis,
 }
 
-impl Plan {
+impl ColumnPlan {
     fn new<T: AsTrajectory>(items: &[T], at: usize, length_policy: LengthPolicy) -> Result<Self> {
         let first = items[0].trajectory();
-        let model = first.column(at);
+        let expected = first.column(at);
         let mut even = true;
         for item in items {
             let column = item.trajectory().column(at);
-            if column.cell != model.cell || column.squeeze != model.squeeze {
+            if column.cell != expected.cell || column.squeeze != expected.squeeze {
                 let text = |cell: &CellSpec, squeeze: bool| {
                     let time = if squeeze { "without" } else { "with" };
                     format!("{cell} {time} time axis")
                 };
                 return Err(Error::Signature(format!(
-                    "column `{}` is {} in one item and {} in another: such items do not go into one \
-                     batch, sample them one by one",
+                    "column `{}` is {} in one item and {} in another: such items cannot form one \
+                     batch; sample them one by one",
                     first.layout().names[at],
-                    text(model.cell, model.squeeze),
+                    text(expected.cell, expected.squeeze),
                     text(column.cell, column.squeeze)
                 )));
             }
-            even &= column.len == model.len;
+            even &= column.len == expected.len;
         }
         let lengths = || items.iter().map(|item| item.trajectory().column(at).len);
         let time = match length_policy {
-            _ if model.squeeze => TimeAxis::Squeezed,
-            _ if even => TimeAxis::Even(model.len),
+            _ if expected.squeeze => TimeAxis::Squeezed,
+            _ if even => TimeAxis::Even(expected.len),
             LengthPolicy::Ragged => {
                 let mut end = 0_i64;
                 let ends = lengths().map(|len| {
@@ -281,13 +281,13 @@ impl Plan {
             }
         };
         Ok(Self {
-            cell_bytes: model.cell.bytes(),
-            cell: model.cell.clone(),
+            cell_bytes: expected.cell.bytes(),
+            cell: expected.cell.clone(),
             time,
         })
     }
 
-    /// First cell of item `i`.
+    /// Index of the first cell of item `i`.
     fn start(&self, i: usize) -> usize {
         match &self.time {
             TimeAxis::Squeezed => i,
@@ -297,7 +297,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of item `i`, padding included.
+    /// Bytes of item `i`, including padding.
     fn bytes(&self, i: usize) -> usize {
         match &self.time {
             TimeAxis::Squeezed => self.cell_bytes,
@@ -308,16 +308,15 @@ impl Plan {
     }
 
     /// Bytes of item `i` without padding.
-    fn own_bytes(&self, i: usize) -> usize {
+    fn unpadded_bytes(&self, i: usize) -> usize {
         match &self.time {
             TimeAxis::Padded { lengths, .. } => lengths[i] * self.cell_bytes,
             _ => self.bytes(i),
         }
     }
 
-    /// Bytes of all items, or the least that their strings take; `None` when they are too many to
-    /// count.
-    fn least_bytes(&self, items: usize) -> Option<usize> {
+    /// Bytes of all items; for strings, the bytes if all were empty. `None` on overflow.
+    fn min_bytes(&self, items: usize) -> Option<usize> {
         let cells = match &self.time {
             TimeAxis::Even(each) | TimeAxis::Padded { longest: each, .. } => {
                 items.checked_mul(*each)?
@@ -342,10 +341,10 @@ impl Plan {
         at: usize,
         bytes: PooledBytes,
         pool: &Pool,
-        taken: &mut usize,
+        batch_bytes: &mut usize,
     ) -> Result<Column> {
         let data = if self.is_string() {
-            ColumnData::Strings(self.gather_strings(items, at, pool, taken)?)
+            ColumnData::Strings(self.gather_strings(items, at, pool, batch_bytes)?)
         } else {
             ColumnData::Bytes(bytes)
         };
@@ -356,17 +355,17 @@ impl Plan {
         })
     }
 
-    /// `taken`: bytes of the whole batch so far, with the least of what is not gathered yet.
+    /// `batch_bytes`: bytes of the whole batch, counting columns not gathered yet by their minimum.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
         at: usize,
         pool: &Pool,
-        taken: &mut usize,
+        batch_bytes: &mut usize,
     ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let least = self.least_bytes(items.len());
-        let others = *taken - least.unwrap_or(0);
+        let min = self.min_bytes(items.len());
+        let others = *batch_bytes - min.unwrap_or(0);
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
             let sum = more.and_then(|more| others.checked_add(out.len())?.checked_add(more));
             pool.check(items.len(), sum)?;
@@ -377,7 +376,7 @@ impl Plan {
                 too_large(name, items.len(), bytes)
             })
         };
-        reserve(&mut out, least)?;
+        reserve(&mut out, min)?;
         for (i, item) in items.iter().enumerate() {
             item.trajectory()
                 .for_each_slice(at, |chunk, column, first, len| {
@@ -395,57 +394,57 @@ impl Plan {
                 out.resize(out.len() + missing, 0);
             }
         }
-        *taken = others.saturating_add(out.len());
+        *batch_bytes = others.saturating_add(out.len());
         Ok(out)
     }
 }
 
 fn copy_in_parallel<T: AsTrajectory>(
     items: &[T],
-    plans: &[Plan],
+    plans: &[ColumnPlan],
     buffers: &mut [PooledBytes],
     parts: usize,
 ) -> Result<()> {
-    let share = items.len().div_ceil(parts);
+    let part_len = items.len().div_ceil(parts);
     let mut rest: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-    let mut outcomes: Vec<Result<()>> = vec![Ok(()); items.len().div_ceil(share)];
+    let mut outcomes: Vec<Result<()>> = vec![Ok(()); items.len().div_ceil(part_len)];
     rayon::scope(|scope| {
-        for (part, (items, outcome)) in items.chunks(share).zip(&mut outcomes).enumerate() {
-            let first = part * share;
-            let mine: Vec<&mut [u8]> = rest
+        for (part, (items, outcome)) in items.chunks(part_len).zip(&mut outcomes).enumerate() {
+            let first = part * part_len;
+            let out: Vec<&mut [u8]> = rest
                 .iter_mut()
                 .zip(plans)
                 .map(|(rest, plan)| {
                     let cells = plan.start(first + items.len()) - plan.start(first);
-                    let (mine, others) = std::mem::take(rest).split_at_mut(cells * plan.cell_bytes);
-                    *rest = others;
-                    mine
+                    let (out, later) = std::mem::take(rest).split_at_mut(cells * plan.cell_bytes);
+                    *rest = later;
+                    out
                 })
                 .collect();
-            scope.spawn(move |_| *outcome = copy_part(items, first, plans, mine));
+            scope.spawn(move |_| *outcome = copy_part(items, first, plans, out));
         }
     });
     outcomes.into_iter().collect()
 }
 
-/// Copies the fixed-size columns of some items; `out[c]` begins at the first of them.
+/// Copies the fixed-size columns of consecutive items; `out[c]` begins at the first of these items.
 fn copy_part<T: AsTrajectory>(
     items: &[T],
     first: usize,
-    plans: &[Plan],
+    plans: &[ColumnPlan],
     mut out: Vec<&mut [u8]>,
 ) -> Result<()> {
-    let mut unpacked = Unpacked::default();
-    for item in items.iter().take(AHEAD) {
-        ask_for(item.trajectory(), plans);
+    let mut unpacked = UnpackedColumns::default();
+    for item in items.iter().take(PREFETCHED_ITEMS) {
+        prefetch_cells(item.trajectory(), plans);
     }
     for (i, item) in items.iter().enumerate() {
-        if let Some(later) = items.get(i + AHEAD) {
-            ask_for(later.trajectory(), plans);
+        if let Some(later) = items.get(i + PREFETCHED_ITEMS) {
+            prefetch_cells(later.trajectory(), plans);
         }
         let i = first + i;
         let trajectory = item.trajectory();
-        // Most items are rows of a chunk in memory: look that up once for all columns.
+        // Most items are rows of one chunk in memory: find its bytes once for all columns.
         let rows = match trajectory {
             Trajectory::Rows { chunk, offset, .. } => chunk
                 .heap()
@@ -453,10 +452,10 @@ fn copy_part<T: AsTrajectory>(
             Trajectory::Window { .. } | Trajectory::Spans(_) => None,
         };
         for (at, (plan, rest)) in plans.iter().zip(&mut out).enumerate() {
-            // Each column's cells lie item after item: cut this item's off the front.
+            // Split this item's cells off the front of the column's remaining bytes.
             let (target, later) = std::mem::take(rest).split_at_mut(plan.bytes(i));
             *rest = later;
-            let (own, padding) = target.split_at_mut(plan.own_bytes(i));
+            let (own, padding) = target.split_at_mut(plan.unpadded_bytes(i));
             match rows {
                 Some((extents, bytes, offset)) if extents[at].codec == Codec::Raw => {
                     let from = extents[at].offset as usize + offset * plan.cell_bytes;
@@ -465,42 +464,43 @@ fn copy_part<T: AsTrajectory>(
                 _ if own.is_empty() => {}
                 _ => copy_slices(trajectory, at, plan.cell_bytes, own, &mut unpacked)?,
             }
-            // Pooled buffers hold old bytes.
+            // Pooled buffers contain old bytes.
             padding.fill(0);
         }
     }
     Ok(())
 }
 
-/// Slices of one column that are read in their order.
-const FEW: usize = 8;
+/// Most slices of an item's column that are read in order; further ones are sorted by chunk.
+const MAX_SLICES_IN_ORDER: usize = 8;
 
 fn copy_slices(
     trajectory: &Trajectory,
     at: usize,
     cell_bytes: usize,
     mut target: &mut [u8],
-    unpacked: &mut Unpacked,
+    unpacked: &mut UnpackedColumns,
 ) -> Result<()> {
-    let mut many = Vec::new();
+    let mut deferred = Vec::new();
     let mut count = 0;
     trajectory.for_each_slice(at, |chunk, column, offset, len| {
         let (now, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
         target = later;
         count += 1;
-        if count > FEW {
-            many.push((chunk, column, offset * cell_bytes, now));
+        if count > MAX_SLICES_IN_ORDER {
+            deferred.push((chunk, column, offset * cell_bytes, now));
             return Ok(());
         }
         unpacked.read(chunk, column, offset * cell_bytes, now)
     })?;
-    // Chunk by chunk: slices that go to and fro between large ones would have them unpacked each time.
-    many.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
-    many.into_iter()
+    // Sorted by chunk: slices that alternate between large compressed chunks would unpack them each time.
+    deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
+    deferred
+        .into_iter()
         .try_for_each(|(chunk, column, from, now)| unpacked.read(chunk, column, from, now))
 }
 
-/// Copies between slices of one length; the sizes of scalars and small vectors without a call.
+/// Copies between slices of equal length; sizes of scalars and small vectors without a function call.
 fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {
@@ -521,9 +521,9 @@ fn copy(target: &mut [u8], source: &[u8]) {
     }
 }
 
-/// Asks for the first cells of each column.
-fn ask_for(trajectory: &Trajectory, plans: &[Plan]) {
-    // A window's columns are mostly those of its chunk: near enough for a guess.
+/// Prefetches the first cell of each column.
+fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
+    // A window usually has the columns of its chunk; a wrong guess only costs the prefetch.
     if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
         trajectory
         && let Some(bytes) = chunk.heap()
@@ -541,8 +541,8 @@ mod tests {
     use smallvec::smallvec;
 
     #[test]
-    fn sizes_beyond_counting_are_none() {
-        let plan = |time| Plan {
+    fn sizes_that_overflow_are_none() {
+        let plan = |time| ColumnPlan {
             cell: CellSpec {
                 dtype: DType::Uint8,
                 shape: smallvec![1 << 30],
@@ -554,12 +554,12 @@ mod tests {
             longest: 1 << 30,
             lengths: Vec::new(),
         });
-        assert_eq!(padded.least_bytes(1), Some(1 << 60));
-        assert_eq!(padded.least_bytes(16), None);
-        assert_eq!(plan(TimeAxis::Even(usize::MAX)).least_bytes(2), None);
+        assert_eq!(padded.min_bytes(1), Some(1 << 60));
+        assert_eq!(padded.min_bytes(16), None);
+        assert_eq!(plan(TimeAxis::Even(usize::MAX)).min_bytes(2), None);
         assert_eq!(
             too_large("x", 16, None).to_string(),
-            "column `x` of a batch of 16 items needs 2^64 or more bytes, more than the system gives"
+            "column `x` of a batch of 16 items needs 2^64 or more bytes, more than can be allocated"
         );
     }
 }

@@ -1,14 +1,14 @@
-//! How many items of each table refer to a chunk.
+//! Per-table reference counts of a chunk: how many items of each table refer to it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A table's identity towards chunks. A reset takes a new one, so old counts never mix in.
+/// Identifies a table in the counts. A reset gives the table a new id, so that old counts do not mix in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderId(u32);
 
 impl HolderId {
-    /// An identity nobody had before in this process (until 2^32 were taken).
+    /// An id not used before in this process (up to 2^32 ids).
     #[must_use]
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -21,24 +21,24 @@ impl HolderId {
     }
 }
 
-/// Reference counts per table. Most chunks are held by one table: that count is inline.
+/// Reference counts, one per table. Most chunks have references from one table: its count is stored inline.
 ///
-/// Only the owner of a [`HolderId`] (a table under its lock, or what it left behind) changes
-/// that id's count, so the atomics only arbitrate between tables.
+/// The count of a [`HolderId`] is changed only under its table's lock, or by the items the table has
+/// dropped, so the atomics only arbitrate between tables.
 #[derive(Debug, Default)]
 pub struct Holders {
-    /// `id << 32 | count`; 0 when free.
+    /// `id << 32 | count`; 0 if unused.
     first: AtomicU64,
     rest: OnceLock<Mutex<Vec<(u32, u32)>>>,
 }
 
 impl Holders {
-    /// Adds one reference; true when it is the table's first.
+    /// Adds a reference; true if it is the table's first.
     pub fn hold(&self, id: HolderId) -> bool {
         let mut seen = self.first.load(Ordering::Acquire);
         loop {
             if holder(seen) == id.0 {
-                // Only this table changes the word while it holds it.
+                // While the word contains this id, only this table changes it.
                 self.first.store(seen + 1, Ordering::Release);
                 return false;
             }
@@ -67,7 +67,7 @@ impl Holders {
         }
     }
 
-    /// True when some table holds a reference.
+    /// True if any table has a reference.
     #[must_use]
     pub fn any(&self) -> bool {
         self.first.load(Ordering::Acquire) != 0
@@ -77,7 +77,7 @@ impl Holders {
             })
     }
 
-    /// Takes one reference back; true when it was the table's last.
+    /// Removes a reference; true if it was the table's last.
     pub fn release(&self, id: HolderId) -> bool {
         let seen = self.first.load(Ordering::Acquire);
         if holder(seen) == id.0 {
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_each_table_apart() {
+    fn each_table_has_its_own_count() {
         let holders = Holders::default();
         let [a, b, c] = [HolderId::fresh(), HolderId::fresh(), HolderId::fresh()];
         assert!(!holders.any());
         assert!(holders.hold(a) && !holders.hold(a) && holders.any());
         assert!(holders.hold(b) && !holders.hold(b));
         assert!(!holders.release(a) && holders.release(a) && holders.any());
-        // The inline place is free again: `c` takes it while `b` stays where it was.
+        // The inline count is unused again: `c` gets it; `b` stays in the list.
         assert!(holders.hold(c) && !holders.hold(b));
         assert!(!holders.release(b) && !holders.release(b) && holders.release(b));
         assert!(holders.release(c));

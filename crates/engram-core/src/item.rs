@@ -1,22 +1,22 @@
-//! Items: what tables hold.
+//! Items: the entries of tables.
 
 use crate::trajectory::Trajectory;
 
-/// Place of an item in its table's pages; reused after the item is gone.
+/// Index of an item in its table's pages; reused after the item is removed.
 pub type Slot = u32;
 
-/// An item on its way into a table.
+/// An item to insert into a table.
 #[derive(Clone, Debug)]
 pub struct NewItem {
     /// Key below 2^63.
     pub key: u64,
-    /// What it is made of.
+    /// The cells it refers to.
     pub trajectory: Trajectory,
-    /// Priority to begin with.
+    /// Initial priority.
     pub priority: f64,
 }
 
-/// An item in a table: one cache line, and aligned to it.
+/// An item in a table. Exactly one cache line.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Item {
@@ -24,16 +24,16 @@ pub(crate) struct Item {
     pub(crate) priority: f64,
     /// Insertion number in its table: grows by one, never reused.
     pub(crate) seq: u64,
-    /// Number of the insert or priority update that touched it last; breaks ties between heaps' equals.
+    /// Number of its insert or last priority update; heaps order items of equal priority by it.
     pub(crate) touched: u64,
-    /// `None` where the slot is vacant.
+    /// `None` if the slot is vacant.
     pub(crate) trajectory: Option<Trajectory>,
     pub(crate) times_sampled: u32,
-    /// Samples handed out and not yet acknowledged; `HIDDEN` is set on the last allowed one.
+    /// Number of open leases, plus [`HIDDEN`] once the item was sampled as often as allowed.
     pub(crate) leases: u32,
 }
 
-/// Set in [`Item::leases`] while neither sampler nor remover may see the item.
+/// Bit of [`Item::leases`]: neither sampler nor remover can choose the item.
 pub(crate) const HIDDEN: u32 = 1 << 31;
 
 impl Item {
@@ -41,7 +41,7 @@ impl Item {
         self.leases & HIDDEN != 0
     }
 
-    /// True when it was sampled for the last time and nobody can give it back.
+    /// True if the item was sampled as often as allowed and has no open lease: it must be removed.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.leases == HIDDEN
     }
@@ -59,12 +59,12 @@ impl Item {
     }
 }
 
-/// What selectors may order items by.
+/// The values that selectors order items by.
 #[derive(Clone, Copy, Debug)]
 pub struct Rank {
     /// Insertion number.
     pub seq: u64,
-    /// Number of the last insert or update.
+    /// Number of the insert or last priority update.
     pub touched: u64,
     /// Current priority.
     pub priority: f64,

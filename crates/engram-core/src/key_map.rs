@@ -1,11 +1,11 @@
-//! From item keys to slots, in shards that are each small enough to regrow under a lock.
+//! A sharded hash map with `u64` keys. Each shard is small enough to regrow under a table's lock.
 
 use hashbrown::HashMap;
 
-/// One map growing at 10^7 keys stalls its table for 200 ms; a shard's share takes well under 1 ms.
+/// Number of shards. Regrowing one map of 10^7 keys takes 200 ms, regrowing one shard well under 1 ms.
 const SHARDS: usize = 1024;
 
-/// A hash map from `u64` in many parts.
+/// A sharded hash map with `u64` keys.
 #[derive(Debug)]
 pub struct KeyMap<V> {
     shards: Box<[HashMap<u64, V>]>,
@@ -20,28 +20,28 @@ impl<V: Copy> Default for KeyMap<V> {
 }
 
 impl<V: Copy> KeyMap<V> {
-    /// Multiplicative hashing spreads sequential keys as well as random ones.
+    /// The shard of a key. Multiplicative hashing spreads sequential keys as evenly as random ones.
     fn shard(key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize
     }
 
-    /// What `key` maps to.
+    /// The value of `key`.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<V> {
         self.shards[Self::shard(key)].get(&key).copied()
     }
 
-    /// Maps `key` to `value`.
+    /// Sets the value of `key`.
     pub fn insert(&mut self, key: u64, value: V) {
         self.shards[Self::shard(key)].insert(key, value);
     }
 
-    /// Forgets `key`.
+    /// Removes `key`; returns its value.
     pub fn remove(&mut self, key: u64) -> Option<V> {
         self.shards[Self::shard(key)].remove(&key)
     }
 
-    /// The value of `key`, made from `V::default()` when absent.
+    /// The value of `key`; inserts `V::default()` if absent.
     pub fn entry(&mut self, key: u64) -> &mut V
     where
         V: Default,
@@ -49,13 +49,13 @@ impl<V: Copy> KeyMap<V> {
         self.shards[Self::shard(key)].entry(key).or_default()
     }
 
-    /// How many keys there are; counts shard by shard.
+    /// Number of keys, summed over all shards.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shards.iter().map(HashMap::len).sum()
     }
 
-    /// True when no key is mapped.
+    /// True if there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(HashMap::is_empty)

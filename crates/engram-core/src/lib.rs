@@ -1,5 +1,7 @@
-//! Replay without I/O, clocks, threads of its own, or Python: chunks of steps, items that refer
-//! to them, the structures that choose among items, and the table that ties these together.
+//! The replay data structures: chunks of steps, items that refer to them, selectors, rate limiters,
+//! tables, and the writers that build chunks and items.
+//!
+//! Nothing in this crate does I/O, reads a clock, starts threads or knows Python.
 
 pub mod aligned;
 pub mod chunk;

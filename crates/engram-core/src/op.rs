@@ -1,4 +1,4 @@
-//! Changes to tables as values: what a journal would record.
+//! Table changes as values: the entries of a journal.
 
 use std::fmt;
 use std::task::{Poll, Waker};
@@ -8,7 +8,7 @@ use crate::item::NewItem;
 use crate::rate_limiter::RateLimits;
 use crate::selector::TableRng;
 
-/// Position of a change in the log of all changes.
+/// Log sequence number: position of a change in the log of all changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
@@ -17,119 +17,119 @@ pub struct Lsn(pub u64);
 pub enum Removal {
     /// The remover chose it.
     Evicted,
-    /// It was sampled as often as it may be.
+    /// It was sampled as often as allowed.
     Exhausted,
-    /// It outlived the table's ttl.
+    /// It became older than the table's ttl.
     Expired,
-    /// Somebody asked for it.
+    /// A caller deleted it.
     Deleted,
 }
 
-/// Which of a writer's items one is, for one table: a retry sends it under the same number.
+/// Identifies an item within a writer's session and table. A retry sends the item with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionNumber {
-    /// Random number of the writer's session.
+    /// Random id of the writer's session.
     pub session: u64,
-    /// 1 for the first item that the session sends to the table, one more for each that follows.
+    /// 1 for the first item that the session sends to the table; each further item gets the next number.
     pub number: u64,
 }
 
-/// A change to one table with every choice already made: applying it involves no chance, no
-/// clock and no limiter.
+/// A change to one table. Applying it is deterministic: it uses no random numbers, no clock and no rate
+/// limiter.
 #[derive(Clone, Debug)]
 pub enum TableOp<'a> {
-    /// A new key enters.
+    /// Inserts an item with a new key.
     Insert {
         /// The item.
         item: &'a NewItem,
         /// Clock reading at its insertion, nanoseconds.
         now: u64,
-        /// Which of its session's items it is, where it has a session.
+        /// Its session number, if it has one.
         number: Option<SessionNumber>,
     },
-    /// An item did not enter because its key was there already: only its number counts.
+    /// Records the session number of an item that was not inserted because its key exists.
     SkipInsert {
-        /// Which of its session's items it was.
+        /// Its session number.
         number: SessionNumber,
         /// Clock reading, nanoseconds.
         now: u64,
     },
-    /// An item leaves.
+    /// Removes an item.
     Remove {
-        /// Which.
+        /// Its key.
         key: u64,
-        /// Why.
+        /// Why it is removed.
         cause: Removal,
     },
-    /// An item's priority changes.
+    /// Sets an item's priority.
     SetPriority {
-        /// Which.
+        /// Its key.
         key: u64,
         /// Its new priority.
         priority: f64,
     },
-    /// Items are handed out, once per occurrence.
+    /// Counts samples of items.
     Sample {
-        /// Which.
+        /// Keys of the items; a key occurs once per sample.
         keys: &'a [u64],
-        /// Whether they may still come back.
+        /// True if the samples are leased and may be returned.
         leased: bool,
     },
-    /// The generator has made choices: this is what it is now. Before the change that they led to.
+    /// Sets the state of the random generator. Precedes the change that the random choice led to.
     SetRng {
-        /// The generator.
+        /// The new state.
         rng: &'a TableRng,
     },
-    /// Leased samples are final.
+    /// Ends leases; their samples stay counted.
     Acknowledge {
-        /// Which, of those whose items are still there.
+        /// Keys of the sampled items that are still in the table.
         keys: &'a [u64],
-        /// How many in all.
+        /// Number of samples, removed items included.
         samples: u64,
     },
-    /// Leased samples come back: as if they had never been handed out.
+    /// Ends leases and undoes the counts of their samples.
     ReturnLeases {
-        /// Which, of those whose items are still there.
+        /// Keys of the sampled items that are still in the table.
         keys: &'a [u64],
-        /// How many in all: samples of items that are gone no longer count either.
+        /// Number of samples, removed items included.
         samples: u64,
     },
-    /// Everything goes, counters included.
+    /// Removes all items and sets the counters to 0.
     Reset,
-    /// The rate limiter's bounds change; its counters stay.
+    /// Sets the bounds of the rate limiter; its counters stay.
     SetLimits {
         /// The new bounds.
         limits: &'a RateLimits,
     },
 }
 
-/// Where changes are recorded before anyone is told that they happened.
+/// Records changes, before they are reported to any caller.
 pub trait OpSink: fmt::Debug + Send + Sync {
-    /// Records one change. Called under the table's lock: must not wait.
+    /// Records one change. Called under the table's lock: must not block.
     fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
 
-    /// The last change recorded, by whichever table.
+    /// Position of the last change recorded by any table.
     fn last(&self) -> Lsn;
 
-    /// Whether everything up to `lsn` is as safe as was promised. Otherwise remembers the waker
-    /// and wakes it once it is, or cannot be made so.
+    /// Ready once all changes up to `lsn` are as durable as the store is configured to make them.
+    /// Otherwise stores the waker and wakes it on success or failure.
     ///
     /// # Errors
-    /// [`Error::Storage`](crate::Error::Storage) where it cannot be made so now. It may be later:
-    /// nothing is given up.
+    /// [`Error::Storage`](crate::Error::Storage) if the changes cannot be made durable now. A later poll
+    /// may succeed: the sink keeps the changes and retries.
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>>;
 
-    /// Whether more changes can be taken. Otherwise as [`OpSink::poll_durable`]: so that what is
-    /// not written yet does not grow without bound.
+    /// Ready while the sink accepts more changes. Bounds the changes that are recorded and not yet
+    /// written. Stores and wakes the waker like [`OpSink::poll_durable`].
     ///
     /// # Errors
-    /// As [`OpSink::poll_durable`].
+    /// See [`OpSink::poll_durable`].
     fn poll_room(&self, _waker: &Waker) -> Poll<Result<()>> {
         Poll::Ready(Ok(()))
     }
 }
 
-/// The sink of a store without a journal: promises nothing, so nobody waits.
+/// The sink of a store without a journal: records nothing and never makes a caller wait.
 #[derive(Debug)]
 pub struct Volatile;
 

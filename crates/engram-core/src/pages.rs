@@ -1,4 +1,4 @@
-//! Growing arrays in pages: no growth, copy or free ever touches more than one page.
+//! Growing arrays in pages: growing, copying and freeing touch one page at a time.
 
 use std::ops::{Index, IndexMut};
 
@@ -9,7 +9,7 @@ const fn split(at: usize) -> (usize, usize) {
     (at / PAGE, at % PAGE)
 }
 
-/// A growing array of plain values; unset entries hold the fill value.
+/// A growing array of `Copy` values. Entries never set have the fill value.
 #[derive(Debug)]
 pub struct Pages<T> {
     pages: Vec<Box<[T]>>,
@@ -17,7 +17,7 @@ pub struct Pages<T> {
 }
 
 impl<T: Copy> Pages<T> {
-    /// An empty array whose new entries hold `fill`.
+    /// An empty array with this fill value.
     #[must_use]
     pub fn new(fill: T) -> Self {
         Self {
@@ -26,20 +26,21 @@ impl<T: Copy> Pages<T> {
         }
     }
 
-    /// Makes `at` a valid index.
-    pub fn reach(&mut self, at: usize) {
+    /// Grows the array until `at` is a valid index.
+    pub fn ensure_index(&mut self, at: usize) {
         while self.pages.len() * PAGE <= at {
             self.pages.push(vec![self.fill; PAGE].into_boxed_slice());
         }
     }
 
-    /// Sets an entry, growing as needed.
-    pub fn put(&mut self, at: usize, value: T) {
-        self.reach(at);
+    /// Sets an entry; grows the array as needed.
+    pub fn set(&mut self, at: usize, value: T) {
+        self.ensure_index(at);
         self[at] = value;
     }
 
-    /// `len` entries from `at`, which must not cross a page: `at` a multiple of a `len` that divides [`PAGE`].
+    /// The `len` entries from `at` on. They must lie in one page: `len` divides [`PAGE`], and `at` is a
+    /// multiple of `len`.
     #[must_use]
     pub fn group(&self, at: usize, len: usize) -> &[T] {
         let (page, entry) = split(at);
@@ -63,33 +64,35 @@ impl<T> IndexMut<usize> for Pages<T> {
     }
 }
 
-/// Pages that one step of a copy makes.
+/// Pages that one call of [`CopyablePages::continue_copy`] copies.
 const COPIES_PER_STEP: usize = 4;
 
-/// As [`Pages`], and copied in steps: a copy shows the array as it was when begun. Until a page's
-/// turn comes, the first write to it copies it beforehand. Nothing is left of it afterwards, so that
-/// writes cost what they do in [`Pages`].
+/// Like [`Pages`], and can be copied in steps, [`CopyablePages::begin_copy`] and then
+/// [`CopyablePages::continue_copy`] until it returns the copy.
+///
+/// The copy contains the entries as they were at the begin: the first write to a page not copied yet
+/// copies the page first. Once the copy is complete, writes cost the same as in [`Pages`] again.
 #[derive(Debug)]
-pub struct CopiedPages<T> {
+pub struct CopyablePages<T> {
     live: Pages<T>,
-    copying: Option<Copying<T>>,
+    in_progress: Option<CopyInProgress<T>>,
 }
 
-/// Memory for the pages of a copy.
-pub type CopyRoom<T> = Vec<Option<Box<[T]>>>;
+/// Memory for the page pointers of a copy. `None`: the page is not copied yet.
+pub type CopyBuffer<T> = Vec<Option<Box<[T]>>>;
 
-/// A copy under way: pages before `next`, and written ones, are in it.
+/// A begun copy. It contains the pages before `next`, and later ones that were written since.
 #[derive(Debug)]
-struct Copying<T> {
-    pages: CopyRoom<T>,
+struct CopyInProgress<T> {
+    pages: CopyBuffer<T>,
     next: usize,
 }
 
-/// The entries of one moment, up to the end of their last page.
+/// The entries of an array at one moment, up to the end of the last page.
 #[derive(Clone, Debug, Default)]
-pub struct Copied<T>(CopyRoom<T>);
+pub struct PagesCopy<T>(CopyBuffer<T>);
 
-impl<T: Copy> Copied<T> {
+impl<T: Copy> PagesCopy<T> {
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         self.0
@@ -98,7 +101,7 @@ impl<T: Copy> Copied<T> {
             .flat_map(|page| page.iter().copied())
     }
 
-    /// An entry, if there was one.
+    /// The entry at index `at`, if the array had it.
     #[must_use]
     pub fn get(&self, at: usize) -> Option<T> {
         let (page, entry) = split(at);
@@ -106,39 +109,39 @@ impl<T: Copy> Copied<T> {
     }
 }
 
-impl<T: Copy> CopiedPages<T> {
-    /// An empty array whose new entries hold `fill`.
+impl<T: Copy> CopyablePages<T> {
+    /// An empty array with this fill value.
     #[must_use]
     pub fn new(fill: T) -> Self {
         Self {
             live: Pages::new(fill),
-            copying: None,
+            in_progress: None,
         }
     }
 
-    /// Sets an entry, growing as needed.
-    pub fn put(&mut self, at: usize, value: T) {
-        self.live.reach(at);
+    /// Sets an entry; grows the array as needed.
+    pub fn set(&mut self, at: usize, value: T) {
+        self.live.ensure_index(at);
         self[at] = value;
     }
 
-    /// How many pages there are: the room that a copy needs.
+    /// Number of pages.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.live.pages.len()
     }
 
-    /// Begins a copy of what the array holds now. One that is under way is given up.
+    /// Begins a copy of the current entries. Drops a copy that is in progress.
     ///
-    /// `room` should have an unset entry for each page, so that nothing large is done here.
-    pub fn begin_copy(&mut self, mut pages: CopyRoom<T>) {
+    /// `pages` should have at least one `None` per page, so that nothing large is allocated here.
+    pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
         pages.resize(self.pages(), None);
-        self.copying = Some(Copying { pages, next: 0 });
+        self.in_progress = Some(CopyInProgress { pages, next: 0 });
     }
 
-    /// Copies some more pages; the copy once it has all of them, and nothing where none was begun.
-    pub fn continue_copy(&mut self) -> Option<Copied<T>> {
-        let Copying { pages, next } = self.copying.as_mut()?;
+    /// Copies a bounded number of pages. Returns the copy once it is complete; `None` also if none was begun.
+    pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
+        let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
         let end = pages.len().min(*next + COPIES_PER_STEP);
         for (page, copy) in self.live.pages[*next..end]
             .iter()
@@ -150,21 +153,23 @@ impl<T: Copy> CopiedPages<T> {
         if end < pages.len() {
             return None;
         }
-        self.copying.take().map(|copying| Copied(copying.pages))
+        self.in_progress
+            .take()
+            .map(|in_progress| PagesCopy(in_progress.pages))
     }
 
-    /// Puts a page that is about to be written into the copy under way.
+    /// Copies a page that is about to be written into the copy in progress.
     #[cold]
     fn copy_before_write(&mut self, page: usize) {
-        if let Some(copying) = &mut self.copying
-            && let Some(copy) = copying.pages.get_mut(page)
+        if let Some(in_progress) = &mut self.in_progress
+            && let Some(copy) = in_progress.pages.get_mut(page)
         {
             copy.get_or_insert_with(|| self.live.pages[page].clone());
         }
     }
 }
 
-impl<T> Index<usize> for CopiedPages<T> {
+impl<T> Index<usize> for CopyablePages<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
@@ -172,9 +177,9 @@ impl<T> Index<usize> for CopiedPages<T> {
     }
 }
 
-impl<T: Copy> IndexMut<usize> for CopiedPages<T> {
+impl<T: Copy> IndexMut<usize> for CopyablePages<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
-        if self.copying.is_some() {
+        if self.in_progress.is_some() {
             self.copy_before_write(split(at).0);
         }
         &mut self.live[at]
@@ -186,16 +191,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_in_steps_shows_one_moment() {
-        let mut pages = CopiedPages::new(0_u32);
+    fn a_copy_in_steps_contains_the_entries_at_its_begin() {
+        let mut pages = CopyablePages::new(0_u32);
         let last = (COPIES_PER_STEP + 1) * PAGE;
-        pages.put(last, 1);
+        pages.set(last, 1);
         pages.begin_copy(Vec::new());
         assert!(pages.continue_copy().is_none());
-        // Before its turn, after its turn, and beyond the end.
+        // Writes to a page not copied yet, to a copied one, and beyond the end of the copy.
         pages[last] = 2;
         pages[0] = 3;
-        pages.put(last + PAGE, 4);
+        pages.set(last + PAGE, 4);
         let copy = pages.continue_copy().unwrap();
         assert_eq!([copy.get(0), copy.get(last)], [Some(0), Some(1)]);
         assert_eq!(
@@ -207,9 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn pages_grow_and_keep_what_they_hold() {
+    fn growing_keeps_entries() {
         let mut pages = Pages::new(7_u32);
-        pages.put(3 * PAGE + 1, 9);
+        pages.set(3 * PAGE + 1, 9);
         assert_eq!((pages[0], pages[3 * PAGE + 1]), (7, 9));
         assert_eq!(pages.group(3 * PAGE, 4), [7, 9, 7, 7]);
     }

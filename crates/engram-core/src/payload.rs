@@ -1,4 +1,4 @@
-//! Where a chunk's bytes live, and how a reader gets at them.
+//! Where the bytes of a chunk are stored, and access to them.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,53 +7,53 @@ use std::sync::Arc;
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 
-/// Memory that something else owns: a mapped file, a shared segment.
+/// Memory owned by something other than the chunk, for example a mapped file.
 pub trait Region: fmt::Debug + Send + Sync {
-    /// The whole region.
+    /// All bytes of the region.
     fn bytes(&self) -> &[u8];
 }
 
-/// Bytes that must be fetched before they can be read: a spilled chunk.
+/// Bytes that must be fetched before they can be read, for example from disk.
 pub trait ColdBytes: fmt::Debug + Send + Sync {
-    /// Reads them.
+    /// Fetches the bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Payload`] when they cannot be read or do not check out.
+    /// [`crate::Error::Payload`] if they cannot be read or are corrupt.
     fn fetch(&self) -> Result<Arc<AlignedBytes>>;
 
-    /// How many bytes a fetch returns.
+    /// Number of bytes that a fetch returns.
     fn len(&self) -> usize;
 
-    /// True when a fetch returns nothing.
+    /// True if a fetch returns no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Where a chunk's bytes live.
+/// The bytes of a chunk.
 #[derive(Debug)]
 pub enum Payload {
-    /// In memory of our own.
+    /// In memory owned by the chunk.
     Heap(AlignedBytes),
-    /// Inside a region owned by something else.
+    /// In a region owned by something else.
     Mapped {
-        /// The owner.
+        /// The region.
         region: Arc<dyn Region>,
-        /// Where the chunk's bytes begin.
+        /// Offset of the chunk's first byte in the region.
         offset: usize,
-        /// How many there are.
+        /// Number of the chunk's bytes.
         len: usize,
     },
-    /// Elsewhere; fetched when asked for.
+    /// Fetched on every access.
     Cold(Arc<dyn ColdBytes>),
 }
 
-/// Readable bytes of a payload, held for as long as this value lives.
+/// The readable bytes of a payload.
 #[derive(Debug)]
 pub enum Pinned<'a> {
-    /// They were in memory.
+    /// Bytes that were in memory.
     Borrowed(&'a [u8]),
-    /// They were fetched.
+    /// Fetched bytes.
     Fetched(Arc<AlignedBytes>),
 }
 
@@ -69,7 +69,7 @@ impl Deref for Pinned<'_> {
 }
 
 impl Payload {
-    /// Stored bytes, wherever they are.
+    /// Number of stored bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -79,16 +79,16 @@ impl Payload {
         }
     }
 
-    /// True when nothing is stored.
+    /// True if no bytes are stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes the bytes readable. Never called under a table's lock.
+    /// Makes the bytes readable. May do I/O: never called under a table's lock.
     ///
     /// # Errors
-    /// [`crate::Error::Payload`] when cold bytes cannot be fetched, or a region is too short.
+    /// [`crate::Error::Payload`] if cold bytes cannot be fetched or the region is too short.
     pub fn pin(&self) -> Result<Pinned<'_>> {
         Ok(match self {
             Self::Heap(bytes) => Pinned::Borrowed(bytes),
@@ -102,7 +102,7 @@ impl Payload {
                 let found = end.and_then(|end| bytes.get(*offset..end));
                 Pinned::Borrowed(found.ok_or_else(|| {
                     Error::Payload(format!(
-                        "chunk lies at byte {offset} of a region and has {len}, but the region has {}",
+                        "chunk of {len} bytes at offset {offset} exceeds its memory region of {} bytes",
                         bytes.len()
                     ))
                 })?)
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Lost;
+    struct PayloadUnavailable;
 
-    impl ColdBytes for Lost {
+    impl ColdBytes for PayloadUnavailable {
         fn fetch(&self) -> Result<Arc<AlignedBytes>> {
             Err(Error::Payload("chunk 7 is gone".into()))
         }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_payload_pins_or_says_why_not() {
+    fn every_payload_kind_pins_or_reports_the_cause() {
         let heap = Payload::Heap(abc());
         assert_eq!(&*heap.pin().unwrap(), b"abc");
         let region = Arc::new(Segment(b"xxabcxx".to_vec()));
@@ -164,10 +164,10 @@ mod tests {
         assert_eq!(
             short.pin().unwrap_err(),
             Error::Payload(
-                "chunk lies at byte 2 of a region and has 3, but the region has 3".into()
+                "chunk of 3 bytes at offset 2 exceeds its memory region of 3 bytes".into()
             )
         );
-        let cold = Payload::Cold(Arc::new(Lost));
+        let cold = Payload::Cold(Arc::new(PayloadUnavailable));
         assert_eq!(cold.len(), 3);
         assert_eq!(
             cold.pin().unwrap_err(),

@@ -1,4 +1,4 @@
-//! Buffers for batches, used again once their reader is done with them.
+//! A pool of batch buffers. A dropped buffer returns to the pool and is reused.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -6,27 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 
-/// Bytes a pool keeps for later; more is freed at once.
-const KEEP: usize = 256 << 20;
+/// Most bytes of unused buffers in a pool; buffers beyond that are freed.
+const MAX_UNUSED_BYTES: usize = 256 << 20;
 
-/// Buffers below this come faster from the allocator than from a shared list.
-const WORTH_POOLING: usize = 64 << 10;
+/// Smallest pooled buffer, in bytes: smaller ones come faster from the allocator than from a shared list.
+const MIN_POOLED_BYTES: usize = 64 << 10;
 
-/// Buffers waiting to be used again.
+/// A pool of batch buffers.
 #[derive(Debug, Default)]
 pub struct Pool {
-    free: Mutex<Free>,
-    /// Bytes of one batch; `None` for as many as the system gives.
-    most: Option<usize>,
+    unused: Mutex<UnusedBuffers>,
+    /// Most bytes of one batch; `None`: unlimited.
+    max_batch_bytes: Option<usize>,
 }
 
 #[derive(Debug, Default)]
-struct Free {
+struct UnusedBuffers {
     buffers: Vec<AlignedBytes>,
     bytes: usize,
 }
 
-/// A buffer that goes back to its pool when dropped. Its first contents are arbitrary.
+/// A buffer that returns to its pool when dropped. Its initial contents are arbitrary.
 #[derive(Debug)]
 pub struct PooledBytes {
     bytes: Option<AlignedBytes>,
@@ -35,39 +35,41 @@ pub struct PooledBytes {
 }
 
 impl Pool {
-    /// A pool for batches of at most so many bytes.
+    /// A pool for batches of at most `max_batch_bytes` bytes.
     #[must_use]
-    pub fn with_max_batch(most: usize) -> Self {
+    pub fn with_max_batch(max_batch_bytes: usize) -> Self {
         Self {
-            most: Some(most),
+            max_batch_bytes: Some(max_batch_bytes),
             ..Self::default()
         }
     }
 
-    /// Refuses a batch that is too large; `None` for more bytes than can be counted.
+    /// Rejects a batch that is too large; `bytes` is `None` if its size overflows `usize`.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] saying what was asked for, and what is allowed.
+    /// [`Error::OutOfMemory`] with the size of the batch and the limit.
     pub fn check(&self, items: usize, bytes: Option<usize>) -> Result<()> {
-        let Some(most) = self.most else {
+        let Some(max) = self.max_batch_bytes else {
             return Ok(());
         };
         let needed = match bytes {
-            Some(bytes) if bytes <= most => return Ok(()),
+            Some(bytes) if bytes <= max => return Ok(()),
             Some(bytes) => format!("at least {bytes}"),
             None => "more than 2^64".into(),
         };
         Err(Error::OutOfMemory(format!(
-            "a batch of {items} items takes {needed} bytes; at most {most} are allowed: ask \
-             for fewer items"
+            "a batch of {items} items takes {needed} bytes, but at most {max} are allowed; \
+             sample fewer items at once"
         )))
     }
 
-    /// A buffer of `len` bytes; `None` when the system does not give so many.
+    /// A buffer of `len` bytes; `None` if the allocation fails.
     #[must_use]
     pub fn take(self: &Arc<Self>, len: usize) -> Option<PooledBytes> {
-        let found = (len >= WORTH_POOLING).then(|| self.find(len)).flatten();
-        let bytes = found.or_else(|| AlignedBytes::zeroed(len))?;
+        let reused = (len >= MIN_POOLED_BYTES)
+            .then(|| self.take_unused(len))
+            .flatten();
+        let bytes = reused.or_else(|| AlignedBytes::zeroed(len))?;
         Some(PooledBytes {
             bytes: Some(bytes),
             len,
@@ -75,26 +77,28 @@ impl Pool {
         })
     }
 
-    /// Never waits: a forked child may find it locked by a thread that it does not have.
-    fn free(&self) -> Option<MutexGuard<'_, Free>> {
-        match self.free.try_lock() {
-            Ok(free) => Some(free),
-            Err(TryLockError::Poisoned(free)) => Some(free.into_inner()),
+    /// The unused buffers; `None` if they are locked. Never waits: in a forked child, the lock may be
+    /// held by a thread that only the parent has.
+    fn unused(&self) -> Option<MutexGuard<'_, UnusedBuffers>> {
+        match self.unused.try_lock() {
+            Ok(unused) => Some(unused),
+            Err(TryLockError::Poisoned(unused)) => Some(unused.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// A buffer that fits. Where none does, the one that has waited for longest is freed: sizes that
-    /// nobody asks for any more give way.
-    fn find(&self, len: usize) -> Option<AlignedBytes> {
-        let mut free = self.free()?;
-        // Half as much again would waste what another batch could use.
+    /// Takes out a buffer of suitable size. If there is none, frees the buffer that has been unused for
+    /// longest, so that sizes no longer requested leave the pool.
+    fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
+        let mut unused = self.unused()?;
+        // At most about half as much again as needed: more would waste memory.
         let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() / 3 <= len / 2;
-        let at = free.buffers.iter().rposition(fits);
-        let found = (!free.buffers.is_empty()).then(|| free.buffers.remove(at.unwrap_or(0)))?;
-        free.bytes -= found.len();
-        drop(free);
-        at.map(|_| found)
+        let at = unused.buffers.iter().rposition(fits);
+        let buffer =
+            (!unused.buffers.is_empty()).then(|| unused.buffers.remove(at.unwrap_or(0)))?;
+        unused.bytes -= buffer.len();
+        drop(unused);
+        at.map(|_| buffer)
     }
 }
 
@@ -103,16 +107,16 @@ impl Drop for PooledBytes {
         let Some(bytes) = self
             .bytes
             .take()
-            .filter(|bytes| bytes.len() >= WORTH_POOLING)
+            .filter(|bytes| bytes.len() >= MIN_POOLED_BYTES)
         else {
             return;
         };
-        let Some(mut free) = self.pool.free() else {
+        let Some(mut unused) = self.pool.unused() else {
             return;
         };
-        if free.bytes + bytes.len() <= KEEP {
-            free.bytes += bytes.len();
-            free.buffers.push(bytes);
+        if unused.bytes + bytes.len() <= MAX_UNUSED_BYTES {
+            unused.bytes += bytes.len();
+            unused.buffers.push(bytes);
         }
     }
 }
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_buffer_is_used_again() {
+    fn a_large_buffer_is_reused() {
         let pool = Arc::new(Pool::default());
         let first = pool.take(1 << 20).unwrap();
         let address = first.as_ptr();
@@ -151,20 +155,20 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_nobody_asks_for_give_way() {
+    fn sizes_no_longer_requested_are_freed() {
         let pool = Arc::new(Pool::default());
-        let held: Vec<_> = (1..=4).map(|n| pool.take(n << 20).unwrap()).collect();
-        drop(held);
-        let kept = || pool.free().unwrap().bytes >> 20;
-        assert_eq!(kept(), 1 + 2 + 3 + 4);
+        let buffers: Vec<_> = (1..=4).map(|n| pool.take(n << 20).unwrap()).collect();
+        drop(buffers);
+        let unused = || pool.unused().unwrap().bytes >> 20;
+        assert_eq!(unused(), 1 + 2 + 3 + 4);
         drop(pool.take(4 << 20));
-        assert_eq!(kept(), 1 + 2 + 3 + 4);
-        // None of them fits: the oldest goes for each that is new.
+        assert_eq!(unused(), 1 + 2 + 3 + 4);
+        // No unused buffer fits: each request frees the oldest.
         let large = pool.take(16 << 20);
-        assert_eq!(kept(), 2 + 3 + 4);
+        assert_eq!(unused(), 2 + 3 + 4);
         let small = pool.take(64 << 10);
-        assert_eq!(kept(), 3 + 4);
+        assert_eq!(unused(), 3 + 4);
         drop((large, small));
-        assert_eq!(kept(), 3 + 4 + 16);
+        assert_eq!(unused(), 3 + 4 + 16);
     }
 }

@@ -1,24 +1,27 @@
-//! How far inserts and samples may run ahead of each other.
+//! Rate limiters: how far inserts and samples may get ahead of each other.
+
+use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 
-/// Bounds on `inserts * samples_per_insert - samples`.
+/// Bounds on `diff = inserts * samples_per_insert - samples`, the number of samples by which the writers
+/// are ahead of the learner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimits {
-    /// Name of the form it was made from, for messages: `MinSize`, `Queue`, ...
+    /// Name of the limiter class for messages: `MinSize`, `Queue`, ...
     pub kind: String,
-    /// How many samples each insert pays for.
+    /// Number of samples that each insert allows.
     pub samples_per_insert: f64,
-    /// Items the table must hold before the first sample.
+    /// Number of items that the table must have before it can be sampled.
     pub min_size: u64,
-    /// Samples wait where they would take the difference below this.
+    /// A sample waits if it would make `diff` smaller than this.
     pub min_diff: f64,
-    /// Inserts wait where they would take the difference above this.
+    /// An insert waits if it would make `diff` larger than this.
     pub max_diff: f64,
 }
 
 impl RateLimits {
-    /// Samples wait for `min_size` items; nothing else waits.
+    /// Samples wait until the table has `min_size` items; inserts never wait.
     #[must_use]
     pub fn min_size(min_size: u64) -> Self {
         Self {
@@ -30,7 +33,7 @@ impl RateLimits {
         }
     }
 
-    /// Each item is sampled once, at most `size` items wait.
+    /// Each item is sampled once; inserts wait while `size` items are not sampled yet.
     #[must_use]
     pub fn queue(size: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
@@ -45,10 +48,18 @@ impl RateLimits {
         }
     }
 
-    /// Rejects limits under which nothing could ever be sampled.
+    /// Name of the limiter, with the ratio if it has one.
+    fn label(&self) -> String {
+        match &*self.kind {
+            "SampleToInsertRatio" => format!("{}({})", self.kind, self.samples_per_insert),
+            _ => self.kind.clone(),
+        }
+    }
+
+    /// Rejects limits under which no item could ever be sampled.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] saying which bound is impossible and what would do.
+    /// [`Error::InvalidArgument`] with the impossible bound and the values allowed.
     pub fn check(&self, table: &str, max_size: u64) -> Result<()> {
         let Self {
             kind,
@@ -76,24 +87,24 @@ impl RateLimits {
     }
 }
 
-/// The limits together with what has happened so far.
+/// Limits and the counts they apply to.
 ///
-/// Inserts of new keys, samples, and deletes of any kind are counted since creation or reset.
+/// Counts inserts of new keys, samples, and removals for any reason, since creation or the last reset.
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
-    /// The bounds; may be changed at any time.
+    /// The bounds; they may change at any time.
     pub limits: RateLimits,
-    /// Items inserted.
+    /// Number of items inserted.
     pub inserts: u64,
-    /// Samples taken.
+    /// Number of samples taken.
     pub samples: u64,
-    /// Items deleted, whatever the reason.
+    /// Number of items removed, for any reason.
     pub deletes: u64,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 impl RateLimiter {
-    /// A limiter that has seen nothing.
+    /// A limiter with all counts 0.
     #[must_use]
     pub fn new(limits: RateLimits) -> Self {
         Self {
@@ -104,7 +115,7 @@ impl RateLimiter {
         }
     }
 
-    /// Items present, as the limiter counts them.
+    /// Number of items in the table: inserts minus deletes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.inserts.saturating_sub(self.deletes)
@@ -116,13 +127,13 @@ impl RateLimiter {
         self.inserts as f64 * self.limits.samples_per_insert - self.samples as f64
     }
 
-    /// May `n` samples be taken now?
+    /// True if `n` samples may be taken now.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
         self.size() >= self.limits.min_size && self.diff() - n as f64 >= self.limits.min_diff
     }
 
-    /// May `n` items be inserted now?
+    /// True if `n` items may be inserted now.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
         let ahead = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
@@ -130,7 +141,7 @@ impl RateLimiter {
             || ahead - self.samples as f64 <= self.limits.max_diff
     }
 
-    /// May an item be inserted now, had `samples` of those taken not been taken?
+    /// True if an item could be inserted now had `samples` fewer samples been taken.
     #[must_use]
     pub fn can_insert_without(&self, samples: u64) -> bool {
         let samples = self.samples.saturating_sub(samples);
@@ -138,7 +149,7 @@ impl RateLimiter {
         self.size() < self.limits.min_size || ahead - samples as f64 <= self.limits.max_diff
     }
 
-    /// How many of `n` samples may be taken now, if none of them deletes its item.
+    /// Number of samples, up to `n`, that may be taken now, if none of them removes its item.
     #[must_use]
     pub fn samples_allowed(&self, n: u64) -> u64 {
         if self.can_sample(n) {
@@ -147,7 +158,7 @@ impl RateLimiter {
         if !self.can_sample(1) {
             return 0;
         }
-        // `can_sample(1)` holds and `can_sample(n)` does not: the bound lies between.
+        // `can_sample(1)` is true and `can_sample(n)` is false: the bound lies between.
         let room = (self.diff() - self.limits.min_diff).floor();
         #[expect(
             clippy::cast_possible_truncation,
@@ -158,53 +169,153 @@ impl RateLimiter {
         room.min(n)
     }
 
-    /// Why a sample waits, in words; `None` when it would not.
+    /// Why sampling waits; `None` if it does not.
     #[must_use]
     pub fn why_sampling_waits(&self) -> Option<String> {
         if self.can_sample(1) {
             return None;
         }
         let RateLimits {
-            kind,
-            samples_per_insert: spi,
-            min_size,
-            min_diff,
-            ..
-        } = &self.limits;
+            min_size, min_diff, ..
+        } = self.limits;
+        let limiter = self.limits.label();
         let size = self.size();
-        Some(if size < *min_size {
-            format!("sampling waits: {size} of {min_size} items ({kind})")
+        if size == 0 && min_size > 0 {
+            return Some(format!("sampling waits: the table is empty ({limiter})"));
+        }
+        if size < min_size {
+            return Some(format!(
+                "sampling waits: the table has {} of the {} items it needs ({limiter})",
+                number(size as f64),
+                number(min_size as f64)
+            ));
+        }
+        let diff = self.diff();
+        let lead = if order(diff, 0.0).is_eq() {
+            "the learner has caught up with the writers".into()
         } else {
-            format!(
-                "sampling waits for inserts: {} inserts x {spi} - {} samples = {}, and one more \
-                 sample would go below {min_diff} ({kind})",
-                self.inserts,
-                self.samples,
-                self.diff()
-            )
-        })
+            lead(diff)
+        };
+        let reason = match (order(diff, min_diff), order(min_diff, 0.0)) {
+            (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
+            (Ordering::Equal, _) => format!(", the limit of {limiter}"),
+            (_, Ordering::Greater) => {
+                format!(
+                    "; {limiter} keeps writers at least {} ahead",
+                    samples(min_diff)
+                )
+            }
+            (_, Ordering::Equal) => format!("; {limiter} does not let the learner get ahead"),
+            (_, Ordering::Less) => {
+                format!(
+                    "; {limiter} lets the learner get at most {} ahead",
+                    samples(-min_diff)
+                )
+            }
+        };
+        Some(format!("sampling waits: {lead}{reason} {}", self.counts()))
     }
 
-    /// Why an insert waits, in words; `None` when it would not.
+    /// Why inserting waits; `None` if it does not.
     #[must_use]
     pub fn why_inserting_waits(&self) -> Option<String> {
         if self.can_insert(1) {
             return None;
         }
-        let RateLimits {
-            kind,
-            samples_per_insert: spi,
-            max_diff,
-            ..
-        } = &self.limits;
+        if let Some(full) = self.full_queue() {
+            return Some(format!("inserting waits: {full}"));
+        }
+        let max_diff = self.limits.max_diff;
+        let limiter = self.limits.label();
+        let diff = self.diff();
+        let lead = if order(diff, 0.0).is_eq() {
+            "writers have caught up with the learner".into()
+        } else {
+            lead(diff)
+        };
+        let allowed = match order(max_diff, 0.0) {
+            Ordering::Greater => format!("lets writers get at most {} ahead", samples(max_diff)),
+            Ordering::Equal => "does not let writers get ahead".into(),
+            Ordering::Less => format!("keeps the learner at least {} ahead", samples(-max_diff)),
+        };
+        let reason = match (order(diff, max_diff), order(max_diff, 0.0)) {
+            (Ordering::Equal, Ordering::Less) => format!(", the minimum of {limiter}"),
+            (Ordering::Equal, _) => format!(", the limit of {limiter}"),
+            (Ordering::Greater, _) => format!("; {limiter} {allowed}"),
+            (Ordering::Less, _) => {
+                let each = samples(self.limits.samples_per_insert);
+                format!("; one more item adds {each}, but {limiter} {allowed}")
+            }
+        };
+        Some(format!("inserting waits: {lead}{reason} {}", self.counts()))
+    }
+
+    /// Why a full queue or stack blocks inserts. `None` for other limiters, and if items stay in the
+    /// table after they are sampled: then `diff` is not the number of items that wait.
+    fn full_queue(&self) -> Option<String> {
+        let RateLimits { kind, max_diff, .. } = &self.limits;
+        let unsampled = self.diff();
+        let deleted = unsampled - self.size() as f64;
+        if !matches!(&**kind, "Queue" | "Stack") || deleted < 0.0 {
+            return None;
+        }
+        let deleted = if deleted > 0.0 {
+            format!(", counting {} deleted", number(deleted))
+        } else {
+            String::new()
+        };
         Some(format!(
-            "inserting waits for samples: {} inserts x {spi} - {} samples = {}, and one more \
-             insert would go above {max_diff} ({kind})",
-            self.inserts,
-            self.samples,
-            self.diff()
+            "the table is full: {} of {} items wait to be sampled{deleted} ({kind})",
+            number(unsampled),
+            number(*max_diff)
         ))
     }
+
+    fn counts(&self) -> String {
+        format!(
+            "({} inserted, {} sampled)",
+            number(self.inserts as f64),
+            number(self.samples as f64)
+        )
+    }
+}
+
+/// Compares two numbers that are not NaN; -0 equals 0.
+fn order(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or(Ordering::Equal)
+}
+
+/// Who is ahead of whom; `diff` is not 0.
+fn lead(diff: f64) -> String {
+    if diff > 0.0 {
+        format!("writers are {} ahead of the learner", samples(diff))
+    } else {
+        format!("the learner is {} ahead of the writers", samples(-diff))
+    }
+}
+
+fn samples(count: f64) -> String {
+    let count = number(count);
+    let unit = if count == "1" { "sample" } else { "samples" };
+    format!("{count} {unit}")
+}
+
+/// A number that is not negative, with commas between thousands and up to three decimals: `66,048`, `0.5`.
+fn number(value: f64) -> String {
+    if value >= 1e15 {
+        return format!("{value:e}");
+    }
+    let text = format!("{value:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    let (whole, decimals) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::new();
+    for (at, digit) in whole.char_indices() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + decimals
 }
 
 #[cfg(test)]
@@ -223,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_its_size_and_hands_out_each_item_once() {
+    fn a_queue_has_at_most_its_size_and_yields_each_item_once() {
         let mut limiter = RateLimiter::new(RateLimits::queue(2));
         assert!(limiter.can_insert(1) && limiter.can_insert(2) && !limiter.can_insert(3));
         assert!(!limiter.can_sample(1));
@@ -235,28 +346,157 @@ mod tests {
         assert!(limiter.can_insert(1) && limiter.can_sample(1));
     }
 
+    /// The texts of a limiter after this many inserts, samples and deletes: for sampling, for inserting.
+    fn texts(limits: RateLimits, [inserts, samples, deletes]: [u64; 3]) -> [String; 2] {
+        let mut limiter = RateLimiter::new(limits);
+        (limiter.inserts, limiter.samples, limiter.deletes) = (inserts, samples, deletes);
+        let texts = [limiter.why_sampling_waits(), limiter.why_inserting_waits()];
+        texts.map(Option::unwrap_or_default)
+    }
+
+    fn why_sampling(limits: RateLimits, counts: [u64; 3]) -> String {
+        let [sampling, inserting] = texts(limits, counts);
+        assert_eq!(inserting, "");
+        sampling
+    }
+
+    fn why_inserting(limits: RateLimits, counts: [u64; 3]) -> String {
+        let [sampling, inserting] = texts(limits, counts);
+        assert_eq!(sampling, "");
+        inserting
+    }
+
     #[test]
-    fn blocked_in_words() {
-        let mut limiter = RateLimiter::new(RateLimits::min_size(100));
-        limiter.inserts = 37;
+    fn block_of_a_table_with_too_few_items() {
         assert_eq!(
-            limiter.why_sampling_waits().unwrap(),
-            "sampling waits: 37 of 100 items (MinSize)"
+            why_sampling(RateLimits::min_size(1_000_000), [37_000, 0, 0]),
+            "sampling waits: the table has 37,000 of the 1,000,000 items it needs (MinSize)"
         );
-        assert_eq!(limiter.why_inserting_waits(), None);
-        let mut limiter = RateLimiter::new(ratio(4.0, 1, 0.0, 8.0));
-        limiter.inserts = 2;
         assert_eq!(
-            limiter.why_inserting_waits().unwrap(),
-            "inserting waits for samples: 2 inserts x 4 - 0 samples = 8, and one more insert \
-             would go above 8 (SampleToInsertRatio)"
+            why_sampling(RateLimits::queue(1), [5, 5, 5]),
+            "sampling waits: the table is empty (Queue)"
         );
-        limiter.samples = 8;
+        assert_eq!(texts(RateLimits::min_size(1), [1, 1_000_000, 0]), ["", ""]);
+    }
+
+    #[test]
+    fn block_of_a_queue() {
         assert_eq!(
-            limiter.why_sampling_waits().unwrap(),
-            "sampling waits for inserts: 2 inserts x 4 - 8 samples = 0, and one more sample \
-             would go below 0 (SampleToInsertRatio)"
+            why_inserting(RateLimits::queue(4), [7, 3, 3]),
+            "inserting waits: the table is full: 4 of 4 items wait to be sampled (Queue)"
         );
+        assert_eq!(
+            why_inserting(RateLimits::queue(3), [3, 0, 2]),
+            "inserting waits: the table is full: 3 of 3 items wait to be sampled, counting 2 deleted (Queue)"
+        );
+        // Items that stay after they were sampled do not wait.
+        assert_eq!(
+            why_inserting(RateLimits::queue(4), [7, 3, 0]),
+            "inserting waits: writers are 4 samples ahead of the learner, the limit of Queue (7 inserted, 3 sampled)"
+        );
+        // All items are on lease.
+        assert_eq!(
+            why_sampling(RateLimits::queue(4), [3, 3, 0]),
+            "sampling waits: the learner has caught up with the writers, the limit of Queue (3 inserted, 3 sampled)"
+        );
+    }
+
+    #[test]
+    fn block_of_writers_ahead() {
+        assert_eq!(
+            why_inserting(ratio(64.0, 1, 0.0, 66_048.0), [2_420, 88_832, 0]),
+            "inserting waits: writers are 66,048 samples ahead of the learner, the limit of \
+             SampleToInsertRatio(64) (2,420 inserted, 88,832 sampled)"
+        );
+        let text = |max_diff, inserts, samples| {
+            let text = why_inserting(ratio(1.5, 1, -100.0, max_diff), [inserts, samples, 0]);
+            text.strip_prefix("inserting waits: ").unwrap().to_owned()
+        };
+        assert_eq!(
+            text(4.0, 2, 0),
+            "writers are 3 samples ahead of the learner; one more item adds 1.5 samples, but \
+             SampleToInsertRatio(1.5) lets writers get at most 4 samples ahead (2 inserted, 0 sampled)"
+        );
+        assert_eq!(
+            text(1.0, 3, 0),
+            "writers are 4.5 samples ahead of the learner; SampleToInsertRatio(1.5) lets writers get at most \
+             1 sample ahead (3 inserted, 0 sampled)"
+        );
+        assert_eq!(
+            text(0.0, 2, 3),
+            "writers have caught up with the learner, the limit of SampleToInsertRatio(1.5) (2 \
+             inserted, 3 sampled)"
+        );
+        assert_eq!(
+            text(0.0, 2, 4),
+            "the learner is 1 sample ahead of the writers; one more item adds 1.5 samples, but \
+             SampleToInsertRatio(1.5) does not let writers get ahead (2 inserted, 4 sampled)"
+        );
+        assert_eq!(
+            text(-2.0, 2, 5),
+            "the learner is 2 samples ahead of the writers, the minimum of SampleToInsertRatio(1.5) (2 \
+             inserted, 5 sampled)"
+        );
+        assert_eq!(
+            text(-2.0, 2, 6),
+            "the learner is 3 samples ahead of the writers; one more item adds 1.5 samples, but \
+             SampleToInsertRatio(1.5) keeps the learner at least 2 samples ahead (2 inserted, 6 sampled)"
+        );
+    }
+
+    #[test]
+    fn block_of_a_learner_ahead() {
+        let text = |min_diff, inserts, samples| {
+            let limits = RateLimits {
+                kind: "RateLimiter".into(),
+                ..ratio(0.5, 1, min_diff, 1e300)
+            };
+            let text = why_sampling(limits, [inserts, samples, 0]);
+            text.strip_prefix("sampling waits: ").unwrap().to_owned()
+        };
+        assert_eq!(
+            text(0.0, 4, 2),
+            "the learner has caught up with the writers, the limit of RateLimiter (4 inserted, 2 sampled)"
+        );
+        assert_eq!(
+            text(0.0, 5, 2),
+            "writers are 0.5 samples ahead of the learner; RateLimiter does not let the learner get \
+             ahead (5 inserted, 2 sampled)"
+        );
+        assert_eq!(
+            text(-2_000.0, 4, 2_002),
+            "the learner is 2,000 samples ahead of the writers, the limit of RateLimiter (4 inserted, \
+             2,002 sampled)"
+        );
+        assert_eq!(
+            text(-2.0, 3, 3),
+            "the learner is 1.5 samples ahead of the writers; RateLimiter lets the learner get at most 2 samples \
+             ahead (3 inserted, 3 sampled)"
+        );
+        assert_eq!(
+            text(10.0, 24, 2),
+            "writers are 10 samples ahead of the learner, the minimum of RateLimiter (24 inserted, 2 sampled)"
+        );
+        assert_eq!(
+            text(10.0, 4, 0),
+            "writers are 2 samples ahead of the learner; RateLimiter keeps writers at least 10 samples ahead (4 \
+             inserted, 0 sampled)"
+        );
+    }
+
+    #[test]
+    fn numbers_have_commas_and_few_decimals() {
+        for (value, text) in [
+            (0.0, "0"),
+            (999.0, "999"),
+            (1_000.0, "1,000"),
+            (123_456.789_1, "123,456.789"),
+            (1_234_567.5, "1,234,567.5"),
+            (0.1 + 0.2, "0.3"),
+            (1e15, "1e15"),
+        ] {
+            assert_eq!(number(value), text);
+        }
     }
 
     #[test]
@@ -277,7 +517,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_allowed_is_what_one_by_one_would_give(
+        fn samples_allowed_agrees_with_single_samples(
             spi in 0.1..8.0_f64, min_size in 1..20_u64, low in -30.0..30.0_f64, width in 0.0..40.0_f64,
             inserts in 0..60_u64, samples in 0..200_u64, n in 0..100_u64,
         ) {
@@ -291,6 +531,9 @@ mod tests {
                 one_by_one += 1;
             }
             prop_assert_eq!(allowed, one_by_one);
+            limiter.samples = samples;
+            prop_assert_eq!(limiter.why_sampling_waits().is_none(), limiter.can_sample(1));
+            prop_assert_eq!(limiter.why_inserting_waits().is_none(), limiter.can_insert(1));
         }
     }
 }

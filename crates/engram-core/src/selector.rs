@@ -1,4 +1,4 @@
-//! Strategies that choose among a table's items: for sampling or for removal, any for either.
+//! Strategies that choose among a table's items, for sampling and for removal.
 
 mod dense;
 mod heap;
@@ -10,27 +10,27 @@ use rand_xoshiro::rand_core::Rng;
 
 use crate::error::{Error, Result};
 use crate::item::{Rank, Slot};
-use crate::pages::CopiedPages;
+use crate::pages::CopyablePages;
 use dense::Dense;
 use heap::Heap;
 use order::Order;
 use prioritized::Prioritized;
 
-/// The generator behind every random choice of a table.
+/// The random generator of a table.
 pub type TableRng = Xoshiro256PlusPlus;
 
-/// Which strategy, and its parameters.
+/// A strategy and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SelectorKind {
     /// Oldest first.
     Fifo,
     /// Newest first.
     Lifo,
-    /// Every item alike.
+    /// All items with equal probability.
     Uniform,
-    /// In proportion to `priority ^ exponent`.
+    /// With probability proportional to `priority ^ exponent`.
     Prioritized {
-        /// 0 makes all non-zero priorities alike.
+        /// 0: all items of non-zero priority are equally likely.
         exponent: f64,
     },
     /// Lowest priority first.
@@ -43,7 +43,7 @@ impl SelectorKind {
     /// Checks one priority.
     ///
     /// # Errors
-    /// [`Error::Priority`]: NaN anywhere; negative, infinite or too heavy where it is a weight.
+    /// [`Error::Priority`] for NaN; for `Prioritized` also if negative, infinite or too large.
     pub fn check_priority(&self, table: &str, priority: f64) -> Result<()> {
         if priority.is_nan() {
             return Err(Error::Priority(format!(
@@ -55,10 +55,10 @@ impl SelectorKind {
         };
         if !(priority.is_finite() && priority >= 0.0) {
             return Err(Error::Priority(format!(
-                "priority for table `{table}` is {priority}; a Prioritized selector takes finite values from 0"
+                "priority for table `{table}` is {priority}; a Prioritized selector needs a finite value of at least 0"
             )));
         }
-        // Powers are slow, and hardly any priority comes near the limit.
+        // `powf` is slow; these exponents and priorities stay below the limit.
         if exponent.abs() <= 2.0 && (1e-140..1e140).contains(&priority) {
             return Ok(());
         }
@@ -67,7 +67,8 @@ impl SelectorKind {
             return Ok(());
         }
         Err(Error::Priority(format!(
-            "priority {priority} for table `{table}` weighs {weight} (exponent {exponent}); at most {} is allowed",
+            "priority for table `{table}` is too large: {priority} to the power of the selector's exponent {exponent} \
+             must be at most {}, got {weight}",
             prioritized::MAX_WEIGHT
         )))
     }
@@ -75,12 +76,12 @@ impl SelectorKind {
     /// Checks the parameters.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the exponent is not finite.
+    /// [`Error::InvalidArgument`] if the exponent is not finite.
     pub fn check(&self, table: &str) -> Result<()> {
         match self {
             Self::Prioritized { exponent } if !exponent.is_finite() => {
                 Err(Error::InvalidArgument(format!(
-                    "exponent of Prioritized of table `{table}` is {exponent}; it must be finite"
+                    "exponent of the Prioritized selector of table `{table}` must be finite, got {exponent}"
                 )))
             }
             _ => Ok(()),
@@ -91,27 +92,27 @@ impl SelectorKind {
 /// One chosen item.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pick {
-    /// Where it is.
+    /// Its slot.
     pub slot: Slot,
-    /// With what probability it was chosen: 1 for the deterministic strategies.
+    /// The probability of the choice; 1 for deterministic strategies.
     pub probability: f64,
 }
 
 /// A strategy and the items it chooses among.
 #[derive(Debug)]
 pub enum Selector {
-    /// Both ends of one order.
+    /// `Fifo` and `Lifo`.
     Order(Order),
-    /// Uniform.
+    /// `Uniform`.
     Dense(Dense),
-    /// Weighted.
+    /// `Prioritized`.
     Prioritized(Prioritized),
-    /// Either end of the priorities.
+    /// `MinHeap` and `MaxHeap`.
     Heap(Heap),
 }
 
 impl Selector {
-    /// A strategy with nothing to choose from.
+    /// A selector without items.
     #[must_use]
     pub fn new(kind: SelectorKind) -> Self {
         match kind {
@@ -124,7 +125,7 @@ impl Selector {
         }
     }
 
-    /// Adds an item that is newer than all others.
+    /// Adds a new item, newer than all others.
     pub fn insert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.push_newest(slot, rank.seq),
@@ -136,15 +137,15 @@ impl Selector {
         }
     }
 
-    /// Adds an item that was here before, at its old place.
-    pub fn put_back(&mut self, slot: Slot, rank: Rank) {
+    /// Adds an item that was removed before, at its old position in the insertion order.
+    pub fn reinsert(&mut self, slot: Slot, rank: Rank) {
         match self {
-            Self::Order(order) => order.put_back(slot, rank.seq),
+            Self::Order(order) => order.reinsert(slot, rank.seq),
             _ => self.insert(slot, rank),
         }
     }
 
-    /// Takes an item out.
+    /// Removes an item.
     pub fn remove(&mut self, slot: Slot) {
         match self {
             Self::Order(order) => order.remove(slot),
@@ -154,7 +155,7 @@ impl Selector {
         }
     }
 
-    /// Takes note of a new priority.
+    /// Updates an item's priority.
     pub fn update(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(_) | Self::Dense(_) => {}
@@ -163,21 +164,21 @@ impl Selector {
         }
     }
 
-    /// Asks for the memory that an update of these slots will need.
+    /// Prefetches the memory that updates of these slots will access.
     pub fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         if let Self::Prioritized(prioritized) = self {
             prioritized.prefetch(slots);
         }
     }
 
-    /// True where chance plays a part: picking moves the generator on.
+    /// True if choices are random, so that picking advances the generator.
     #[must_use]
     pub fn is_random(&self) -> bool {
         matches!(self, Self::Dense(_) | Self::Prioritized(_))
     }
 
-    /// The slots in the order that random draws depend on, if they do.
-    pub(crate) fn slots(&mut self) -> Option<&mut CopiedPages<Slot>> {
+    /// For random selectors: the slots, in the order that draws depend on.
+    pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
             Self::Dense(dense) => Some(dense.slots()),
             Self::Prioritized(prioritized) => Some(prioritized.slots()),
@@ -185,7 +186,7 @@ impl Selector {
         }
     }
 
-    /// How many items there are to choose from.
+    /// Number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -196,13 +197,13 @@ impl Selector {
         }
     }
 
-    /// True when there is nothing to choose.
+    /// True if there are no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many items could be chosen next, and the probability of the least likely of them.
+    /// The number of items that the next choice can return and the smallest of their probabilities.
     #[must_use]
     pub fn odds(&mut self) -> Odds {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
@@ -219,7 +220,7 @@ impl Selector {
         }
     }
 
-    /// Chooses `n` times, with replacement. There must be something to choose.
+    /// Chooses `n` items with replacement. The selector must not be empty.
     pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(
@@ -242,25 +243,25 @@ impl Selector {
     }
 }
 
-/// What importance weights need to know about a draw.
+/// Properties of a draw's distribution, needed for importance weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Odds {
-    /// Items that could have been drawn.
+    /// Number of items with a non-zero probability.
     pub candidates: u64,
-    /// Probability of the least likely of them.
+    /// Smallest non-zero probability.
     pub min_probability: f64,
 }
 
-/// Uniform in `[0, 1)`.
-fn unit(rng: &mut TableRng) -> f64 {
+/// A random number, uniform in `[0, 1)`.
+fn uniform_unit(rng: &mut TableRng) -> f64 {
     const STEP: f64 = 1.0 / 9_007_199_254_740_992.0; // 2^-53
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let bits = (rng.next_u64() >> 11) as f64;
     bits * STEP
 }
 
-/// Uniform in `0..n`. The bias of the multiply is below 2^-32 for any table.
-fn below(rng: &mut TableRng, n: usize) -> usize {
+/// A random number, uniform in `0..n` with a bias below 2^-32 for any table size.
+fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "the high half is below n")]
     let at = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
     at

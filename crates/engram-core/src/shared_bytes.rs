@@ -1,14 +1,14 @@
-//! Bytes that somebody else owns, and may write to while they are copied.
+//! Borrowed bytes whose owner may write to them while they are copied.
 
 #![expect(
     unsafe_code,
-    reason = "a slice would promise that nobody writes to the bytes"
+    reason = "a slice would assert that the bytes do not change"
 )]
 
 use std::marker::PhantomData;
 
-/// Bytes to copy from. They are only read through their address: whoever owns them may write to
-/// them meanwhile, and then it is open which bytes are copied.
+/// Bytes to copy from, read through a raw pointer. If their owner writes to them during a copy, the
+/// copy may contain old bytes, new ones, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     ptr: *const u8,
@@ -16,16 +16,16 @@ pub struct SharedBytes<'a> {
     life: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: whoever made it promised that the bytes can be read for as long as it lives.
+// SAFETY: `new` requires that the bytes are readable for the whole lifetime.
 unsafe impl Send for SharedBytes<'_> {}
-// SAFETY: as above; it is never written through.
+// SAFETY: as above; nothing writes through the pointer.
 unsafe impl Sync for SharedBytes<'_> {}
 
 impl<'a> SharedBytes<'a> {
-    /// The `len` bytes from `ptr` on.
+    /// The `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// They must stay readable for as long as the result lives.
+    /// The bytes must stay readable for the lifetime `'a`.
     #[must_use]
     #[inline]
     pub unsafe fn new(ptr: *const u8, len: usize) -> Self {
@@ -36,56 +36,56 @@ impl<'a> SharedBytes<'a> {
         }
     }
 
-    /// How many they are.
+    /// Number of bytes.
     #[must_use]
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// True when there are none.
+    /// True if there are no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Copies them into `out`.
+    /// Copies all bytes into `out`.
     ///
     /// # Panics
-    /// If `out` is not as long.
+    /// If the lengths differ.
     #[inline]
     pub fn copy_to(self, out: &mut [u8]) {
-        assert_eq!(out.len(), self.len, "a copy is as long as what it is of");
-        // SAFETY: both are `len` bytes, and `out` is borrowed by this call alone.
+        assert_eq!(out.len(), self.len, "`out` must be as long as the bytes");
+        // SAFETY: both are `len` bytes long, and `out` is borrowed mutably.
         unsafe {
             out.as_mut_ptr()
                 .copy_from_nonoverlapping(self.ptr, self.len);
         };
     }
 
-    /// The first `at` bytes, and the others.
+    /// Splits into the first `at` bytes and the rest.
     pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
-        assert!(at <= self.len, "bytes are cut inside");
+        assert!(at <= self.len, "`at` must not exceed the length");
         (self.part(0, at), self.part(at, self.len - at))
     }
 
-    /// Pieces of `size` bytes, as many as there are whole ones.
+    /// Consecutive pieces of `size` bytes; a shorter rest is left out.
     pub(crate) fn pieces(self, size: usize) -> impl Iterator<Item = Self> {
         let count = self.len.checked_div(size).unwrap_or(0);
         (0..count).map(move |n| self.part(n * size, size))
     }
 
-    /// Copies of the whole pieces of `N` bytes.
+    /// Copies of consecutive arrays of `N` bytes; a shorter rest is left out.
     pub(crate) fn arrays<const N: usize>(self) -> impl Iterator<Item = [u8; N]> + use<'a, N> {
         (0..self.len / N).map(move |n| {
-            // SAFETY: `n` counts whole pieces, and bytes need no alignment.
+            // SAFETY: array `n` lies within the bytes; byte arrays need no alignment.
             unsafe { self.ptr.add(n * N).cast::<[u8; N]>().read() }
         })
     }
 
-    /// The caller checks that it lies inside.
+    /// The `len` bytes at offset `from`. The caller checks that they lie within.
     fn part(self, from: usize, len: usize) -> Self {
         Self {
-            // SAFETY: `from` is at most `len`.
+            // SAFETY: the caller checked that `from` does not exceed the length.
             ptr: unsafe { self.ptr.add(from) },
             len,
             life: PhantomData,
@@ -95,7 +95,7 @@ impl<'a> SharedBytes<'a> {
 
 impl<'a> From<&'a [u8]> for SharedBytes<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        // SAFETY: the slice is borrowed for as long.
+        // SAFETY: the slice is borrowed for the same lifetime.
         unsafe { Self::new(bytes.as_ptr(), bytes.len()) }
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_copied_in_order() {
+    fn split_pieces_and_arrays_keep_the_order() {
         let bytes = SharedBytes::from(&b"abcdefg"[..]);
         let copy = |part: SharedBytes<'_>| {
             let mut out = vec![0; part.len()];

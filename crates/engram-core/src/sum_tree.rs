@@ -1,4 +1,4 @@
-//! A tree of partial sums: draw an index with probability proportional to its weight.
+//! A tree of partial sums, to draw an index with probability proportional to its weight.
 
 use crate::pages::Pages;
 use crate::prefetch::prefetch;
@@ -6,25 +6,25 @@ use crate::prefetch::prefetch;
 /// Children per node: two cache lines of sums, six levels for ten million leaves.
 const FANOUT: usize = 16;
 
-/// Draws walked side by side, so that their cache misses overlap.
+/// Draws that descend the tree together, so that their cache misses overlap.
 const LANES: usize = 64;
 
-/// Changes that are settled together at most.
-const STALE: usize = 1024;
+/// Most changed parents before their sums are recomputed.
+const MAX_STALE: usize = 1024;
 
-/// Weights with their sums and smallest non-zero values, level by level.
+/// Weights, and per level their sums and smallest non-zero values.
 ///
-/// Parents are always recomputed from all their children, so no rounding error accumulates and
-/// the tree is a function of its leaves alone.
+/// A parent is always recomputed from all its children, so rounding errors do not accumulate and the
+/// tree depends on its leaves only.
 #[derive(Debug)]
 pub struct SumTree {
     /// `levels[0]` are the leaves; entry `i` of a level sums entries `16 i ..` of the one below.
     levels: Vec<Level>,
     non_zero: usize,
-    /// Parents of leaves that changed since the sums were last right: neighbours share theirs, so
-    /// settling many changes at once costs a fraction of settling each.
+    /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so
+    /// refreshing after many changes costs less than after each.
     stale: Vec<usize>,
-    /// Leaves before this one exist on every level.
+    /// Number of leaves that have parents on every level.
     reached: usize,
 }
 
@@ -52,14 +52,14 @@ impl Default for SumTree {
             stale: Vec::new(),
             reached: 0,
         };
-        tree.reach(0);
+        tree.ensure_index(0);
         tree
     }
 }
 
 impl SumTree {
-    /// Makes `at` a valid leaf; new leaves weigh 0.
-    pub fn reach(&mut self, at: usize) {
+    /// Grows the tree until `at` is a valid leaf. New leaves have weight 0.
+    pub fn ensure_index(&mut self, at: usize) {
         if at < self.reached {
             return;
         }
@@ -68,14 +68,14 @@ impl SumTree {
         for depth in 0.. {
             if depth == self.levels.len() {
                 self.levels.push(Level::new());
-                self.levels[depth].sums.reach(0);
-                self.levels[depth].mins.reach(0);
+                self.levels[depth].sums.ensure_index(0);
+                self.levels[depth].mins.ensure_index(0);
                 self.refresh(depth, 0);
             }
             let level = &mut self.levels[depth];
-            level.sums.reach(index);
+            level.sums.ensure_index(index);
             if depth > 0 {
-                level.mins.reach(index);
+                level.mins.ensure_index(index);
                 if index == 0 && depth + 1 == self.levels.len() {
                     return;
                 }
@@ -84,22 +84,22 @@ impl SumTree {
         }
     }
 
-    /// Sets the weight of leaf `at`, growing as needed. Weights are finite and not negative.
+    /// Sets the weight of leaf `at`; grows the tree as needed. The weight must be finite and at least 0.
     pub fn set(&mut self, at: usize, weight: f64) {
-        self.reach(at);
+        self.ensure_index(at);
         let before = std::mem::replace(&mut self.levels[0].sums[at], weight);
         self.non_zero += usize::from(weight > 0.0);
         self.non_zero -= usize::from(before > 0.0);
         if self.stale.last() != Some(&(at / FANOUT)) {
             self.stale.push(at / FANOUT);
-            if self.stale.len() == STALE {
-                self.settle();
+            if self.stale.len() == MAX_STALE {
+                self.refresh_stale();
             }
         }
     }
 
-    /// Makes the sums right.
-    fn settle(&mut self) {
+    /// Recomputes the sums of all changed leaves.
+    fn refresh_stale(&mut self) {
         if self.stale.is_empty() {
             return;
         }
@@ -143,7 +143,7 @@ impl SumTree {
         self.levels[depth].mins[index] = min;
     }
 
-    /// Asks for leaf `at` and those it is summed up with.
+    /// Prefetches leaf `at` and its siblings.
     pub fn prefetch(&self, at: usize) {
         prefetch_group(&self.levels[0].sums, at / FANOUT);
     }
@@ -157,28 +157,28 @@ impl SumTree {
     /// Sum of all weights.
     #[must_use]
     pub fn total(&mut self) -> f64 {
-        self.settle();
+        self.refresh_stale();
         self.levels[self.levels.len() - 1].sums[0]
     }
 
-    /// Smallest non-zero weight; infinite when there is none.
+    /// Smallest non-zero weight; infinite if all are 0.
     #[must_use]
     pub fn min_weight(&mut self) -> f64 {
-        self.settle();
+        self.refresh_stale();
         self.levels[self.levels.len() - 1].mins[0]
     }
 
-    /// How many leaves have a weight above 0.
+    /// Number of leaves with a weight above 0.
     #[must_use]
     pub fn non_zero(&self) -> usize {
         self.non_zero
     }
 
-    /// Replaces each mass in `[0, total)` by the first leaf whose inclusive prefix sum exceeds it.
+    /// For each mass in `[0, total)`, appends the first leaf whose inclusive prefix sum exceeds it.
     ///
-    /// Whatever rounding does, the leaf's weight is above 0. The total must be above 0.
+    /// The leaf's weight is above 0, also after rounding. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
-        self.settle();
+        self.refresh_stale();
         for masses in masses.chunks(LANES) {
             let mut left = [0.0; LANES];
             left[..masses.len()].copy_from_slice(masses);
@@ -202,25 +202,25 @@ impl SumTree {
     }
 }
 
-/// Asks for the children of an entry: two cache lines.
+/// Prefetches the children of an entry: two cache lines.
 fn prefetch_group(sums: &Pages<f64>, parent: usize) {
     let group = sums.group(parent * FANOUT, FANOUT);
     prefetch(&raw const group[0]);
     prefetch(&raw const group[FANOUT / 2]);
 }
 
-/// The child that holds `mass`, and what remains of it there.
+/// The child whose range of prefix sums contains `mass`, and the mass minus the sums before it.
 ///
-/// Counts prefix sums, by fours and then within one four, instead of searching: without branches
-/// to mispredict, the processor works on several draws at once.
+/// Counts prefix sums instead of searching, first of groups of four children, then within one group:
+/// without branches to mispredict, the processor overlaps several draws.
 fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
     let (fours, _) = sums.as_chunks::<4>();
     let [a, b, c, d] =
         [0, 1, 2, 3].map(|i| (fours[i][0] + fours[i][1]) + (fours[i][2] + fours[i][3]));
     let ends = [a, a + b, (a + b) + c];
-    let (four, left) = step(ends, mass);
+    let (four, left) = locate(ends, mass);
     let [a, b, c, _] = fours[four];
-    let (child, left) = step([a, a + b, (a + b) + c], left);
+    let (child, left) = locate([a, a + b, (a + b) + c], left);
     let child = four * 4 + child;
     if left < sums[child] && mass < ends[2] + d {
         return (child, left);
@@ -228,15 +228,15 @@ fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
     past_the_end(sums, four)
 }
 
-/// How many of the ends lie at or before `mass`, and how far it is past the last of those.
-fn step(ends: [f64; 3], mass: f64) -> (usize, f64) {
+/// The number of prefix sums that are at most `mass`, and `mass` minus the last of them.
+fn locate(ends: [f64; 3], mass: f64) -> (usize, f64) {
     let passed =
         usize::from(mass >= ends[0]) + usize::from(mass >= ends[1]) + usize::from(mass >= ends[2]);
     (passed, mass - [0.0, ends[0], ends[1], ends[2]][passed])
 }
 
-/// Rounding pushed a mass past the last child: it belongs to the last non-zero one, or, when it
-/// only left its four, to that four's.
+/// The child for a mass that rounding moved past its last candidate: the last non-zero child up to
+/// the end of group `four`, or else the first non-zero child.
 #[cold]
 fn past_the_end(sums: &[f64; FANOUT], four: usize) -> (usize, f64) {
     let is_positive = |sum: &f64| *sum > 0.0;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mass_at_the_end_lands_on_the_last_non_zero_leaf() {
+    fn a_mass_at_the_end_finds_the_last_non_zero_leaf() {
         let mut tree = SumTree::default();
         for leaf in 0..9 {
             tree.set(leaf, 0.1);

@@ -20,7 +20,7 @@ use crate::holders::HolderId;
 use crate::item::{Item, NewItem, Slot};
 use crate::key_map::KeyMap;
 use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
-use crate::pages::CopiedPages;
+use crate::pages::CopyablePages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
@@ -29,19 +29,19 @@ pub use options::{MAX_NOTE, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
-use snapshot::Taking;
+use snapshot::SnapshotInProgress;
 pub use snapshot::{
-    Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPages, SnapshotStep,
+    Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotStep,
 };
 
 /// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
 /// Items that one hold of a lock may change.
-const PER_HOLD: usize = 1024;
+const ITEMS_PER_LOCK_HOLD: usize = 1024;
 
 /// The same while each may copy a page, because of a snapshot: some 5 us each.
-const PER_HOLD_COPYING: usize = 256;
+const ITEMS_PER_LOCK_HOLD_COPYING: usize = 256;
 
 /// Items that one call evicts at most; the rest is left to the next.
 const EVICTIONS_PER_CALL: usize = 256;
@@ -51,14 +51,14 @@ const EVICTIONS_PER_CALL: usize = 256;
 pub struct DeferredDrops {
     trajectories: Vec<Trajectory>,
     contents: Vec<Contents>,
-    taking: Vec<Taking>,
+    snapshots: Vec<SnapshotInProgress>,
 }
 
 impl DeferredDrops {
     /// True when there is nothing to free.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.trajectories.is_empty() && self.contents.is_empty() && self.taking.is_empty()
+        self.trajectories.is_empty() && self.contents.is_empty() && self.snapshots.is_empty()
     }
 
     /// Takes an item that does not enter.
@@ -102,7 +102,7 @@ struct Contents {
 #[derive(Debug)]
 struct Expiry {
     order: Selector,
-    inserted_at: CopiedPages<u64>,
+    inserted_at: CopyablePages<u64>,
 }
 
 impl Contents {
@@ -114,7 +114,7 @@ impl Contents {
             remover: Selector::new(options.remover),
             expiry: options.ttl.map(|_| Expiry {
                 order: Selector::new(SelectorKind::Fifo),
-                inserted_at: CopiedPages::new(0),
+                inserted_at: CopyablePages::new(0),
             }),
             episodes: KeyMap::default(),
             holder: HolderId::fresh(),
@@ -162,7 +162,7 @@ pub struct TableState {
     picks: Vec<Pick>,
     keys: Vec<u64>,
     found: Vec<(Slot, u64, f64)>,
-    taking: Option<Taking>,
+    snapshot_in_progress: Option<SnapshotInProgress>,
 }
 
 /// Numbers about a table at one moment.
@@ -206,7 +206,7 @@ impl TableState {
             picks: Vec::new(),
             keys: Vec::new(),
             found: Vec::new(),
-            taking: None,
+            snapshot_in_progress: None,
             options,
             sink,
         })
@@ -263,11 +263,11 @@ impl TableState {
 
     /// How many items a caller should change before it lets others have the lock.
     #[must_use]
-    pub fn items_per_hold(&self) -> usize {
+    pub fn items_per_lock_hold(&self) -> usize {
         if self.contents.items.is_shared() {
-            PER_HOLD_COPYING
+            ITEMS_PER_LOCK_HOLD_COPYING
         } else {
-            PER_HOLD
+            ITEMS_PER_LOCK_HOLD
         }
     }
 
@@ -313,7 +313,7 @@ impl TableState {
         if self.contents.keys.get(item.key).is_some() {
             if let Some(number) = number {
                 self.record(&TableOp::SkipInsert { number, now });
-                self.count_number(number, now);
+                self.record_number(number, now);
             }
             deferred.add(item);
             return false;
@@ -324,9 +324,9 @@ impl TableState {
             number,
         };
         self.record(&op);
-        self.put_in(item, now);
+        self.add_item(item, now);
         if let Some(number) = number {
-            self.count_number(number, now);
+            self.record_number(number, now);
         }
         self.shrink(deferred);
         true

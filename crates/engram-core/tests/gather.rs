@@ -320,7 +320,7 @@ fn strings_count_towards_the_most_that_a_batch_may_take() {
     assert_eq!(bytes(&within(200).unwrap().columns[1]), text);
     assert_eq!(
         within(199).unwrap_err().to_string(),
-        "a batch of 1 items takes at least 200 bytes; at most 199 are allowed: ask for fewer items"
+        "a batch of 1 items takes at least 200 bytes, but at most 199 are allowed; sample fewer items at once"
     );
 }
 
@@ -338,7 +338,7 @@ fn items_that_do_not_go_side_by_side_are_named() {
     assert_eq!(
         refused(&[narrow.clone(), wide]),
         "column `obs` is uint8[5] with time axis in one item and uint8[7] with time axis in \
-         another: such items do not go into one batch, sample them one by one"
+         another: such items cannot form one batch; sample them one by one"
     );
     let squeezed = Trajectory::Rows {
         chunk: chunk(0, 3),
@@ -349,17 +349,17 @@ fn items_that_do_not_go_side_by_side_are_named() {
     assert_eq!(
         refused(&[narrow.clone(), squeezed]),
         "column `action` is int32[] with time axis in one item and int32[] without time axis in \
-         another: such items do not go into one batch, sample them one by one"
+         another: such items cannot form one batch; sample them one by one"
     );
     let swapped = named(&["action", "title", "obs"], OBS);
     let swapped = rows(&chunk_of(swapped, 0, 3, Compression::Off), 0, 1);
     assert_eq!(
         refused(&[narrow.clone(), swapped]),
-        "items of columns `action`, `name`, `obs` and of columns `action`, `title`, `obs` do not \
-         go into one batch: sample them one by one"
+        "items with columns `action`, `name`, `obs` and with columns `action`, `title`, `obs` cannot \
+         form one batch; sample them one by one"
     );
     let error = gathered(&[], LengthPolicy::Pad).unwrap_err();
-    assert_eq!(error.to_string(), "a batch of no items has no columns");
+    assert_eq!(error.to_string(), "a batch needs at least one item");
 }
 
 #[test]

@@ -320,7 +320,7 @@ impl Table {
         let (mut done, mut sum) = (0, 0);
         while done < len {
             sum += self.change(|locked, after, _| {
-                let range = done..len.min(done + locked.state.items_per_hold());
+                let range = done..len.min(done + locked.state.items_per_lock_hold());
                 done = range.end;
                 work(locked, after, range)
             })?;
@@ -426,7 +426,7 @@ impl Table {
                 let mut locked = self.state.lock();
                 // A closed table has discarded its items.
                 locked.check_open()?;
-                locked.state.snapshot_pages()
+                locked.state.snapshot_page_counts()
             };
             let buffers = SnapshotBuffers::new(pages);
             self.state.lock().state.begin_snapshot(buffers);
@@ -481,7 +481,7 @@ impl Table {
     }
 
     /// Why samples wait now, as a suffix for a timeout's error text.
-    pub(crate) fn why_no_sample(&self) -> String {
+    pub(crate) fn why_sampling_waits(&self) -> String {
         self.info()
             .sampling_blocked
             .map_or_else(String::new, |why| format!("; {why}"))

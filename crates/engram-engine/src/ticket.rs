@@ -172,7 +172,7 @@ impl SampleTicket {
         Err(Error::DeadlineExceeded(format!(
             "table `{}` yielded 0 of {n} samples within {seconds} s{}",
             table.options().name,
-            table.why_no_sample()
+            table.why_sampling_waits()
         )))
     }
 
@@ -182,7 +182,7 @@ impl SampleTicket {
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn.
     pub fn cancel(mut self, seconds: f64) -> Result<Sample> {
-        let why = self.table.why_no_sample();
+        let why = self.table.why_sampling_waits();
         if let Some(id) = self.id.take() {
             match self.table.withdraw_sample(id, self.leased) {
                 Ok(draws) => self.draws = draws,

@@ -30,7 +30,7 @@ pub(super) fn differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
 }
 
 /// The rows that differences stand for, in their place.
-pub(crate) fn sum_up(bytes: &mut [u8], cell: &CellSpec) {
+pub(crate) fn undo_differences(bytes: &mut [u8], cell: &CellSpec) {
     let (row, size) = (cell.bytes(), cell.dtype.size());
     if row == 0 {
         return;
@@ -106,7 +106,7 @@ mod tests {
             };
             assert_ne!(packed, noise);
             assert_eq!(packed[..cell.bytes()], noise[..cell.bytes()]);
-            sum_up(&mut packed, &cell);
+            undo_differences(&mut packed, &cell);
             assert_eq!(packed, noise, "{dtype}");
         }
         let cell = CellSpec {
@@ -124,6 +124,6 @@ mod tests {
             shape: [0].into_iter().collect(),
         };
         assert_eq!(differences(&[], &cell), None);
-        sum_up(&mut [], &cell);
+        undo_differences(&mut [], &cell);
     }
 }

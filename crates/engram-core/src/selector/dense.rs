@@ -1,15 +1,15 @@
-//! Uniform choice: the slots side by side, in no particular order.
+//! Uniform choice: an unordered array of slots without gaps.
 
-use super::{Pick, TableRng, below};
+use super::{Pick, TableRng, uniform_below};
 use crate::item::Slot;
-use crate::pages::{CopiedPages, Pages};
+use crate::pages::{CopyablePages, Pages};
 use crate::prefetch::prefetch;
 
-/// Slots without gaps: removing one moves the last into its place.
+/// An array of slots without gaps: removing a slot moves the last one into its position.
 #[derive(Debug)]
 pub struct Dense {
-    slots: CopiedPages<Slot>,
-    /// Where each slot stands in `slots`.
+    slots: CopyablePages<Slot>,
+    /// Position of each slot in `slots`.
     positions: Pages<u32>,
     len: usize,
 }
@@ -17,7 +17,7 @@ pub struct Dense {
 impl Default for Dense {
     fn default() -> Self {
         Self {
-            slots: CopiedPages::new(0),
+            slots: CopyablePages::new(0),
             positions: Pages::new(0),
             len: 0,
         }
@@ -29,30 +29,30 @@ impl Dense {
         self.len
     }
 
-    /// The slots, in the order that draws depend on: positions from `len` on mean nothing.
-    pub(super) fn slots(&mut self) -> &mut CopiedPages<Slot> {
+    /// The slots, in the order that draws depend on. Positions from `len` on are unused.
+    pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         &mut self.slots
     }
 
     /// Adds a slot; returns its position.
     pub(super) fn insert(&mut self, slot: Slot) -> usize {
         let position = self.len;
-        self.slots.put(position, slot);
+        self.slots.set(position, slot);
         #[expect(
             clippy::cast_possible_truncation,
             reason = "slots are u32, so positions are too"
         )]
-        self.positions.put(slot as usize, position as u32);
+        self.positions.set(slot as usize, position as u32);
         self.len += 1;
         position
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
-        self.take_out(slot);
+        self.swap_remove(slot);
     }
 
-    /// Removes a slot; returns the position it had and the position that moved into it.
-    pub(super) fn take_out(&mut self, slot: Slot) -> (usize, usize) {
+    /// Removes a slot. Returns its position and the position of the slot that moved there.
+    pub(super) fn swap_remove(&mut self, slot: Slot) -> (usize, usize) {
         let position = self.positions[slot as usize];
         self.len -= 1;
         let moved = self.slots[self.len];
@@ -69,7 +69,7 @@ impl Dense {
         self.slots[position]
     }
 
-    /// Asks for the slot at a position, which is read later.
+    /// Prefetches the slot at a position.
     pub(super) fn prefetch(&self, position: usize) {
         prefetch(&raw const self.slots[position]);
     }
@@ -78,7 +78,7 @@ impl Dense {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         let probability = 1.0 / self.len as f64;
         picks.extend((0..n).map(|_| Pick {
-            slot: self.slots[below(rng, self.len)],
+            slot: self.slots[uniform_below(rng, self.len)],
             probability,
         }));
     }

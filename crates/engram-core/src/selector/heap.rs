@@ -1,4 +1,4 @@
-//! Highest or lowest priority first; among equals, whoever was touched longest ago.
+//! Highest or lowest priority first; among equal priorities, the item inserted or updated longest ago.
 
 use std::cmp::Ordering;
 
@@ -24,7 +24,7 @@ impl Entry {
     }
 }
 
-/// A heap of entries that knows where each slot is.
+/// A 4-ary heap that stores the position of every slot, so that entries can be updated and removed.
 #[derive(Debug)]
 pub struct Heap {
     entries: Pages<Entry>,
@@ -63,8 +63,8 @@ impl Heap {
     }
 
     pub(super) fn insert(&mut self, slot: Slot, rank: Rank) {
-        self.positions.reach(slot as usize);
-        self.entries.reach(self.len);
+        self.positions.ensure_index(slot as usize);
+        self.entries.ensure_index(self.len);
         self.len += 1;
         let entry = self.entry(slot, rank);
         self.sift(self.len - 1, entry);
@@ -85,7 +85,7 @@ impl Heap {
     }
 
     fn entry(&self, slot: Slot, rank: Rank) -> Entry {
-        // Adding 0 turns -0 into 0: the two are equal, and `total_cmp` would part them.
+        // Adding 0 turns -0 into 0: `total_cmp` orders them differently, though they are equal.
         Entry {
             priority: self.sign * rank.priority + 0.0,
             touched: rank.touched,
@@ -93,7 +93,7 @@ impl Heap {
         }
     }
 
-    /// Moves the hole at `at` up, then down, until `entry` fits it.
+    /// Places `entry` at position `at`, then moves it up or down until the heap is ordered.
     fn sift(&mut self, mut at: usize, entry: Entry) {
         while at > 0 {
             let parent = (at - 1) / ARITY;

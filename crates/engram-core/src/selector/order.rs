@@ -1,4 +1,4 @@
-//! Fifo and Lifo: the two ends of the order of insertion.
+//! Fifo and Lifo: the first or last item in insertion order.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ struct Link {
     seq: u64,
 }
 
-/// A linked list through the slots, oldest to newest, plus the few that came back into it.
+/// A linked list of slots from oldest to newest, and a map of the few slots that were reinserted.
 #[derive(Debug)]
 pub struct Order {
     links: Pages<Link>,
     oldest: Slot,
     newest: Slot,
-    /// Items that were put back, by insertion number. Their place among the linked ones may be
-    /// far from either end, so they are merged in when an end is asked for.
-    returned: BTreeMap<u64, Slot>,
+    /// Reinserted slots by insertion number. Finding their position in the list would take a search, so
+    /// [`Order::first`] compares the ends of the map and the list instead.
+    reinserted: BTreeMap<u64, Slot>,
     len: usize,
     newest_first: bool,
 }
@@ -37,7 +37,7 @@ impl Order {
             }),
             oldest: NONE,
             newest: NONE,
-            returned: BTreeMap::new(),
+            reinserted: BTreeMap::new(),
             len: 0,
             newest_first: false,
         }
@@ -55,7 +55,7 @@ impl Order {
     }
 
     pub(super) fn push_newest(&mut self, slot: Slot, seq: u64) {
-        self.links.put(
+        self.links.set(
             slot as usize,
             Link {
                 older: self.newest,
@@ -71,21 +71,21 @@ impl Order {
         self.len += 1;
     }
 
-    pub(super) fn put_back(&mut self, slot: Slot, seq: u64) {
+    pub(super) fn reinsert(&mut self, slot: Slot, seq: u64) {
         let link = Link {
             older: NONE,
             newer: NONE,
             seq,
         };
-        self.links.put(slot as usize, link);
-        self.returned.insert(seq, slot);
+        self.links.set(slot as usize, link);
+        self.reinserted.insert(seq, slot);
         self.len += 1;
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
         let Link { older, newer, seq } = self.links[slot as usize];
         self.len -= 1;
-        if !self.returned.is_empty() && self.returned.remove(&seq).is_some() {
+        if !self.reinserted.is_empty() && self.reinserted.remove(&seq).is_some() {
             return;
         }
         match older {
@@ -98,14 +98,14 @@ impl Order {
         }
     }
 
-    /// The item whose turn it is.
+    /// The slot chosen next.
     pub(crate) fn first(&self) -> Slot {
-        let (linked, returned) = if self.newest_first {
-            (self.newest, self.returned.last_key_value())
+        let (linked, reinserted) = if self.newest_first {
+            (self.newest, self.reinserted.last_key_value())
         } else {
-            (self.oldest, self.returned.first_key_value())
+            (self.oldest, self.reinserted.first_key_value())
         };
-        match returned {
+        match reinserted {
             None => linked,
             Some((_, &slot)) if linked == NONE => slot,
             Some((&seq, &slot)) => {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_regains_its_place() {
+    fn reinserted_slots_regain_their_position() {
         for (mut order, expected) in [
             (Order::oldest_first(), [0, 1, 2, 3, 4]),
             (Order::newest_first(), [4, 3, 2, 1, 0]),
@@ -149,7 +149,7 @@ mod tests {
             }
             order.push_newest(4, 14);
             for slot in [3, 0, 2] {
-                order.put_back(slot, 10 + u64::from(slot));
+                order.reinsert(slot, 10 + u64::from(slot));
             }
             assert_eq!(drain(&mut order), expected);
         }

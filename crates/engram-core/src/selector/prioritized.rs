@@ -1,15 +1,15 @@
-//! Choice in proportion to `priority ^ exponent` (Schaul et al. 2016, equation 1).
+//! Choice with probability proportional to `priority ^ exponent` (Schaul et al. 2016, equation 1).
 
 use super::dense::Dense;
-use super::{Odds, Pick, TableRng, unit};
+use super::{Odds, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
-use crate::pages::CopiedPages;
+use crate::pages::CopyablePages;
 use crate::sum_tree::SumTree;
 
-/// 2^32 such weights still have a finite sum.
+/// Largest weight of an item: the sum of 2^32 such weights is finite.
 pub(super) const MAX_WEIGHT: f64 = 1e290;
 
-/// The mass of a priority; 0 stays 0 whatever the exponent.
+/// The weight of a priority. A priority of 0 has weight 0 for every exponent.
 pub(super) fn weight(priority: f64, exponent: f64) -> f64 {
     if priority == 0.0 {
         0.0
@@ -18,7 +18,7 @@ pub(super) fn weight(priority: f64, exponent: f64) -> f64 {
     }
 }
 
-/// Slots side by side, and a tree of their weights in that order.
+/// An array of slots, and a sum tree of their weights in the same order.
 #[derive(Debug)]
 pub struct Prioritized {
     dense: Dense,
@@ -39,7 +39,7 @@ impl Prioritized {
         self.dense.len()
     }
 
-    pub(super) fn slots(&mut self) -> &mut CopiedPages<Slot> {
+    pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         self.dense.slots()
     }
 
@@ -53,7 +53,7 @@ impl Prioritized {
             .set(self.dense.position(slot), weight(priority, self.exponent));
     }
 
-    /// Asks for the weights of these slots and their neighbours, which are summed up together.
+    /// Prefetches the weights of these slots and of the slots summed with them.
     pub(super) fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         for slot in slots {
             self.tree.prefetch(self.dense.position(slot));
@@ -61,7 +61,7 @@ impl Prioritized {
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
-        let (position, moved) = self.dense.take_out(slot);
+        let (position, moved) = self.dense.swap_remove(slot);
         if position != moved {
             self.tree.set(position, self.tree.weight(moved));
         }
@@ -83,13 +83,13 @@ impl Prioritized {
         }
     }
 
-    /// With all weights 0, every item is as likely as any other.
+    /// Chooses `n` slots by weight; uniformly if all weights are 0.
     pub(super) fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         let total = self.tree.total();
         if total <= 0.0 {
             return self.dense.pick(n, rng, picks);
         }
-        let masses: Vec<f64> = (0..n).map(|_| unit(rng) * total).collect();
+        let masses: Vec<f64> = (0..n).map(|_| uniform_unit(rng) * total).collect();
         let mut positions = Vec::with_capacity(n);
         self.tree.find(&masses, &mut positions);
         for position in &positions {

@@ -31,16 +31,16 @@ impl TableState {
         match *op {
             TableOp::Insert { item, now, number } => {
                 if slot_of(self, item.key).is_none() {
-                    self.put_in(item.clone(), now);
+                    self.add_item(item.clone(), now);
                 }
                 if let Some(number) = number {
-                    self.count_number(number, now);
+                    self.record_number(number, now);
                 }
             }
-            TableOp::SkipInsert { number, now } => self.count_number(number, now),
+            TableOp::SkipInsert { number, now } => self.record_number(number, now),
             TableOp::Remove { key, .. } => {
                 if let Some(slot) = slot_of(self, key) {
-                    self.take_out(slot, deferred);
+                    self.remove_item(slot, deferred);
                 }
             }
             TableOp::SetPriority { key, priority } => {
@@ -90,7 +90,7 @@ impl TableState {
     }
 
     /// Says that the changes up to this one are in, or were not of this table.
-    pub fn reach(&mut self, lsn: Lsn) {
+    pub fn set_last_lsn(&mut self, lsn: Lsn) {
         self.last_lsn = lsn;
     }
 
@@ -103,11 +103,11 @@ impl TableState {
     /// for before, and after it that of the key would be waited for again.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
         let key = self.contents.items[slot as usize].key;
-        self.take_out(slot, deferred);
+        self.remove_item(slot, deferred);
         self.record(&TableOp::Remove { key, cause });
     }
 
-    pub(super) fn put_in(&mut self, item: NewItem, now: u64) {
+    pub(super) fn add_item(&mut self, item: NewItem, now: u64) {
         let contents = &mut self.contents;
         let slot = if let Some(slot) = contents.vacant {
             let next = contents.items[slot as usize].seq;
@@ -116,7 +116,7 @@ impl TableState {
         } else {
             let slot = contents.slots;
             contents.slots += 1;
-            contents.items.reach(slot as usize);
+            contents.items.ensure_index(slot as usize);
             slot
         };
         let item = Item {
@@ -138,17 +138,17 @@ impl TableState {
         contents.sampler.insert(slot, rank);
         contents.remover.insert(slot, rank);
         if let Some(expiry) = &mut contents.expiry {
-            expiry.inserted_at.put(slot as usize, now);
+            expiry.inserted_at.set(slot as usize, now);
             expiry.order.insert(slot, rank);
         }
         contents.items[slot as usize] = item;
     }
 
-    pub(super) fn count_number(&mut self, number: SessionNumber, now: u64) {
+    pub(super) fn record_number(&mut self, number: SessionNumber, now: u64) {
         self.sessions.get_or_insert_default().count(number, now);
     }
 
-    pub(super) fn take_out(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
+    pub(super) fn remove_item(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
         let contents = &mut self.contents;
         let vacant = Item {
             seq: u64::from(contents.vacant.unwrap_or(Slot::MAX)),
@@ -214,10 +214,10 @@ impl TableState {
             item.leases &= !HIDDEN;
             let rank = item.rank();
             let contents = &mut self.contents;
-            contents.sampler.put_back(slot, rank);
-            contents.remover.put_back(slot, rank);
+            contents.sampler.reinsert(slot, rank);
+            contents.remover.reinsert(slot, rank);
             if let Some(expiry) = &mut contents.expiry {
-                expiry.order.put_back(slot, rank);
+                expiry.order.reinsert(slot, rank);
             }
         }
     }
@@ -228,7 +228,7 @@ impl TableState {
         deferred
             .contents
             .push(std::mem::replace(&mut self.contents, empty));
-        deferred.taking.extend(self.taking.take());
+        deferred.snapshots.extend(self.snapshot_in_progress.take());
         self.first_seq = self.next_seq;
         self.num_deleted_episodes = 0;
         self.num_unique_samples = 0;

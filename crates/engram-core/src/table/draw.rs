@@ -113,7 +113,7 @@ impl TableState {
 
     fn draws_per_call(&self) -> usize {
         if self.contents.items.is_shared() {
-            self.items_per_hold()
+            self.items_per_lock_hold()
         } else {
             DRAWS_PER_CALL
         }

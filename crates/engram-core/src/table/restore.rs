@@ -19,10 +19,10 @@ pub struct Restore {
 }
 
 /// Nothing is counted so far: what was saved above it was not ours.
-const MOST: u64 = 1 << 62;
+const MAX_COUNT: u64 = 1 << 62;
 
 /// Leases of one item that are ended together.
-const AT_ONCE: usize = 4096;
+const LEASES_PER_OP: usize = 4096;
 
 /// An item as it was saved.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Restore {
             counters.num_unique_samples,
             counters.last_lsn.0,
         ];
-        if counts.iter().any(|count| *count > MOST)
+        if counts.iter().any(|count| *count > MAX_COUNT)
             || counters.first_seq > counters.next_seq
             || counters.leased > *samples
         {
@@ -137,11 +137,11 @@ impl Restore {
         let slot = contents.slots;
         contents.slots += 1;
         contents.size += 1;
-        contents.items.reach(slot as usize);
+        contents.items.ensure_index(slot as usize);
         contents.keys.insert(item.key, slot);
         contents.hold_chunks(&item);
         if let Some(expiry) = &mut contents.expiry {
-            expiry.inserted_at.put(slot as usize, saved.inserted_at);
+            expiry.inserted_at.set(slot as usize, saved.inserted_at);
         }
         contents.items[slot as usize] = item;
         Ok(())
@@ -154,7 +154,7 @@ impl Restore {
 
     /// A session's last number applied, and when it was used last; those used last come last.
     pub fn session(&mut self, number: SessionNumber, used: u64) {
-        self.state.count_number(number, used);
+        self.state.record_number(number, used);
     }
 
     /// The table with all its items: those that its options no longer allow have left. Items on
@@ -272,7 +272,7 @@ impl TableState {
             }
             let (key, mut left) = (item.key, item.open_leases() as usize);
             while left > 0 {
-                let some = left.min(AT_ONCE);
+                let some = left.min(LEASES_PER_OP);
                 self.end_samples(&vec![key; some], some as u64);
                 for _ in 0..some {
                     self.undo_sample(slot);

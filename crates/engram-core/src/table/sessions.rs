@@ -2,7 +2,7 @@
 
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
-use crate::pages::CopiedPages;
+use crate::pages::CopyablePages;
 use crate::table::TableState;
 
 /// A session that sent nothing for so long is forgotten, nanoseconds: 10 minutes.
@@ -15,7 +15,7 @@ const FORGOTTEN_PER_CALL: usize = 16;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct SessionEntry {
     session: u64,
     /// Number of the last item applied; 0 before the first.
     last: u64,
@@ -28,7 +28,7 @@ pub(super) struct Entry {
     after: u32,
 }
 
-const VACANT: Entry = Entry {
+const VACANT: SessionEntry = SessionEntry {
     session: 0,
     last: 0,
     used: 0,
@@ -42,7 +42,7 @@ const VACANT: Entry = Entry {
 #[derive(Debug)]
 pub(super) struct Sessions {
     places: KeyMap<u32>,
-    entries: CopiedPages<Entry>,
+    entries: CopyablePages<SessionEntry>,
     /// Places handed out so far, vacant ones included.
     reached: u32,
     vacant: u32,
@@ -54,7 +54,7 @@ impl Default for Sessions {
     fn default() -> Self {
         Self {
             places: KeyMap::default(),
-            entries: CopiedPages::new(VACANT),
+            entries: CopyablePages::new(VACANT),
             reached: 0,
             vacant: NONE,
             idlest: NONE,
@@ -64,11 +64,11 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    pub(super) fn entries(&self) -> &CopiedPages<Entry> {
+    pub(super) fn entries(&self) -> &CopyablePages<SessionEntry> {
         &self.entries
     }
 
-    pub(super) fn entries_mut(&mut self) -> &mut CopiedPages<Entry> {
+    pub(super) fn entries_mut(&mut self) -> &mut CopyablePages<SessionEntry> {
         &mut self.entries
     }
 
@@ -143,8 +143,8 @@ impl Sessions {
             self.vacant = self.entries[at as usize].after;
             at
         };
-        let entry = Entry { session, ..VACANT };
-        self.entries.put(at as usize, entry);
+        let entry = SessionEntry { session, ..VACANT };
+        self.entries.set(at as usize, entry);
         self.places.insert(session, at);
         at
     }
@@ -164,7 +164,7 @@ impl Sessions {
     /// Frees a place that is in no order.
     fn forget(&mut self, at: u32) {
         self.places.remove(self.entries[at as usize].session);
-        self.entries[at as usize] = Entry {
+        self.entries[at as usize] = SessionEntry {
             after: self.vacant,
             ..VACANT
         };
@@ -180,7 +180,7 @@ impl Sessions {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Entry { before, after, .. } = self.entries[at as usize];
+        let SessionEntry { before, after, .. } = self.entries[at as usize];
         *self.after(before) = after;
         if after == NONE {
             self.newest = before;
@@ -199,7 +199,7 @@ impl Sessions {
     }
 }
 
-impl Entry {
+impl SessionEntry {
     /// The last number applied, and when the session was used last; vacant entries have none.
     pub(super) fn number(self) -> Option<(SessionNumber, u64)> {
         let Self { session, last, .. } = self;
@@ -246,7 +246,7 @@ impl TableState {
             let entries = 0..sessions.reached as usize;
             entries.map(|at| sessions.entries[at])
         });
-        entries.filter_map(Entry::number)
+        entries.filter_map(SessionEntry::number)
     }
 }
 

@@ -1,61 +1,76 @@
-//! A table at one moment, taken in steps so that nobody waits long.
+//! Consistent snapshots of a table, taken in steps so that no step holds the lock for long.
+//!
+//! The owner of the table's lock calls [`TableState::begin_snapshot`] once and then
+//! [`TableState::continue_snapshot`] until it returns [`SnapshotStep::Done`]. It releases the lock
+//! between the steps, so the table changes meanwhile; the snapshot still contains the table as it was
+//! at the begin, because a write to a page not copied yet copies that page first ([`crate::cow`],
+//! [`crate::pages`]). Each step copies a bounded number of pages, in this order:
+//!
+//! ```text
+//! begin: counters ─> items ─> sampler order ─> remover order ─> insertion times ─> sessions ─> Done
+//!                    └──────────────── a reset, or another begin: Aborted ────────────────┘
+//! ```
+//!
+//! Parts the table does not have (an order for a selector without randomness, insertion times
+//! without a ttl, sessions) are skipped. [`SnapshotInProgress`] holds the parts copied so far;
+//! what is still `None` tells which part is next.
 
-use crate::cow::{Frozen, Room};
+use crate::cow::{FrozenPages, PageBuffer};
 use crate::item::{Item, Slot};
 use crate::op::{Lsn, SessionNumber};
-use crate::pages::{Copied, CopyRoom};
+use crate::pages::{CopyBuffer, PagesCopy};
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Selector, TableRng};
-use crate::table::sessions::Entry;
+use crate::table::sessions::SessionEntry;
 use crate::table::{Contents, TableState};
 use crate::trajectory::Trajectory;
 
-/// What a table counts, and what its next choices depend on.
+/// The counters of a table, and the generator of its random choices.
 #[derive(Clone, Debug)]
 pub struct Counters {
-    /// Limits and counters.
+    /// Limits and counters of the rate limiter.
     pub limiter: RateLimiter,
-    /// The generator behind its choices.
+    /// Generator of its random choices.
     pub rng: TableRng,
     /// Insertion number of the next item.
     pub next_seq: u64,
     /// Insertion number of the first item since creation or reset.
     pub first_seq: u64,
-    /// Number of the next insert or update.
+    /// Number that the next insert or priority update gets.
     pub next_touch: u64,
-    /// Episodes whose last chunk left.
+    /// Episodes whose last chunk left the table.
     pub num_deleted_episodes: u64,
     /// Items sampled at least once.
     pub num_unique_samples: u64,
-    /// Samples handed out and not ended.
+    /// Samples whose leases have not ended.
     pub leased: u64,
-    /// The last change.
+    /// Position of the table's last change.
     pub last_lsn: Lsn,
 }
 
-/// A table at one moment, however it changes afterwards.
+/// A table at one moment; later changes do not affect it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What it counted.
+    /// Its counters.
     pub counters: Counters,
-    entries: Frozen<Item>,
-    /// Of the sampler and the remover, where their draws depend on an order.
-    orders: [Option<Ordered>; 2],
-    inserted_at: Option<Copied<u64>>,
-    sessions: Option<Copied<Entry>>,
+    entries: FrozenPages<Item>,
+    /// Slot order of the sampler and of the remover; `None` if its choices do not depend on one.
+    orders: [Option<SlotOrder>; 2],
+    inserted_at: Option<PagesCopy<u64>>,
+    sessions: Option<PagesCopy<SessionEntry>>,
 }
 
-/// Slots in the order that draws depend on.
+/// The slots of a random selector, in the order that its draws depend on.
 #[derive(Clone, Debug)]
-struct Ordered {
-    /// `None` until they are copied.
-    slots: Option<Copied<Slot>>,
+struct SlotOrder {
+    /// `None` until copied.
+    slots: Option<PagesCopy<Slot>>,
     len: usize,
 }
 
-/// How much memory a snapshot needs, in pages of each kind.
+/// Number of pages that a snapshot needs, for each part of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SnapshotPages {
+pub struct SnapshotPageCounts {
     items: usize,
     sampler: usize,
     remover: usize,
@@ -63,51 +78,51 @@ pub struct SnapshotPages {
     sessions: usize,
 }
 
-/// Memory for a snapshot's page pointers.
+/// Memory for a snapshot's page pointers, allocated before the lock is taken.
 #[derive(Debug)]
 pub struct SnapshotBuffers {
-    items: Room<Item>,
-    sampler: CopyRoom<Slot>,
-    remover: CopyRoom<Slot>,
-    inserted_at: CopyRoom<u64>,
-    sessions: CopyRoom<Entry>,
+    items: PageBuffer<Item>,
+    sampler: CopyBuffer<Slot>,
+    remover: CopyBuffer<Slot>,
+    inserted_at: CopyBuffer<u64>,
+    sessions: CopyBuffer<SessionEntry>,
 }
 
 impl SnapshotBuffers {
-    /// Room for so many pages, and some more: the table may grow before the snapshot is begun.
+    /// Buffers for this many pages and some more: the table may grow before the snapshot begins.
     #[must_use]
-    pub fn new(pages: SnapshotPages) -> Self {
-        const fn some_more(pages: usize) -> usize {
+    pub fn new(pages: SnapshotPageCounts) -> Self {
+        const fn with_reserve(pages: usize) -> usize {
             pages + pages / 8 + 64
         }
         Self {
-            items: vec![None; some_more(pages.items)],
-            sampler: vec![None; some_more(pages.sampler)],
-            remover: vec![None; some_more(pages.remover)],
-            inserted_at: vec![None; some_more(pages.inserted_at)],
-            sessions: vec![None; some_more(pages.sessions)],
+            items: vec![None; with_reserve(pages.items)],
+            sampler: vec![None; with_reserve(pages.sampler)],
+            remover: vec![None; with_reserve(pages.remover)],
+            inserted_at: vec![None; with_reserve(pages.inserted_at)],
+            sessions: vec![None; with_reserve(pages.sessions)],
         }
     }
 }
 
-/// A snapshot under way.
+/// A snapshot that has begun and is not complete.
 #[derive(Debug)]
-pub(super) struct Taking {
+pub(super) struct SnapshotInProgress {
     snapshot: Snapshot,
-    /// Whether its items are still to come.
-    entries: bool,
-    /// Whether there were sessions when it was begun.
-    sessions: bool,
+    /// True until the items are copied.
+    needs_entries: bool,
+    /// True if the table had sessions when the snapshot began.
+    had_sessions: bool,
 }
 
-/// How a snapshot under way stands.
+/// Result of [`TableState::continue_snapshot`].
 #[derive(Debug)]
 pub enum SnapshotStep {
-    /// It needs more steps.
+    /// The snapshot needs more steps.
     More,
-    /// Here it is.
+    /// The complete snapshot.
     Done(Box<Snapshot>),
-    /// A reset, or another snapshot, ended it: begin anew.
+    /// A reset or another snapshot ended it: begin again.
     Aborted,
 }
 
@@ -116,24 +131,24 @@ pub enum SnapshotStep {
 pub struct SnapshotItem<'a> {
     /// Its key.
     pub key: u64,
-    /// Its priority then.
+    /// Its priority.
     pub priority: f64,
     /// Insertion number.
     pub seq: u64,
-    /// Number of the insert or update that touched it last.
+    /// Number of its insert or last priority update.
     pub touched: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
-    /// Samples handed out and not ended; the highest bit where it is hidden.
+    /// Number of open leases; the highest bit is set while the item is hidden from the selectors.
     pub leases: u32,
-    /// Clock reading at its insertion, where the table has a ttl.
+    /// Clock reading at its insertion, if the table has a ttl.
     pub inserted_at: Option<u64>,
-    /// What it is made of.
+    /// The cells it refers to.
     pub trajectory: &'a Trajectory,
 }
 
 impl Snapshot {
-    /// Its items; an item's place is its number in this order.
+    /// All items. An item's position in this order identifies it in [`Snapshot::orders`].
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
         let entries = self.entries.iter().enumerate();
         entries.filter_map(|(slot, item)| {
@@ -151,8 +166,8 @@ impl Snapshot {
         })
     }
 
-    /// The places of the sampler's and the remover's items, in the order that their draws depend on,
-    /// where they do.
+    /// For the sampler and the remover: the positions of its items, in the order that its draws
+    /// depend on. `None` for selectors without randomness.
     #[must_use]
     pub fn orders(&self) -> [Option<Vec<u32>>; 2] {
         if self.orders.iter().all(Option::is_none) {
@@ -160,34 +175,34 @@ impl Snapshot {
         }
         let mut next = 0;
         let entries = self.entries.iter();
-        let places = entries.map(|item| {
-            let place = next;
+        let positions = entries.map(|item| {
+            let position = next;
             next += u32::from(item.trajectory.is_some());
-            place
+            position
         });
-        let places: Vec<u32> = places.collect();
+        let positions: Vec<u32> = positions.collect();
         self.orders.each_ref().map(|order| {
-            let Ordered { slots, len } = order.as_ref()?;
-            let slots = slots.iter().flat_map(Copied::iter).take(*len);
-            Some(slots.map(|slot| places[slot as usize]).collect())
+            let SlotOrder { slots, len } = order.as_ref()?;
+            let slots = slots.iter().flat_map(PagesCopy::iter).take(*len);
+            Some(slots.map(|slot| positions[slot as usize]).collect())
         })
     }
 
-    /// The last number applied of each session, and when it was used last, in no particular order.
+    /// The last applied number of each session and the clock reading of its last use, unordered.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
-        let entries = self.sessions.iter().flat_map(Copied::iter);
-        entries.filter_map(super::sessions::Entry::number)
+        let entries = self.sessions.iter().flat_map(PagesCopy::iter);
+        entries.filter_map(super::sessions::SessionEntry::number)
     }
 }
 
 impl TableState {
-    /// Pages that a snapshot would have now.
+    /// Number of pages that a snapshot would need now.
     #[must_use]
-    pub fn snapshot_pages(&mut self) -> SnapshotPages {
+    pub fn snapshot_page_counts(&mut self) -> SnapshotPageCounts {
         let contents = &mut self.contents;
         let expiry = contents.expiry.as_ref();
         let sessions = self.sessions.as_ref();
-        SnapshotPages {
+        SnapshotPageCounts {
             items: contents.items.pages(),
             sampler: contents.sampler.slots().map_or(0, |slots| slots.pages()),
             remover: contents.remover.slots().map_or(0, |slots| slots.pages()),
@@ -196,30 +211,30 @@ impl TableState {
         }
     }
 
-    /// Begins a snapshot of this moment; [`TableState::continue_snapshot`] takes it in steps.
-    pub fn begin_snapshot(&mut self, room: SnapshotBuffers) {
+    /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it.
+    pub fn begin_snapshot(&mut self, buffers: SnapshotBuffers) {
         let contents = &mut self.contents;
-        contents.items.begin_snapshot(room.items);
+        contents.items.begin_snapshot(buffers.items);
         if let Some(slots) = contents.sampler.slots() {
-            slots.begin_copy(room.sampler);
+            slots.begin_copy(buffers.sampler);
         }
         if let Some(slots) = contents.remover.slots() {
-            slots.begin_copy(room.remover);
+            slots.begin_copy(buffers.remover);
         }
         if let Some(expiry) = &mut contents.expiry {
-            expiry.inserted_at.begin_copy(room.inserted_at);
+            expiry.inserted_at.begin_copy(buffers.inserted_at);
         }
         if let Some(sessions) = &mut self.sessions {
-            sessions.entries_mut().begin_copy(room.sessions);
+            sessions.entries_mut().begin_copy(buffers.sessions);
         }
         let order = |selector: &mut Selector| {
             let len = selector.len();
-            selector.slots().map(|_| Ordered { slots: None, len })
+            selector.slots().map(|_| SlotOrder { slots: None, len })
         };
         let orders = [order(&mut contents.sampler), order(&mut contents.remover)];
-        self.taking = Some(Taking {
-            entries: true,
-            sessions: self.sessions.is_some(),
+        self.snapshot_in_progress = Some(SnapshotInProgress {
+            needs_entries: true,
+            had_sessions: self.sessions.is_some(),
             snapshot: Snapshot {
                 counters: Counters {
                     limiter: self.limiter.clone(),
@@ -232,7 +247,7 @@ impl TableState {
                     leased: self.leased,
                     last_lsn: self.last_lsn,
                 },
-                entries: Frozen::default(),
+                entries: FrozenPages::default(),
                 orders,
                 inserted_at: None,
                 sessions: None,
@@ -240,20 +255,20 @@ impl TableState {
         });
     }
 
-    /// Takes one bounded step of the snapshot under way.
+    /// Takes one bounded step of the snapshot in progress.
     pub fn continue_snapshot(&mut self) -> SnapshotStep {
-        let Some(mut taking) = self.taking.take() else {
+        let Some(mut in_progress) = self.snapshot_in_progress.take() else {
             return SnapshotStep::Aborted;
         };
-        if self.take_some(&mut taking) {
-            return SnapshotStep::Done(Box::new(taking.snapshot));
+        if self.copy_some(&mut in_progress) {
+            return SnapshotStep::Done(Box::new(in_progress.snapshot));
         }
-        self.taking = Some(taking);
+        self.snapshot_in_progress = Some(in_progress);
         SnapshotStep::More
     }
 
-    /// Takes some more of a snapshot; true once it is whole.
-    fn take_some(&mut self, taking: &mut Taking) -> bool {
+    /// Copies some more of the table into the snapshot; true once it is complete.
+    fn copy_some(&mut self, in_progress: &mut SnapshotInProgress) -> bool {
         let Contents {
             items,
             sampler,
@@ -267,13 +282,13 @@ impl TableState {
             inserted_at,
             sessions,
             ..
-        } = &mut taking.snapshot;
-        if taking.entries {
+        } = &mut in_progress.snapshot;
+        if in_progress.needs_entries {
             let Some(frozen) = items.continue_snapshot() else {
                 return false;
             };
             *entries = frozen;
-            taking.entries = false;
+            in_progress.needs_entries = false;
         }
         for (selector, order) in [sampler, remover].into_iter().zip(orders) {
             if let (Some(order), Some(slots)) = (order, selector.slots())
@@ -289,7 +304,7 @@ impl TableState {
             *inserted_at = expiry.inserted_at.continue_copy();
             return false;
         }
-        if taking.sessions
+        if in_progress.had_sessions
             && let Some(live) = &mut self.sessions
             && sessions.is_none()
         {
@@ -299,11 +314,11 @@ impl TableState {
         true
     }
 
-    /// The table of this moment, in one go: where nobody waits for it.
+    /// Takes a snapshot in one call: for tables that no other thread uses.
     #[must_use]
     pub fn snapshot(&mut self) -> Box<Snapshot> {
-        let room = SnapshotBuffers::new(self.snapshot_pages());
-        self.begin_snapshot(room);
+        let buffers = SnapshotBuffers::new(self.snapshot_page_counts());
+        self.begin_snapshot(buffers);
         loop {
             if let SnapshotStep::Done(snapshot) = self.continue_snapshot() {
                 return snapshot;

@@ -76,7 +76,7 @@ impl Trajectory {
             shape,
         } = self
         {
-            let parts = Parts {
+            let parts = TrajectoryParts {
                 chunks: std::slice::from_ref(chunk),
                 offset: *offset,
                 columns: &shape.columns,
@@ -104,7 +104,7 @@ impl Trajectory {
         Ok(())
     }
 
-    fn check_column(&self, at: usize) -> Result<(), Misfit> {
+    fn check_column(&self, at: usize) -> Result<(), TrajectoryError> {
         match self {
             Self::Window { .. } => Ok(()),
             Self::Rows {
@@ -113,11 +113,11 @@ impl Trajectory {
                 len,
                 squeeze,
             } => {
-                Misfit::of_run(chunk, at, *offset, *len)?;
-                Misfit::of_length(u64::from(*len), *squeeze)
+                TrajectoryError::of_run(chunk, at, *offset, *len)?;
+                TrajectoryError::of_length(u64::from(*len), *squeeze)
             }
             Self::Spans(spans) => {
-                let parts = Parts {
+                let parts = TrajectoryParts {
                     chunks: &spans.chunks,
                     offset: 0,
                     columns: &spans.columns,
@@ -130,7 +130,7 @@ impl Trajectory {
 }
 
 /// What windows and spans have in common.
-struct Parts<'a> {
+struct TrajectoryParts<'a> {
     chunks: &'a [Arc<Chunk>],
     /// What the slices' offsets count from.
     offset: u32,
@@ -138,8 +138,8 @@ struct Parts<'a> {
     slices: &'a [Slice],
 }
 
-impl Parts<'_> {
-    fn check_column(&self, at: usize) -> Result<(), Misfit> {
+impl TrajectoryParts<'_> {
+    fn check_column(&self, at: usize) -> Result<(), TrajectoryError> {
         let column = self.columns[at];
         let end = self.columns.get(at + 1).map(|next| next.first_slice);
         let end = end.map_or(self.slices.len(), |end| end as usize);
@@ -150,21 +150,21 @@ impl Parts<'_> {
             let chunk = self.chunks.get(slice.chunk as usize);
             let found = chunk.and_then(|c| c.schema().cells.get(slice.column as usize));
             let (Some(chunk), Some(found)) = (chunk, found) else {
-                return Err(Misfit::Absent(*slice));
+                return Err(TrajectoryError::Absent(*slice));
             };
             let offset = self.offset.saturating_add(slice.offset);
-            Misfit::of_run(chunk, slice.column as usize, offset, slice.len)?;
+            TrajectoryError::of_run(chunk, slice.column as usize, offset, slice.len)?;
             if let Some(cell) = cell.filter(|cell| *cell != found) {
-                return Err(Misfit::Mixed(cell.clone(), found.clone()));
+                return Err(TrajectoryError::Mixed(cell.clone(), found.clone()));
             }
             cell = Some(found);
             len += u64::from(slice.len);
         }
-        Misfit::of_length(len, column.squeeze)?;
+        TrajectoryError::of_length(len, column.squeeze)?;
         if len == u64::from(column.len) {
             Ok(())
         } else {
-            Err(Misfit::Length(column.len, len))
+            Err(TrajectoryError::Length(column.len, len))
         }
     }
 }
@@ -186,7 +186,7 @@ fn bytes_of_run(chunk: &Chunk, column: usize, first: usize, len: usize) -> Resul
 }
 
 /// What is wrong with the slices of a column.
-enum Misfit {
+enum TrajectoryError {
     Absent(Slice),
     Bounds { offset: u32, len: u32, rows: u32 },
     Empty,
@@ -195,7 +195,7 @@ enum Misfit {
     Squeezed(u64),
 }
 
-impl Misfit {
+impl TrajectoryError {
     fn of_run(chunk: &Chunk, column: usize, offset: u32, len: u32) -> Result<(), Self> {
         let rows = chunk.extents()[column].rows;
         if len == 0 {

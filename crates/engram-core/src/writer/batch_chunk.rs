@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::StepPosition;
 use super::batch_column::BatchColumn;
 use crate::aligned::ALIGN;
-use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, Packed};
+use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, PackedColumns};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -165,7 +165,7 @@ impl OpenBatch {
     ///
     /// # Errors
     /// As [`ChunkBuilder::seal`]; nothing has changed then.
-    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Vec<Packed>> {
+    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Vec<PackedColumns>> {
         let mut packed = Vec::with_capacity(self.builders.len());
         for group in 0..self.builders.len() {
             let outcome = self
@@ -185,7 +185,7 @@ impl OpenBatch {
     /// Makes what was packed immutable.
     pub(super) fn seal(
         self,
-        packed: Vec<Packed>,
+        packed: Vec<PackedColumns>,
         keys: impl Iterator<Item = u64>,
     ) -> Vec<Arc<Chunk>> {
         let (first_step, steps) = (self.first, u32::try_from(self.steps).unwrap_or(u32::MAX));

@@ -385,7 +385,7 @@ mod tests {
                 if failing {
                     failing::after(0);
                     let error = recorder.flush().unwrap_err().to_string();
-                    assert!(error.ends_with("more than the system gives"), "{error}");
+                    assert!(error.ends_with("more than can be allocated"), "{error}");
                     assert_eq!(recorder.ready_items(), 0);
                 }
             }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::StepPosition;
 use super::rows::RowMap;
-use crate::chunk::{Chunk, ChunkBuilder, Origin, Packed};
+use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
 use crate::codec::Compressor;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -195,7 +195,7 @@ impl OpenChunk {
     ///
     /// # Errors
     /// As [`ChunkBuilder::seal`]; nothing has changed then.
-    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Packed> {
+    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let (marks, builder) = (&self.marks, &mut self.builder);
         let set = || (0..marks.len()).filter(|column| marks[*column] == Mark::Set);
         for column in set() {
@@ -211,7 +211,7 @@ impl OpenChunk {
     }
 
     /// Makes what was packed immutable.
-    pub(super) fn seal(self, packed: Packed, origin: Origin) -> (Chunk, RowMap) {
+    pub(super) fn seal(self, packed: PackedColumns, origin: Origin) -> (Chunk, RowMap) {
         (self.builder.finish(packed, origin), self.rows)
     }
 }

@@ -175,7 +175,7 @@ impl DirectoryReader<'_> {
                 // A checkpoint may have been begun before, and have the table.
                 if let Entry::Vacant(place) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
-                    state.reach(Lsn(number));
+                    state.set_last_lsn(Lsn(number));
                     place.insert(state);
                 }
             }

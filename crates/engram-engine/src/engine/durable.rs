@@ -140,7 +140,7 @@ impl Engine {
         for (number, mut state) in kept {
             let sink = engine.sink(number);
             if state.last_lsn() < sink.last() {
-                state.reach(sink.last());
+                state.set_last_lsn(sink.last());
             }
             state.set_sink(Arc::clone(&sink));
             let table = Table::from_state(state, number, Arc::clone(&engine.clock), sink);
@@ -260,7 +260,7 @@ impl Engine {
             Backend::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
         };
         let sink = self.sink(number);
-        state.reach(sink.last());
+        state.set_last_lsn(sink.last());
         state.set_sink(Arc::clone(&sink));
         Arc::new(Table::from_state(
             state,

@@ -105,8 +105,8 @@ fn at_the_deadline_everything_goes_back() {
         assert!(matches!(error, Error::DeadlineExceeded(_)));
         assert_eq!(
             error.to_string(),
-            "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits for \
-             inserts: 37 inserts x 1 - 37 samples = 0, and one more sample would go below 0 (Queue)"
+            "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits: the \
+             learner has caught up with the writers, the limit of Queue (37 inserted, 37 sampled)"
         );
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden), (37, 0));
@@ -285,7 +285,7 @@ fn a_changed_limiter_wakes_who_waits() {
     put(&table, items(0..5));
     assert_eq!(
         table.info().sampling_blocked.unwrap(),
-        "`t`: sampling waits: 5 of 100 items (MinSize)"
+        "`t`: sampling waits: the table has 5 of the 100 items it needs (MinSize)"
     );
     let bell = Arc::new(Bell::default());
     let mut ticket = table.sample(3, false).unwrap();

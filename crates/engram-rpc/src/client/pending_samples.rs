@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(sent, Some(Request::Cancel(5)));
         assert_eq!(
             error.to_string(),
-            "a batch of 0 items takes at least 9 bytes; at most 8 are allowed: ask for fewer items"
+            "a batch of 0 items takes at least 9 bytes, but at most 8 are allowed; sample fewer items at once"
         );
         let (sent, error) = outcome_of(vec![part]);
         assert_eq!(sent, Some(Request::Cancel(5)));

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use super::super::history::Segment;
 use super::super::open::{Mark, OpenChunk};
 use super::Recorder;
-use crate::chunk::{Origin, Packed};
+use crate::chunk::{Origin, PackedColumns};
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 
@@ -71,7 +71,7 @@ impl Recorder {
         Ok(())
     }
 
-    fn seal(&mut self, open: OpenChunk, packed: Packed) {
+    fn seal(&mut self, open: OpenChunk, packed: PackedColumns) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
             key: self.keys.next_key(),
@@ -164,7 +164,7 @@ mod tests {
             failing::after(allocation);
             let error = recorder.flush().unwrap_err().to_string();
             assert!(
-                error.ends_with("bytes, more than the system gives"),
+                error.ends_with("bytes, more than can be allocated"),
                 "{error}"
             );
             assert_eq!((recorder.pending_items(), recorder.ready_items()), (1, 0));

@@ -1,4 +1,4 @@
-//! Compressed columns, unpacked while a batch is gathered.
+//! A cache of the compressed columns unpacked while a batch is gathered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,17 +8,18 @@ use crate::chunk::Chunk;
 use crate::error::Result;
 use crate::payload::Pinned;
 
-/// Bytes that are kept for items to come: a batch of many compressed chunks takes no more.
-const KEEP: usize = 256 << 20;
+/// Most bytes that the cache retains.
+const MAX_CACHED_BYTES: usize = 256 << 20;
 
-/// Columns unpacked for this batch: each once, however many items share it, as long as they are few.
+/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache overflowed.
 #[derive(Default)]
-pub(super) struct Unpacked {
+pub(super) struct UnpackedColumns {
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
     bytes: usize,
 }
 
-impl Unpacked {
+impl UnpackedColumns {
+    /// Copies the bytes of a column from offset `from` on into `out`.
     pub(super) fn read(
         &mut self,
         chunk: &Arc<Chunk>,
@@ -40,7 +41,7 @@ impl Unpacked {
         }
         let bytes = chunk.unpack(&pinned, column)?;
         out.copy_from_slice(&bytes[from..from + out.len()]);
-        if self.bytes + bytes.len() > KEEP {
+        if self.bytes + bytes.len() > MAX_CACHED_BYTES {
             self.columns.clear();
             self.bytes = 0;
         }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
     use crate::{CellSpec, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema};
 
-    /// Two rows of so many zeros each.
+    /// A chunk of two rows of `width` zeros each.
     fn chunk(width: usize) -> Arc<Chunk> {
         let cell = CellSpec {
             dtype: DType::Uint8,
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn a_column_is_unpacked_once() {
         let chunk = chunk(5_000);
-        let mut unpacked = Unpacked::default();
+        let mut unpacked = UnpackedColumns::default();
         let mut out = [1; 10];
         unpacked.read(&chunk, 0, 5_000, &mut out).unwrap();
         assert_eq!(out, [0; 10]);
@@ -89,13 +90,20 @@ mod tests {
     }
 
     #[test]
-    fn little_is_kept() {
-        let chunks = [(); 5].map(|()| chunk(KEEP / 8));
-        let mut unpacked = Unpacked::default();
+    fn the_cache_is_bounded() {
+        let chunks = [(); 5].map(|()| chunk(MAX_CACHED_BYTES / 8));
+        let mut unpacked = UnpackedColumns::default();
         for chunk in &chunks {
             unpacked.read(chunk, 0, 0, &mut [1; 10]).unwrap();
-            assert!(unpacked.bytes <= KEEP, "{} bytes", unpacked.bytes);
+            assert!(
+                unpacked.bytes <= MAX_CACHED_BYTES,
+                "{} bytes",
+                unpacked.bytes
+            );
         }
-        assert_eq!((unpacked.columns.len(), unpacked.bytes), (1, KEEP / 4));
+        assert_eq!(
+            (unpacked.columns.len(), unpacked.bytes),
+            (1, MAX_CACHED_BYTES / 4)
+        );
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, Extent, MAX_CHUNK_BYTES, Origin};
-use crate::codec::{Codec, MAX_LZ4};
+use crate::codec::{Codec, MAX_LZ4_BYTES};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
@@ -14,7 +14,7 @@ use crate::payload::Payload;
 use crate::schema::{CellSpec, Schema};
 
 /// Raw bytes that an LZ4 block of so many bytes can hold: each byte of a length adds at most 255.
-const fn most_raw(stored: u64) -> u64 {
+const fn max_raw_bytes(stored: u64) -> u64 {
     255 * stored + 64
 }
 
@@ -146,13 +146,13 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
         Codec::Raw if stored != raw => Err(format!(
             "has {stored} bytes for {rows} rows of {cell}; they take {raw}"
         )),
-        Codec::Lz4 | Codec::Delta if raw > MAX_LZ4 as u64 => Err(format!(
-            "has {raw} raw bytes in one LZ4 block; a block holds at most {MAX_LZ4}, larger columns \
+        Codec::Lz4 | Codec::Delta if raw > MAX_LZ4_BYTES as u64 => Err(format!(
+            "has {raw} raw bytes in one LZ4 block; a block holds at most {MAX_LZ4_BYTES}, larger columns \
              are stored raw"
         )),
-        Codec::Lz4 | Codec::Delta if raw > most_raw(stored) => Err(format!(
+        Codec::Lz4 | Codec::Delta if raw > max_raw_bytes(stored) => Err(format!(
             "has {stored} compressed bytes for {raw} raw ones; so many hold at most {}",
-            most_raw(stored)
+            max_raw_bytes(stored)
         )),
         Codec::Raw | Codec::Lz4 | Codec::Delta => Ok(raw),
     }
