@@ -116,7 +116,7 @@ def step_index() -> Subject:
 
 
 def steps_since_applied() -> Subject:
-    """Returns the number of steps since the pattern last created an item, including this one: 1 at the first step."""
+    """Returns the number of steps since the pattern last created an item: 1 at the first step."""
     return Subject("steps_since_applied")
 
 

@@ -323,7 +323,7 @@ fn store_number(
                 .import("numpy")?
                 .getattr("asarray")?
                 .call1((value, dtypes::to_numpy(py, dtype)?))
-                .map_err(|error| errors::instead(py, error, out_of_range))?;
+                .map_err(|error| errors::replace_rejection(py, error, out_of_range))?;
             bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
         }
     }
@@ -350,7 +350,7 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     let array = asarray
         .bind(py)
         .call1((value,))
-        .map_err(|error| errors::instead(py, error, refused))?;
+        .map_err(|error| errors::replace_rejection(py, error, refused))?;
     array.cast_into().map_err(|_| refused())
 }
 
