@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import _checks, _engram
 
 __all__ = ["Batch", "BatchInfo", "Sample"]
 
@@ -126,6 +126,8 @@ class Batch:
         Raises:
             InvalidArgumentError: `beta` is not finite, or `normalize` is none of these values.
         """
+        beta = _checks.finite("`beta`", beta)
+        _checks.choice("`normalize`", normalize, ("batch", "table", None))
         return self._native.importance_weights(beta, normalize)
 
     def __repr__(self) -> str:

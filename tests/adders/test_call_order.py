@@ -82,8 +82,8 @@ def test_time_steps_that_lack_something_keep_nothing(make, lacking):
 @pytest.mark.parametrize(
     ("timeout", "text"),
     [
-        ("x", "`timeout` must be a number; got 'x' (str)"),
-        (-1, "`timeout` must be at least 0, or None to wait for ever; got -1"),
+        ("x", "`timeout` must be a number of seconds, at least 0, or None to wait forever; got 'x' (str)"),
+        (-1, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
     ],
 )
 def test_timeouts_that_mean_nothing(make, timeout, text):

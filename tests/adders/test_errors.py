@@ -271,7 +271,11 @@ def test_a_first_observation_without_a_value(make_full, observation):
     ("refused", "kind", "text"),
     [
         ("nowhere", UnknownTableError, "no table `nowhere`; known tables: `picky`"),
-        ("picky", PriorityError, "priority for table `picky` is -1; a Prioritized selector needs a finite value of at least 0"),
+        (
+            "picky",
+            PriorityError,
+            "priority for table `picky` is -1; a Prioritized selector needs a finite value of at least 0",
+        ),
     ],
 )
 def test_tables_that_are_not_there_and_priorities_that_they_refuse(refused, kind, text):

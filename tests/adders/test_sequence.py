@@ -94,7 +94,7 @@ def test_items_that_a_table_does_not_take():
             "`priority_fns` must map tables to priorities, to functions of an item's data, or to None for 1; got {}",
         ),
         ({"priority_fns": {"t": "x"}}, "the priority for `t` must be a number; got 'x' (str)"),
-        ({"priority_fns": {1: 1.0}}, "each key of `priority_fns` must be the name of a table; got 1 (int)"),
+        ({"priority_fns": {1: 1.0}}, "each key of `priority_fns` must be a str, the name of a table; got 1 (int)"),
     ],
 )
 def test_bad_arguments(arguments, text):

@@ -166,9 +166,9 @@ def test_importance_weights_where_all_priorities_are_zero(open_store):
 @pytest.mark.parametrize(
     ("beta", "normalize", "text"),
     [
-        (np.nan, None, "beta is NaN; it must be finite"),
-        (np.inf, None, "beta is inf; it must be finite"),
-        (1.0, "mean", 'normalize is "mean"; it must be "batch", "table" or None'),
+        (np.nan, None, "`beta` must be a number; got nan"),
+        (np.inf, None, "`beta` must be finite; got inf"),
+        (1.0, "mean", '`normalize` must be "batch", "table" or None; got \'mean\' (str)'),
     ],
 )
 def test_bad_importance_weights(open_store, beta, normalize, text):

@@ -210,9 +210,7 @@ def test_the_words_for_every_block(open_store):
     fill(store, "ratio", [1, 2])
     info = store.info()
     assert info["replay"].blocked == "`replay`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
-    assert info["q"].blocked == (
-        "`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
-    )
+    assert info["q"].blocked == ("`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)")
     assert info["ratio"].blocked == (
         "`ratio`: inserting waits: writers are 4 samples ahead of the learner, the limit of SampleToInsertRatio(2) "
         "(2 inserted, 0 sampled)"
@@ -265,7 +263,7 @@ def test_sample_to_insert_ratio_holds(open_store):
     inserted = 0
     with raises(
         DeadlineExceededError,
-        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits: writers are 8 "
+        "table `t` did not accept the item within 0 s; no table has the item; `t`: inserting waits: writers are 8 "
         "samples ahead of the learner, the limit of SampleToInsertRatio(2) (4 inserted, 0 sampled)",
     ):
         while True:

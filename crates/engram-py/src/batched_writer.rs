@@ -14,7 +14,7 @@ use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_recorder::structure_differs;
 use crate::store::Store;
-use crate::structure::Structure;
+use crate::structure::{Structure, with_list_hint};
 use crate::writer::options;
 
 /// Writes one step of N environments at a time, and creates items as patterns declare.
@@ -257,7 +257,9 @@ impl BatchedWriter {
             ),
             None => None,
         };
-        state.append(steps, ends.as_deref())
+        state
+            .append(steps, ends.as_deref())
+            .map_err(|error| with_list_hint(error, steps))
     }
 
     fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -77,6 +77,25 @@ pub(crate) fn is_item_rejection(py: Python<'_>, error: &PyErr) -> bool {
     name.is_ok_and(|name| kinds.iter().any(|kind| name == *kind))
 }
 
+/// True for an error that the structure or the columns of data may have caused.
+pub(crate) fn is_about_columns(py: Python<'_>, error: &PyErr) -> bool {
+    let name = error.get_type(py).name();
+    name.is_ok_and(|name| name == "SignatureError" || name == "InvalidArgumentError")
+}
+
+/// The same error with a text appended.
+pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
+    let longer = format!("{}{text}", error.value(py));
+    match error.get_type(py).call1((longer,)) {
+        Ok(exception) => {
+            let appended = PyErr::from_value(exception);
+            appended.set_cause(py, error.cause(py));
+            appended
+        }
+        Err(_) => error,
+    }
+}
+
 fn new(py: Python<'_>, class: &str, text: String) -> PyErr {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || py.import("engram.errors").map(Bound::unbind));

@@ -64,7 +64,8 @@ impl ColumnHistory {
     fn writer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, TrajectoryWriter>> {
         let writer = self.writer.bind(py).upgrade_as::<TrajectoryWriter>()?;
         writer.ok_or_else(|| {
-            let text = "the writer of this history was garbage-collected; keep a reference to the writer";
+            let text =
+                "the writer of this history was garbage-collected; keep a reference to the writer";
             errors::to_py(py, &Error::Closed(text.into()))
         })
     }
@@ -173,7 +174,9 @@ impl TrajectoryColumn {
         column
             .zip(first)
             .and_then(|(column, at)| Some((column, state.recorder.cell_spec(column, at)?)))
-            .ok_or_else(|| errors::signature(py, "the column has no value at the selected steps".into()))
+            .ok_or_else(|| {
+                errors::signature(py, "the column has no value at the selected steps".into())
+            })
     }
 }
 

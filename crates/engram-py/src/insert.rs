@@ -14,7 +14,7 @@ use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, hold};
-use crate::structure::Structure;
+use crate::structure::{Structure, with_list_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
 /// Maximum wait for the statistics that explain a missed deadline.
@@ -58,7 +58,9 @@ impl Inserter {
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let attempt = || {
             let until = (timeout, deadline);
-            let (key, options, items) = self.prepare(tables, data, priorities, until, time_axis)?;
+            let (key, options, items) = self
+                .prepare(tables, data, priorities, until, time_axis)
+                .map_err(|error| with_list_hint(error, data))?;
             let accepted = match tables {
                 Tables::Local(engine) => insert_local(py, engine, &wanted, items, deadline)?,
                 Tables::Remote(remote) => insert_remote(py, remote, &options, items, until)?,
@@ -196,9 +198,11 @@ impl Inserter {
         signature: Option<&Arc<Signature>>,
     ) -> PyResult<(Arc<ItemTemplate>, Vec<Leaf<'py>>)> {
         let last = self.last();
-        let same_table =
-            |template: &Arc<ItemTemplate>| template.signature.as_ref().map(Arc::as_ptr) == signature.map(Arc::as_ptr);
-        if let Some(template) = last.filter(|template| template.time_axis == time_axis && same_table(template))
+        let same_table = |template: &Arc<ItemTemplate>| {
+            template.signature.as_ref().map(Arc::as_ptr) == signature.map(Arc::as_ptr)
+        };
+        if let Some(template) =
+            last.filter(|template| template.time_axis == time_axis && same_table(template))
         {
             let mut values = Vec::with_capacity(template.schema.cells.len());
             if template.structure.flatten(data, &mut values)? {

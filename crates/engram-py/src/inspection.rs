@@ -36,8 +36,13 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
     dict.set_item("store", store)?;
     dict.set_item("files", to_dicts(files, |each| file(py, each))?)?;
     dict.set_item("other_files", others)?;
-    dict.set_item("checkpoints", to_dicts(checkpoints, |each| checkpoint(py, each))?)?;
-    let opening = opening.map(|opening| opening_dict(py, opening)).transpose()?;
+    dict.set_item(
+        "checkpoints",
+        to_dicts(checkpoints, |each| checkpoint(py, each))?,
+    )?;
+    let opening = opening
+        .map(|opening| opening_dict(py, opening))
+        .transpose()?;
     dict.set_item("opening", opening)?;
     dict.set_item("refusal", refusal)?;
     dict.set_item("problems", problems)?;
@@ -86,7 +91,10 @@ fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound
     dict.set_item("number", checkpoint.number)?;
     dict.set_item("created", checkpoint.made)?;
     dict.set_item("first_change", checkpoint.first_change)?;
-    dict.set_item("tables", to_dicts(checkpoint.tables, |each| table(py, each))?)?;
+    dict.set_item(
+        "tables",
+        to_dicts(checkpoint.tables, |each| table(py, each))?,
+    )?;
     dict.set_item("chunks", checkpoint.chunks)?;
     dict.set_item("chunk_bytes", checkpoint.chunk_bytes)?;
     dict.set_item("missing_chunks", checkpoint.missing_chunks)?;

@@ -6,13 +6,14 @@ use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
-use crate::{arguments, errors};
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
+use crate::structure::with_list_hint;
 use crate::writer::options;
+use crate::{arguments, errors};
 
 /// Writes steps, and creates items as patterns declare.
 #[pyclass(module = "engram._engram")]
@@ -178,8 +179,9 @@ impl PatternWriter {
         step: &Bound<'_, PyAny>,
         partial_step: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let partial_step = partial_step
-            .map_or(Ok(false), |value| arguments::boolean("`partial_step`", value))?;
+        let partial_step = partial_step.map_or(Ok(false), |value| {
+            arguments::boolean("`partial_step`", value)
+        })?;
         let py = slf.py();
         let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
@@ -207,6 +209,7 @@ impl PatternWriter {
             .steps
             .finish(&mut state.recorder, partial_step, &effects, py, ready);
         if let Err(error) = finished {
+            let error = with_list_hint(error, step);
             // The first successful append determines the structure.
             if state.appends == 0 {
                 state.restart(py)?;
@@ -219,7 +222,11 @@ impl PatternWriter {
 
     /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of memory,
     /// the episode continues: the caller must repeat the call, which creates no item twice.
-    fn end_episode(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>, clear: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn end_episode(
+        slf: &Bound<'_, Self>,
+        timeout: &Bound<'_, PyAny>,
+        clear: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let clear = arguments::boolean("`clear`", clear)?;
         let py = slf.py();
         let mut this = exclusive(slf)?;

@@ -93,7 +93,9 @@ impl Sender {
     pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
         let outbox = match tables {
             Tables::Local(engine) => ItemSender::Local(Arc::clone(engine), Outbox::default()),
-            Tables::Remote(remote) => ItemSender::Remote(Arc::clone(remote), remote.client.outbox()),
+            Tables::Remote(remote) => {
+                ItemSender::Remote(Arc::clone(remote), remote.client.outbox())
+            }
         };
         Self {
             tables: tables.clone(),

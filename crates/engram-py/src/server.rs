@@ -40,11 +40,11 @@ impl PyServer {
     ) -> PyResult<Self> {
         let engine = store.engine(py)?;
         let wrong = |error| errors::to_py(py, &error);
-        let host: IpAddr = host
-            .parse()
-            .map_err(|_| wrong(Error::InvalidArgument(format!(
-                    "`host` must be an IP address; got {host:?}"
-                ))))?;
+        let host: IpAddr = host.parse().map_err(|_| {
+            wrong(Error::InvalidArgument(format!(
+                "`host` must be an IP address; got {host:?}"
+            )))
+        })?;
         let tls = tls.map(|(certificate, key, client_ca)| {
             Ok(ServerTls {
                 certificate_pem: text(certificate, "certificate")?,

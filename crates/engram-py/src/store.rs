@@ -22,7 +22,7 @@ use pyo3::types::PyDict;
 
 use crate::arguments;
 use crate::batch::Batch;
-use crate::config::{LimiterConfig, TableConfig, selector_out, signature_out};
+use crate::config::{LimiterConfig, TableConfig, selector_to_python, signature_to_python};
 use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, wait_for};
@@ -83,8 +83,7 @@ impl Store {
         match self.tables(py)? {
             Tables::Local(engine) => Ok(engine),
             Tables::Remote(_) => {
-                let text =
-                    "this needs a store in this process; got a client, whose tables are on its server";
+                let text = "this needs a store in this process; got a client, whose tables are on its server";
                 Err(errors::invalid(py, text.into()))
             }
         }
@@ -423,7 +422,9 @@ impl Store {
                 let matched = detached(py, || engine.table(table)?.delete(&keys))?;
                 finish_local_change(py, &engine, matched, wait)
             }
-            Tables::Remote(remote) => remote.finish_change(py, remote.client.delete(table, &keys), wait),
+            Tables::Remote(remote) => {
+                remote.finish_change(py, remote.client.delete(table, &keys), wait)
+            }
         }
     }
 
@@ -533,7 +534,9 @@ fn sample_remote(
     let (table, n) = (request.table.clone(), request.n);
     let mut ticket = client.sample(request);
     // The server enforces the deadline; the client's is for a server that does not reply.
-    let deadline = timeout.deadline().map(|deadline| deadline + SAMPLE_REPLY_GRACE);
+    let deadline = timeout
+        .deadline()
+        .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
     let outcome = match wait_for(py, &mut ticket, deadline) {
         Ok(Some(delivered)) => {
             let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
@@ -582,14 +585,14 @@ fn describe<'py>(
         None => why.clone(),
     });
     dict.set_item("sampling_blocked", sampling)?;
-    dict.set_item("sampler", selector_out(options.sampler))?;
-    dict.set_item("remover", selector_out(options.remover))?;
+    dict.set_item("sampler", selector_to_python(options.sampler))?;
+    dict.set_item("remover", selector_to_python(options.remover))?;
     let times = options.max_times_sampled;
     dict.set_item("max_times_sampled", (times > 0).then_some(times))?;
     let ttl = options.ttl.map(Duration::from_nanos);
     dict.set_item("ttl", ttl.map(|ttl| ttl.as_secs_f64()))?;
     let signature = options.signature.as_deref();
-    let signature = signature.map(|signature| signature_out(py, signature));
+    let signature = signature.map(|signature| signature_to_python(py, signature));
     dict.set_item("signature", signature.transpose()?)?;
     dict.set_item("note", options.note.as_deref())?;
     let limits = &limiter.limits;

@@ -4,6 +4,7 @@
 //! `engram` are mappings of their path entries. Everything else, including `None`, is a leaf.
 
 mod explore;
+mod list_hint;
 mod text;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use serde_json::Value;
 use crate::errors;
 use crate::history::TrajectoryColumn;
 use explore::{explore, registered_children};
+pub(crate) use list_hint::{with_list_hint, with_list_hint_for};
 use text::node_from_json;
 pub(crate) use text::{merge, prune};
 
@@ -148,7 +150,10 @@ fn child_path(path: &str, entry: &str) -> String {
 }
 
 fn unreadable(py: Python<'_>, text: &str, why: &str) -> PyErr {
-    errors::signature(py, format!("the stored structure {text:?} cannot be read: {why}"))
+    errors::signature(
+        py,
+        format!("the stored structure {text:?} cannot be read: {why}"),
+    )
 }
 
 impl Node {
@@ -307,9 +312,9 @@ impl Node {
         leaves: &mut impl Iterator<Item = Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Self::Leaf => leaves
-                .next()
-                .ok_or_else(|| PyTypeError::new_err("the structure has more leaves than were given")),
+            Self::Leaf => leaves.next().ok_or_else(|| {
+                PyTypeError::new_err("the structure has more leaves than were given")
+            }),
             Self::Dict(children) | Self::Registered(_, children) => {
                 let dict = PyDict::new(py);
                 for (key, child) in children {

@@ -186,7 +186,9 @@ impl RemoteTables {
     ) -> PyResult<Option<usize>> {
         if !wait {
             self.changes().push_back(reply);
-            return self.wait_for_changes(py, MAX_UNAWAITED_CHANGES).map(|()| None);
+            return self
+                .wait_for_changes(py, MAX_UNAWAITED_CHANGES)
+                .map(|()| None);
         }
         let matched = wait_for_reply(py, reply)?;
         // Replies to earlier changes are here already: the server replies in order.

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use engram_core::pool::Pool;
 use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, WriterOptions};
-use engram_core::{Compression, Layout};
+use engram_core::{Compression, Error, Layout};
 use pyo3::prelude::*;
 
-use crate::{arguments, errors};
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::sender::Sender;
 use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
-use crate::structure::Structure;
+use crate::structure::{Structure, with_list_hint, with_list_hint_for};
+use crate::{arguments, errors};
 
 /// Writes steps, and items of slices of their history.
 #[pyclass(module = "engram._engram", weakref)]
@@ -135,6 +135,30 @@ impl TrajectoryState {
     }
 }
 
+impl TrajectoryState {
+    /// The error of a failed `create_item`, for a trajectory or for the last steps.
+    fn creation_error(
+        &self,
+        py: Python<'_>,
+        error: &Error,
+        trajectory: Option<&Bound<'_, PyAny>>,
+    ) -> PyErr {
+        let error = errors::to_py(py, error);
+        match (trajectory, self.steps.structure()) {
+            (Some(nest), _) => with_list_hint(error, nest),
+            (None, Some(structure)) => {
+                let cells = &self.recorder.schema().cells;
+                let is_number = |leaf| {
+                    let column = self.steps.column(leaf);
+                    column.is_some_and(|column| cells[column].shape.is_empty())
+                };
+                with_list_hint_for(py, error, structure, is_number)
+            }
+            (None, None) => error,
+        }
+    }
+}
+
 impl TrajectoryWriter {
     pub(crate) fn state(&self, py: Python<'_>) -> PyResult<&TrajectoryState> {
         self.state.get(py)
@@ -181,8 +205,9 @@ impl TrajectoryWriter {
         step: &Bound<'_, PyAny>,
         partial_step: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let partial_step = partial_step
-            .map_or(Ok(false), |value| arguments::boolean("`partial_step`", value))?;
+        let partial_step = partial_step.map_or(Ok(false), |value| {
+            arguments::boolean("`partial_step`", value)
+        })?;
         let py = slf.py();
         let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
@@ -196,7 +221,8 @@ impl TrajectoryWriter {
         }
         state
             .steps
-            .finish(&mut state.recorder, partial_step, &effects, py, wrote)?;
+            .finish(&mut state.recorder, partial_step, &effects, py, wrote)
+            .map_err(|error| with_list_hint(error, step))?;
         state.send(py)
     }
 
@@ -248,7 +274,7 @@ impl TrajectoryWriter {
             Some(signature) => columns.check(&options.name, signature),
             None => Ok(()),
         };
-        match (trajectory, num_steps) {
+        let created = match (trajectory, num_steps) {
             (None, Some(n)) => {
                 let n = u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| {
                     errors::invalid(py, format!("`num_steps` must be at least 1; got {n}"))
@@ -258,7 +284,9 @@ impl TrajectoryWriter {
                     .create_item(number, key, priority, &Selection::Last(n), check)
             }
             (Some(tree), None) => {
-                let (layout, columns) = state.layout(tree)?;
+                let (layout, columns) = state
+                    .layout(tree)
+                    .map_err(|error| with_list_hint(error, tree))?;
                 let mut picked = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();
@@ -288,13 +316,11 @@ impl TrajectoryWriter {
                     .create_item(number, key, priority, &selection, check)
             }
             _ => {
-                let text =
-                    "create_item needs exactly one of `trajectory` and `num_steps`"
-                        .into();
+                let text = "create_item needs exactly one of `trajectory` and `num_steps`".into();
                 return Err(errors::invalid(py, text));
             }
-        }
-        .map_err(wrong)?;
+        };
+        created.map_err(|error| state.creation_error(py, &error, trajectory))?;
         state.send(py)?;
         Ok(key)
     }
@@ -315,7 +341,11 @@ impl TrajectoryWriter {
         Ok(())
     }
 
-    fn end_episode(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>, clear: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn end_episode(
+        slf: &Bound<'_, Self>,
+        timeout: &Bound<'_, PyAny>,
+        clear: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let clear = arguments::boolean("`clear`", clear)?;
         let py = slf.py();
         let mut this = exclusive(slf)?;

@@ -27,8 +27,7 @@ pub(super) fn explore<'py>(
     names: &mut Vec<String>,
 ) -> PyResult<(Node, Value)> {
     if depth > MAX_DEPTH {
-        let text =
-            format!("nests must have at most {MAX_DEPTH} levels; got more");
+        let text = format!("nests must have at most {MAX_DEPTH} levels; got more");
         return Err(errors::signature(tree.py(), text));
     }
     let mut sequence = |items: Vec<Bound<'py, PyAny>>| -> PyResult<(Vec<Node>, Vec<Value>)> {
@@ -104,7 +103,8 @@ pub(super) fn explore<'py>(
         values.push(json!([stored, value]));
         if let Some(name) = entry_names.replace(name) {
             let class = tree.get_type().name()?.to_string();
-            let text = format!("the entries of a {class} must have different names; got `{name}` twice");
+            let text =
+                format!("the entries of a {class} must have different names; got `{name}` twice");
             return Err(errors::signature(tree.py(), text));
         }
     }
@@ -124,9 +124,7 @@ fn sorted_entries<'py>(
     let shown = keys.repr()?.to_string();
     keys.as_any().call_method0("sort").map_err(|error| {
         errors::replace_rejection(py, error, || {
-            let text = format!(
-                "the keys of a mapping must be all str or all int; got {shown}"
-            );
+            let text = format!("the keys of a mapping must be all str or all int; got {shown}");
             errors::signature(py, text)
         })
     })?;

@@ -68,10 +68,9 @@ pub(super) fn node_from_json(
         ("t", Node::Tuple),
     ] {
         if let Some(items) = items(key) {
-            let children = items
-                .iter()
-                .enumerate()
-                .map(|(at, item)| node_from_json(py, item, &child_path(path, &at.to_string()), names));
+            let children = items.iter().enumerate().map(|(at, item)| {
+                node_from_json(py, item, &child_path(path, &at.to_string()), names)
+            });
             return Ok(make(children.collect::<PyResult<_>>()?));
         }
     }
