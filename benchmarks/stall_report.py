@@ -88,7 +88,7 @@ def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
     lines = [f"In {sum(met)} of {len(runs)} runs, no Engram call took longer than {BOUND_MS:g} ms;"]
     if pauses.detected:
         lines += [
-            f"in {sum(met_without_pauses)} of {len(runs)}, if pauses of any core are subtracted.",
+            f"with pauses of cores subtracted, in {sum(met_without_pauses)} of {len(runs)}.",
             f"Share of each phase in which some core was paused: {paused_shares(runs, pauses)}.",
         ]
     else:

@@ -1,10 +1,10 @@
-"""An actor and a learner, each in a process of its own, in the words of Reverb.
+"""An actor and a learner in separate processes, written with Reverb's API.
 
     python examples/reverb_actor_learner.py
 
-The learner serves two tables: `replay`, from which it learns, and `variables`, whose one item is its newest values. The
-actor walks a corridor, whose last cell is worth a point, and needs no TensorFlow. The rate limiter makes whoever is
-ahead wait for the other.
+The learner serves two tables: `replay`, from which it samples transitions, and `variables`, whose only item has its
+newest values. The actor walks a corridor whose last cell gives a reward of 1; it does not need TensorFlow. The rate
+limiter makes the faster process wait for the other.
 """
 
 import multiprocessing
@@ -21,13 +21,13 @@ UPDATES = 400
 
 
 def walk(cell: int, action: int) -> tuple[int, float]:
-    """Where a step leads, and what it is worth."""
+    """Returns the next cell and the reward of a step."""
     cell = max(0, cell - 1) if action == LEFT else cell + 1
     return cell, float(cell == CELLS - 1)
 
 
 def act(address: str) -> None:
-    """Walks for ever, mostly as the newest values say."""
+    """Runs episodes until the process is terminated; half of the actions follow the newest values."""
     client = reverb.Client(address)
     rng = np.random.default_rng(0)
     with client.trajectory_writer(num_keep_alive_refs=2) as writer:
@@ -43,22 +43,22 @@ def act(address: str) -> None:
                 if writer.episode_steps > 1:
                     create_item(writer)
                 cell = following
-            # The last cell, where nothing is done any more.
+            # The last cell; its action and reward are not used.
             writer.append({"cell": np.int64(cell), "action": np.int64(0), "reward": np.float32(0)})
             create_item(writer)
             writer.end_episode()
 
 
 def create_item(writer: reverb.TrajectoryWriter) -> None:
-    """The newest transition: the cells before and after, what was done, and what it was worth."""
+    """Creates an item from the newest transition: the cells before and after, the action and the reward."""
     history = writer.history
     trajectory = {"cells": history["cell"][-2:], "action": history["action"][-2], "reward": history["reward"][-2]}
     writer.create_item("replay", priority=1.0, trajectory=trajectory)
 
 
 def main() -> None:
-    """Learns the values of the corridor's cells."""
-    import tensorflow as tf  # noqa: PLC0415, the actor does without
+    """Learns the values of the corridor's cells by Q-learning."""
+    import tensorflow as tf  # noqa: PLC0415, the actor does not need it
 
     signature = {
         "cells": tf.TensorSpec([2], tf.int64),
@@ -96,8 +96,8 @@ def main() -> None:
     dataset = reverb.TrajectoryDataset.from_table_signature(address, "replay", 2 * BATCH).batch(BATCH)
     for info, data in dataset.take(UPDATES).as_numpy_iterator():
         before, after = data["cells"].T
-        goes_on = after != CELLS - 1
-        target = data["reward"] + DISCOUNT * goes_on * values[after].max(axis=1)
+        not_done = after != CELLS - 1
+        target = data["reward"] + DISCOUNT * not_done * values[after].max(axis=1)
         error = target - values[before, data["action"]]
         np.add.at(values, (before, data["action"]), 0.03 * error)
         client.mutate_priorities("replay", dict(zip(info.key.tolist(), (np.abs(error) + 0.01).tolist(), strict=True)))

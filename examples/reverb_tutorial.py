@@ -12,20 +12,20 @@
 # limitations under the License.
 
 # %% [markdown]
-# # A tutorial of Reverb, on Engram
+# # Reverb's tutorial, on Engram
 #
-# The code is that of Reverb's introductory notebook; the words are ours. Changed are the import of `reverb`, which now
-# names Engram's face for code written for Reverb, and one comment that gave a wrong shape. Needed are Engram and
-# TensorFlow: `pip install engram tensorflow`.
+# The code is copied from Reverb's introductory notebook, the text is new. Two lines of code differ: `reverb` is
+# imported from Engram's compatibility package, and a comment that gave a wrong shape is corrected. The tutorial needs
+# Engram and TensorFlow: `pip install engram tensorflow`.
 
 # %%
 import engram.compat.reverb as reverb
 import tensorflow as tf
 
 # %% [markdown]
-# ## An environment to play with
+# ## An environment and an agent
 #
-# It shows noise of 10 by 10 pixels, whatever is done; the agent does anything.
+# Observations are noise of 10 by 10 pixels; actions are random.
 
 # %%
 observations_shape = tf.TensorShape([10, 10])
@@ -43,8 +43,8 @@ def environment_step(unused_action) -> tf.Tensor:
 # %% [markdown]
 # ## A server and a client
 #
-# A server holds tables. Each says how items are chosen to be sampled and to be removed, how many it holds, and when
-# inserts and samples have to wait for each other.
+# A server has tables. A table defines how items are selected for sampling and for removal, how many items it stores,
+# and when inserts and samples have to wait for each other.
 
 # %%
 # Initialize the reverb server.
@@ -68,12 +68,12 @@ simple_server = reverb.Server(
 client = reverb.Client(f"localhost:{simple_server.port}")
 
 # %% [markdown]
-# Selectors and rate limiters have sections of their own below.
+# Selectors and rate limiters are explained below.
 #
 # ## Example 1: overlapping trajectories
 #
-# A writer takes steps one after the other. An item is made of the newest of them, here of three, so that two items
-# share two steps, which are stored once.
+# Steps are appended to a writer one after the other. An item consists of the newest steps, here of three. Consecutive
+# items share two steps, which are stored only once.
 
 # %%
 # Dynamically adds trajectories of length 3 to 'my_table' using a client writer.
@@ -90,10 +90,10 @@ with client.writer(max_sequence_length=3) as writer:
             writer.create_item(table="my_table", num_timesteps=3, priority=1.5)
 
 # %% [markdown]
-# Both items have the same priority here; usually each has its own, computed from what was seen.
+# Both items have the same priority here; usually the priority is computed for each item, for example from TD errors.
 #
-# A dataset streams the steps of sampled items, one item after the other. Batching them by the items' length puts the
-# sequences together again.
+# A dataset streams the steps of sampled items, one item after the other. Batching them by the length of the items
+# restores the sequences.
 
 # %%
 # Sets the sequence length to match the length of the prioritized items
@@ -131,7 +131,7 @@ for sample in dataset.take(1):
 # %% [markdown]
 # ## Example 2: complete episodes
 #
-# A second server, so that the first one's items do not get in the way.
+# This example uses a second server, with an empty table.
 
 # %%
 complete_episode_server = reverb.Server(
@@ -154,8 +154,8 @@ complete_episode_server = reverb.Server(
 client = reverb.Client(f"localhost:{complete_episode_server.port}")
 
 # %% [markdown]
-# `client.insert` makes an item of a single step. The step may be a whole episode: its arrays begin with the axis of
-# time.
+# `client.insert` creates an item of a single step. The step can be a whole episode: the first axis of its arrays is
+# then time.
 
 # %%
 # Adds episodes as a single entry to 'my_table' using the insert function.
@@ -206,7 +206,7 @@ for sample in dataset.take(1):
 # %% [markdown]
 # ## Several tables
 #
-# One server may have many tables, and one stream of steps may be the stuff of items in each of them.
+# A server can have many tables, and one stream of steps can be used for items in all of them.
 
 # %%
 multitable_server = reverb.Server(
@@ -251,10 +251,10 @@ with client.writer(max_sequence_length=3) as writer:
             writer.create_item(table="my_table_a", num_timesteps=3, priority=4 - step)
 
 # %% [markdown]
-# Of the four steps, `my_table_b` has three items of two steps, `my_table_a` two items of three; each step is stored
-# once.
+# From the four steps, `my_table_b` has three items of two steps, and `my_table_a` two items of three; each step is
+# stored only once.
 #
-# `insert` puts whole episodes into several tables in the same way, each with its priority:
+# `insert` adds a whole episode to several tables in the same way, with a priority for each:
 #
 # ```python
 # client.insert(episode, {'my_table_one': 1.5, 'my_table_two': 2.5})
@@ -262,8 +262,8 @@ with client.writer(max_sequence_length=3) as writer:
 #
 # ## Selectors
 #
-# `Prioritized` samples items by their priorities, raised to an exponent; `Fifo` removes the oldest of a full table.
-# No sample is given before there are 100 items.
+# `Prioritized` samples items in proportion to their priorities, raised to an exponent; `Fifo` removes the oldest item
+# when the table is full. `MinSize(100)` blocks samples until the table has 100 items.
 
 # %%
 reverb.Server(
@@ -280,8 +280,8 @@ reverb.Server(
 )
 
 # %% [markdown]
-# The item of the highest priority is sampled first, that of the lowest is removed first, and what was sampled once is
-# gone: a priority queue.
+# A priority queue: the item of the highest priority is sampled first, the item of the lowest is removed first, and an
+# item is deleted after it was sampled once.
 
 # %%
 max_size = 1000
@@ -300,7 +300,7 @@ reverb.Server(
 )
 
 # %% [markdown]
-# A queue makes inserts wait while it is full; a circular buffer removes the oldest item instead.
+# A queue blocks inserts while it is full; a circular buffer removes the oldest item instead.
 
 # %%
 reverb.Server(
@@ -321,9 +321,9 @@ reverb.Server(
 # %% [markdown]
 # ## Rate limiters
 #
-# `SampleToInsertRatio` keeps samples and inserts in step: three samples for each insert here, give or take the buffer.
-# Whoever is ahead waits, so let inserts and samples come from different threads or processes: alone, an insert that
-# waits for samples would wait for ever.
+# `SampleToInsertRatio` controls the ratio of samples to inserts: here three samples per insert, with a tolerance of
+# `error_buffer`. The side that is ahead waits, so insert and sample from different threads or processes: in a single
+# thread, an insert that waits for samples would wait forever.
 
 # %%
 reverb.Server(

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Looks for what `make` needs and cannot install itself; prints the exact command for what is missing.
+# Checks for tools that `make` needs and cannot install itself; prints the commands that install the missing ones.
 set -u
 
-packages="" # of Debian and Ubuntu
+packages="" # names of Debian and Ubuntu packages
 advice=""
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -47,7 +47,7 @@ fi
 
 [ -z "$packages$advice" ] && exit 0
 {
-    echo "Missing, before Engram can be built:"
+    echo "Building Engram needs:"
     if [ -n "$packages" ]; then
         echo "  Packages; on Debian and Ubuntu:"
         # root needs no sudo, and a fresh container has none

@@ -1,4 +1,4 @@
-"""Fails when a Rust or Python file is too long to be one idea; generated stubs (.pyi) may be."""
+"""Fails if a Rust or Python file is too long to be one idea; stubs (.pyi) are exempt."""
 
 import subprocess
 import sys
@@ -8,14 +8,16 @@ MAX_LINES = 600
 
 
 def main() -> int:
-    """Name every file over the limit, longest first."""
+    """Prints every file over the limit, longest first."""
     tracked = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run([*tracked, "*.rs", "*.py"], check=True, capture_output=True, text=True)
     files = [Path(name) for name in listed.stdout.split("\0") if name and Path(name).exists()]
     lengths = {file: len(file.read_bytes().splitlines()) for file in files}
     too_long = {file: n for file, n in lengths.items() if n > MAX_LINES}
     for file, lines in sorted(too_long.items(), key=lambda pair: -pair[1]):
-        print(f"{file}: {lines} lines; {MAX_LINES} are allowed. Look for its second idea.")
+        print(
+            f"{file}: too long; got {lines} lines, expected at most {MAX_LINES}; move its second idea to another file"
+        )
     return 1 if too_long else 0
 
 

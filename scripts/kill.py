@@ -1,8 +1,9 @@
-"""Kills a store again and again at random moments, and compares it with a model of what it had acknowledged.
+"""Kills a store at random moments, many times, and compares it with a model of what it had acknowledged.
 
     .venv/bin/python scripts/kill.py --rounds 1000
 
-Ends with 1 where anything acknowledged was lost, or anything else was found: the store then stays, and is named.
+Exits with 1 if the store lost something that was acknowledged, or differs from the model otherwise. It then keeps the
+store and prints its path.
 """
 
 import argparse
@@ -18,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "durable"))
 from crash_checker import FAULTS, CrashChecker
 
 
-def progress(killing: CrashChecker, began: float) -> str:
-    report = killing.report
+def progress(checker: CrashChecker, began: float) -> str:
+    report = checker.report
     faults = ", ".join(f"{name} {report.faults[name]}" for name in FAULTS if report.faults[name]) or "no faults"
     return (
         f"{report.rounds:6} rounds  {time.monotonic() - began:7.1f} s  {report.calls} calls and {report.items} items "
@@ -30,22 +31,24 @@ def progress(killing: CrashChecker, began: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=None, help="of the calls and the moments; random by default")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="seed of the calls and of the moments of the kills; random by default"
+    )
     parser.add_argument("--durability", choices=["process", "disk"], default="process")
-    given = parser.parse_args()
-    seed = secrets.randbits(31) if given.seed is None else given.seed
+    arguments = parser.parse_args()
+    seed = secrets.randbits(31) if arguments.seed is None else arguments.seed
     root = Path(tempfile.mkdtemp(prefix="engram-kill-"))
-    killing = CrashChecker(root / "stores", seed, given.durability)
-    print(f"seed {seed}, durability {given.durability}, {root}", flush=True)
+    checker = CrashChecker(root / "stores", seed, arguments.durability)
+    print(f"seed {seed}, durability {arguments.durability}, {root}", flush=True)
     began = time.monotonic()
-    for number in range(1, given.rounds + 1):
-        told = len(killing.report.descriptions)
-        killing.round()
-        for text in killing.report.descriptions[told:]:
+    for number in range(1, arguments.rounds + 1):
+        printed = len(checker.report.descriptions)
+        checker.round()
+        for text in checker.report.descriptions[printed:]:
             print(text, flush=True)
         if number % 50 == 0:
-            print(progress(killing, began), flush=True)
-    report = killing.report
+            print(progress(checker, began), flush=True)
+    report = checker.report
     print(f"rounds: {report.rounds}")
     print(f"acknowledged: {report.calls} calls, {report.items} items")
     print(f"killed between a call and its acknowledgement: {report.unsaid}; within a call: {report.halves}")

@@ -1,8 +1,8 @@
-"""Makes a notebook of each example that is written in cells: `# %%` begins one, `# %% [markdown]` one of prose.
+"""Creates a notebook from each example that is divided into cells.
 
     python scripts/make_notebooks.py
 
-A test checks that the notebooks are those of the programs.
+`# %%` begins a cell of code, `# %% [markdown]` a cell of prose. A test checks that the notebooks match the programs.
 """
 
 import json
@@ -14,9 +14,9 @@ PROGRAMS = ("reverb_tutorial",)
 
 
 def notebook(program: str) -> str:
-    """The notebook of a program."""
+    """Returns the notebook of a program."""
     cells = [_cell(at, text) for at, text in enumerate(program.split("# %%")[1:])]
-    made = {
+    content = {
         "cells": cells,
         "metadata": {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -25,7 +25,7 @@ def notebook(program: str) -> str:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def _cell(at: int, text: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Ten processes work on one server for a while; prints its memory and every error.
+"""Soak test: ten client processes use one server; prints the server's memory and every error.
 
     .venv/bin/python scripts/soak.py --minutes 30
 
-The tables are full after a sixth of the time. The server's memory in the sixth part from there on is
-compared with that in the last sixth: minutes 5 to 10 and 25 to 30 of 30. Ends with 1 where anything failed, where
-the tables filled too slowly, or where memory grew by more than 2 %.
+The tables must be full after a sixth of the time. The server's memory in the second sixth is compared with that in the
+last sixth: minutes 5 to 10 and 25 to 30 of 30. Exits with 1 if a call failed, if the tables filled too slowly, or if
+memory grew by more than 2 %.
 """
 
 import argparse
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CAPACITY = 40_000
 OBSERVATION = 1_024  # bytes
-ALLOWED = 1.02
+ALLOWED_GROWTH = 1.02
 
 TABLES = [
     engram.Table("uniform", max_size=CAPACITY),
@@ -44,7 +44,7 @@ TABLES = [
 
 
 def serve(address: Connection, stop: Event) -> None:
-    """The server, alone in its process: its memory is the process's."""
+    """Runs the server alone in its process, whose memory is then the server's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with engram.Server(TABLES) as server:
         address.send(server.address)
@@ -52,7 +52,7 @@ def serve(address: Connection, stop: Event) -> None:
 
 
 def step(rng: Generator, envs: int | None = None) -> dict[str, Any]:
-    """A step, or one of many environments: half of it compresses."""
+    """Returns a step, or a step of `envs` environments; half of it can be compressed."""
     rows = () if envs is None else (envs,)
     observation = np.zeros((*rows, OBSERVATION), np.uint8)
     observation[..., : OBSERVATION // 2] = rng.integers(0, 256, (*rows, OBSERVATION // 2), dtype=np.uint8)
@@ -60,7 +60,7 @@ def step(rng: Generator, envs: int | None = None) -> dict[str, Any]:
 
 
 def work_trajectory(client: engram.Client, rng: Generator) -> None:
-    """Episodes of single steps, as items of different lengths."""
+    """Writes episodes, with items of different lengths."""
     with client.writer(history=8) as writer:
         for _ in range(4):
             length = int(rng.integers(5, 40))
@@ -72,7 +72,7 @@ def work_trajectory(client: engram.Client, rng: Generator) -> None:
 
 
 def work_pattern(client: engram.Client, rng: Generator) -> None:
-    """Transitions, made by a pattern."""
+    """Writes transitions with a pattern writer."""
     with client.pattern_writer([engram.Pattern("uniform", num_steps=2)]) as writer:
         for _ in range(200):
             writer.append(step(rng))
@@ -80,41 +80,41 @@ def work_pattern(client: engram.Client, rng: Generator) -> None:
 
 
 def work_batched(client: engram.Client, rng: Generator) -> None:
-    """Steps of many environments."""
+    """Writes steps of many environments."""
     with client.batched_writer(16, [engram.Pattern("reset", num_steps=2)]) as writer:
         for _ in range(20):
             writer.append_batch(step(rng, 16), episode_ends=rng.random(16) < 0.05)
 
 
 def work_queue_in(client: engram.Client, rng: Generator) -> None:
-    """Single inserts into a queue that others empty."""
+    """Inserts single items into a queue that other clients empty."""
     for _ in range(20):
         client.insert(step(rng), {"queue": 1.0}, timeout=60)
 
 
 def work_queue_out(client: engram.Client, rng: Generator) -> None:
-    """Batches of a queue, each item once; what is left over stays for the next."""
+    """Reads batches from a queue; fewer items than a batch stay in it."""
     with engram.Dataset(client, "queue", 5, prefetch=3, max_batches=int(rng.integers(1, 20)), timeout=0.5) as batches:
         for batch in batches:
             if len(batch) != 5:
                 raise RuntimeError(f"{len(batch)} items of 5")
-    with contextlib.suppress(DeadlineExceededError):  # there may be nothing
+    with contextlib.suppress(DeadlineExceededError):  # the queue may be empty
         client.sample("queue", 3, timeout=0.2, partial=True)
 
 
 def work_sample(client: engram.Client, rng: Generator) -> None:
-    """Single samples of all sizes."""
+    """Samples batches of many sizes."""
     for table in ("uniform", "reset"):
         for _ in range(5):
             try:
                 client.sample(table, int(rng.integers(1, 300)), timeout=5 if table == "reset" else 60, pad=True)
             except DeadlineExceededError:
-                if table != "reset":  # that one may just have been emptied
+                if table != "reset":  # another client may just have emptied it
                     raise
 
 
 def work_dataset(client: engram.Client, rng: Generator) -> None:
-    """A learner: batches, priorities back, some items deleted."""
+    """A learner: reads batches, updates priorities, deletes some items."""
     with engram.Dataset(client, "weighted", 128, max_batches=20, timeout=5, pad=True) as batches:
         for batch in batches:
             keys = batch.info.key
@@ -123,7 +123,7 @@ def work_dataset(client: engram.Client, rng: Generator) -> None:
 
 
 def work_manage(client: engram.Client, rng: Generator) -> None:
-    """What is done once in a while, the reset of a table among it."""
+    """Rare calls: `info`, resetting, creating and dropping tables."""
     client.info()
     time.sleep(0.2)
     if rng.random() < 0.02:
@@ -151,7 +151,7 @@ WORK = [
 
 
 def client_process(number: int, address: str, end: float, report: "Queue[Any]") -> None:
-    """Does one kind of work again and again, each few seconds over a new connection."""
+    """Repeats one kind of work, over a new connection every few seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     work, rng = WORK[number], np.random.default_rng(number)
     calls, errors = 0, list[str]()
@@ -162,40 +162,41 @@ def client_process(number: int, address: str, end: float, report: "Queue[Any]") 
                 while time.monotonic() < until:
                     work(client, rng)
                     calls += 1
-        except Exception:  # noqa: BLE001, all of them are to be seen
+        except Exception:  # noqa: BLE001, every error is reported
             errors.append(f"{work.__name__}: {traceback.format_exc()}")
     report.put((work.__name__, calls, errors))
 
 
 def resident(pid: int | None) -> int:
-    """Bytes of memory that a process has in use."""
+    """Resident memory of a process in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def watch(pid: int | None, address: str, began: float, minutes: float) -> tuple[list[tuple[float, int]], float]:
-    """Samples the server's memory once a second; returns it with the times, in parts of the whole.
+    """Samples the server's memory once a second.
 
-    And when all tables had been full once.
+    Returns the samples, each with its time, and the time at which all tables had been full once. Times are fractions of
+    the whole run.
     """
-    samples, told, full_at, empty = [], -1.0, 1.0, {"uniform", "weighted", "reset"}
+    samples, reported, full_at, not_full = [], -1.0, 1.0, {"uniform", "weighted", "reset"}
     with engram.Client(address) as client:
-        while (part := (time.monotonic() - began) / (60 * minutes)) < 1:
-            samples.append((part, resident(pid)))
-            if empty or part - told >= 1 / 30:
+        while (now := (time.monotonic() - began) / (60 * minutes)) < 1:
+            samples.append((now, resident(pid)))
+            if not_full or now - reported >= 1 / 30:
                 sizes = {name: info.size for name, info in client.info().items()}
-                if empty and not (empty := {name for name in empty if sizes[name] < CAPACITY}):
-                    full_at = part
-            if part - told >= 1 / 30:
-                told = part
-                print(f"{part * minutes:6.1f} min  {samples[-1][1] / 2**20:8.1f} MiB  {sizes}", flush=True)
+                if not_full and not (not_full := {name for name in not_full if sizes[name] < CAPACITY}):
+                    full_at = now
+            if now - reported >= 1 / 30:
+                reported = now
+                print(f"{now * minutes:6.1f} min  {samples[-1][1] / 2**20:8.1f} MiB  {sizes}", flush=True)
             time.sleep(1)
     return samples, full_at
 
 
 def median(samples: list[tuple[float, int]], low: float, high: float) -> float:
-    """MiB of memory between two parts of the time."""
-    return statistics.median(size for part, size in samples if low <= part <= high) / 2**20
+    """Median memory in MiB between two times."""
+    return statistics.median(size for at, size in samples if low <= at <= high) / 2**20
 
 
 def main() -> int:
@@ -203,13 +204,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     minutes = parser.parse_args().minutes
     spawn = mp.get_context("spawn")
-    near, far = spawn.Pipe()
+    address_in, address_out = spawn.Pipe()
     stop, report = spawn.Event(), spawn.Queue()
-    # Daemons end with us, whatever goes wrong.
-    server = spawn.Process(target=serve, args=(far, stop), daemon=True)
+    # Daemon processes end with this one.
+    server = spawn.Process(target=serve, args=(address_out, stop), daemon=True)
     server.start()
-    far.close()
-    address = near.recv()
+    address_out.close()
+    address = address_in.recv()
     began = time.monotonic()
     end = began + 60 * minutes
     clients = [
@@ -227,18 +228,20 @@ def main() -> int:
     server.join()
 
     print("calls:", dict(sum((Counter({name: calls}) for name, calls, _ in reports), Counter())))
-    print("tables at the end (items, on lease):", sizes)
+    print("tables at the end (items, items on lease):", sizes)
     errors = [error for *_, found in reports for error in found]
     for error in errors:
         print(error)
     early, late = median(samples, 1 / 6, 2 / 6), median(samples, 5 / 6, 1)
     print(f"errors: {len(errors)}")
-    print(f"all tables were full by minute {full_at * minutes:.1f} of {minutes:g}, {minutes / 6:.1f} are allowed")
+    print(
+        f"all tables were full after minute {full_at * minutes:.1f} of {minutes:g}, expected at most {minutes / 6:.1f}"
+    )
     print(
         f"server memory: {early:.1f} MiB (median of minutes {minutes / 6:.1f} to {minutes / 3:.1f}), "
         f"{late:.1f} MiB ({minutes * 5 / 6:.1f} to {minutes:.1f}), ratio {late / early:.4f}"
     )
-    return 1 if errors or full_at > 1 / 6 or late > ALLOWED * early else 0
+    return 1 if errors or full_at > 1 / 6 or late > ALLOWED_GROWTH * early else 0
 
 
 if __name__ == "__main__":

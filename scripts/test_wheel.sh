@@ -1,6 +1,6 @@
 #!/bin/sh
-# Puts one wheel into a bare environment of every supported Python that is on this machine, and
-# runs the smoke test there. Usage: test_wheel.sh UV WHEEL
+# Installs one wheel into a bare environment of every supported Python on this machine, and runs the
+# smoke test there. Usage: test_wheel.sh UV WHEEL
 set -eu
 
 uv=$1
@@ -9,7 +9,7 @@ versions="3.11 3.12 3.13"
 environments=build/wheel
 passed="" absent=""
 
-# Prints an interpreter of exactly this version, or fails.
+# Prints the path of an interpreter of exactly this version, or fails.
 find_python() {
     for candidate in "python$1" "$(pyenv prefix "$(pyenv latest "$1" 2>/dev/null)" 2>/dev/null)/bin/python"; do
         if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then
@@ -29,11 +29,11 @@ for version in $versions; do
     environment=$environments/$version
     "$uv" venv --quiet --clear --python "$python" "$environment"
     "$uv" pip install --quiet --python "$environment/bin/python" --constraint requirements/dev.txt "$wheel"
-    # -I: neither this checkout nor the user's packages may help out.
+    # -I: ignores this checkout and the user's packages.
     "$environment/bin/python" -I tests/wheel/smoke.py
     passed="$passed $version"
 done
 
 echo "wheel works on:${passed:- none}"
-[ -z "$absent" ] || echo "not on this machine, so not tried:$absent"
+[ -z "$absent" ] || echo "not found on this machine, so not tested:$absent"
 [ -n "$passed" ]

@@ -1,4 +1,4 @@
-"""Tables and items that the tests of datasets share."""
+"""Tables and items for the tests of datasets."""
 
 import numpy as np
 
@@ -6,12 +6,12 @@ from engram import Table, selectors
 
 
 def queue(**options):
-    """A table whose items come once, in order."""
+    """Returns a table `t` whose items are sampled once each, in order."""
     return Table("t", sampler=selectors.Fifo(), max_times_sampled=1, **options)
 
 
 def fill(store, lengths, first=0):
-    """Items of so many steps, which are numbered throughout; their priorities are their lengths."""
+    """Inserts one item per length, in steps; steps are numbered from `first` on, and priorities are the lengths."""
     for length in lengths:
         steps = np.arange(first, first + length)
         store.insert({"x": steps, "y": [np.float32(steps)[:, None]]}, {"t": float(length)}, time_axis=True)
@@ -19,6 +19,6 @@ def fill(store, lengths, first=0):
 
 
 def insert(store, *items, time_axis=True):
-    """Items of priority 1."""
+    """Inserts items with priority 1."""
     for item in items:
         store.insert(item, {"t": 1.0}, time_axis=time_axis)

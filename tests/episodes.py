@@ -1,4 +1,4 @@
-"""Episodes for adders to take, the items that came of them, and a model of those."""
+"""Episodes for adders, the items that adders create from them, and a model of those items."""
 
 from itertools import pairwise
 
@@ -30,23 +30,23 @@ MAKERS = {
 
 
 def queue(name="priority_table"):
-    """A table whose items come out in order, once each."""
+    """Returns a table whose items are sampled once each, in order."""
     return Table(name, sampler=selectors.Fifo(), max_times_sampled=1)
 
 
 def blocked():
-    """A queue that takes one item, until it is `unblocked`."""
+    """Returns a queue that accepts one item until `unblock` is called."""
     limiter = rate_limiters.Queue(1)
     return Table("priority_table", sampler=selectors.Fifo(), max_times_sampled=1, rate_limiter=limiter)
 
 
 def unblock(store):
-    """Lets a `blocked` queue take all items."""
+    """Makes a `blocked` queue accept all items."""
     store.set_rate_limiter("priority_table", rate_limiters.MinSize(1))
 
 
 def timesteps(rewards, *, discounts=None, first=1):
-    """An episode whose observations count from `first` on; it terminates."""
+    """Returns the time steps of an episode that terminates; observations are numbered from `first` on."""
     discounts = [1.0] * (len(rewards) - 1) + [0.0] if discounts is None else discounts
     steps = [dm_env.restart(observation=np.int64(first))]
     for number, (reward, discount) in enumerate(zip(rewards, discounts, strict=True), 1):
@@ -56,47 +56,47 @@ def timesteps(rewards, *, discounts=None, first=1):
 
 
 def play(adder, steps, *, extras=None):
-    """Adds an episode; the action at each observation is a tenth of it, extras are `extras(t)`."""
+    """Adds an episode; the action is a tenth of the observation, and extras are `extras(t)`."""
     adder.add_first(steps[0])
-    for t, (now, then) in enumerate(pairwise(steps)):
-        action = np.float32(now.observation / 10)
-        adder.add(action, then) if extras is None else adder.add(action, then, extras(t))
+    for t, (step, next_step) in enumerate(pairwise(steps)):
+        action = np.float32(step.observation / 10)
+        adder.add(action, next_step) if extras is None else adder.add(action, next_step, extras(t))
 
 
 def items(store, table="priority_table"):
-    """All items of a queue, each as the nest of its lists."""
+    """Samples all items of a queue; returns each as a nest of lists."""
     found = []
     while store.info()[table].size:
-        found.append(plain(store.sample(table, 1, timeout=10).data))
+        found.append(to_lists(store.sample(table, 1, timeout=10).data))
     return found
 
 
-def plain(data):
-    """The nest of one item, taken out of its batch, with lists of rounded numbers."""
+def to_lists(data):
+    """Returns the only item of a batch as a nest of lists of rounded numbers."""
     leaves, _, structure = engram._engram.flatten(data)
     lists = [np.round(leaf[0].astype(float), 6).tolist() for leaf in leaves]
     return engram._engram.unflatten(structure, lists)
 
 
 def rows(item):
-    """Of a sequence: its rows, `(observation, reward, discount, start)` each."""
+    """Returns the rows of a sequence, each as `(observation, reward, discount, start_of_episode)`."""
     return list(zip(item.observation, item.reward, item.discount, map(bool, item.start_of_episode), strict=True))
 
 
-# --- What becomes of an episode's rows ---
+# --- A model of the items of an episode ---
 
 PAD = (0, 0.0, 0.0, False)
 
 
 def episode_rows(rewards, first):
-    """The rows of an episode: its transitions, and the one after."""
+    """Returns the rows of an episode: its transitions, and the final row."""
     last = len(rewards) - 1
     found = [(first + t, reward, float(t != last), t == 0) for t, reward in enumerate(rewards)]
     return [*found, (first + len(rewards), 0.0, 0.0, False)]
 
 
 def expected(episode, length, period, behavior):
-    """The sequences of an episode's rows."""
+    """Returns the sequences that an episode's rows make."""
     ends = range(length, len(episode) + 1, period)
     found = [episode[end - length : end] for end in ends]
     covered = ends[-1] if ends else 0

@@ -28,9 +28,8 @@ def content(task: Task) -> int:
 def save(task: Task, checkpoint: Action) -> Result:
     """MB of content per second of a checkpoint; the reference is the disk right before and after."""
     size = content(task)
-    disk.write(
-        task.directory, size=size
-    )  # takes fresh memory for the page cache, so that all later writes find equal conditions
+    # Fills the page cache with fresh memory first: equal conditions for all later writes.
+    disk.write(task.directory, size=size)
     direct = disk.write(task.directory, size=size, direct=True)
     before = disk.write(task.directory, size=size)
     sizes = disk.sizes(task.directory)

@@ -1,4 +1,4 @@
-"""The order of calls that all adders ask for."""
+"""The order of calls that all adders require."""
 
 from contextlib import suppress
 from types import SimpleNamespace
@@ -22,20 +22,23 @@ def test_calls_out_of_order(make):
     with Store([queue()]) as store, make(store) as adder:
         steps = timesteps([1, 2, 3])
         with raises(
-            InvalidArgumentError, "`add` goes on with an episode, and none is under way; call `add_first` first"
+            InvalidArgumentError, "`add` continues an episode, and none is in progress; call `add_first` first"
         ):
             adder.add(np.float32(0), steps[1])
-        with raises(InvalidArgumentError, "`add_first` takes an episode's first time step; got one that is not first"):
+        with raises(InvalidArgumentError, "`add_first` requires the first time step of an episode; got a later one"):
             adder.add_first(steps[1])
         adder.add_first(steps[0])
         with raises(
             InvalidArgumentError,
-            "`add_first` begins an episode, and one is under way; `add` its last time step first, or `reset`",
+            "`add_first` starts an episode, and one is in progress; `add` its last time step first, or call `reset`",
         ):
             adder.add_first(steps[0])
         with raises(
             InvalidArgumentError,
-            "`add` takes what an action led to; got a first time step: `add_first` begins the next episode",
+            (
+                "`add` requires the time step that an action led to; got a first time step: "
+                "call `add_first` to start the next episode"
+            ),
         ):
             adder.add(np.float32(0), dm_env.restart(np.int64(0)))
         adder.reset()
@@ -45,9 +48,9 @@ def test_calls_out_of_order(make):
         assert items(store) == found != []
 
 
-def test_no_time_steps(make):
+def test_objects_that_are_no_time_steps(make):
     text = (
-        "a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
+        "a time step must have `reward`, `discount`, `observation`, `first()` and `last()`, like dm_env.TimeStep; got "
         "(1.0, 'obs')"
     )
     with Store([queue()]) as store, make(store) as adder:
@@ -59,21 +62,24 @@ def test_no_time_steps(make):
             adder.add(np.float32(0), (1.0, "obs"))
 
 
-@pytest.mark.parametrize("lacking", ["reward", "discount", "observation", "last"])
-def test_time_steps_that_lack_something_keep_nothing(make, lacking):
+@pytest.mark.parametrize("missing", ["reward", "discount", "observation", "last"])
+def test_nothing_is_kept_of_incomplete_time_steps(make, missing):
     with Store([queue()]) as store, make(store) as adder:
         steps = timesteps([1, 2])
         play(adder, steps)
         wanted = items(store)
-        has = {name: getattr(steps[1], name) for name in ("reward", "discount", "observation", "first", "last")}
-        partly = SimpleNamespace(**{name: value for name, value in has.items() if name != lacking})
-        text = "a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
-        if lacking == "observation":
-            with raises(InvalidArgumentError, f"{text}{partly!r}"):
-                adder.add_first(partly)
+        attributes = {name: getattr(steps[1], name) for name in ("reward", "discount", "observation", "first", "last")}
+        incomplete = SimpleNamespace(**{name: value for name, value in attributes.items() if name != missing})
+        text = (
+            "a time step must have `reward`, `discount`, `observation`, `first()` and `last()`, like dm_env.TimeStep; "
+            "got "
+        )
+        if missing == "observation":
+            with raises(InvalidArgumentError, f"{text}{incomplete!r}"):
+                adder.add_first(incomplete)
         adder.add_first(steps[0])
-        with raises(InvalidArgumentError, f"{text}{partly!r}"):
-            adder.add(np.float32(9), partly)
+        with raises(InvalidArgumentError, f"{text}{incomplete!r}"):
+            adder.add(np.float32(9), incomplete)
         adder.add(np.float32(0.1), steps[1])
         adder.add(np.float32(0.2), steps[2])
         assert items(store) == wanted
@@ -86,7 +92,7 @@ def test_time_steps_that_lack_something_keep_nothing(make, lacking):
         (-1, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
     ],
 )
-def test_timeouts_that_mean_nothing(make, timeout, text):
+def test_bad_timeouts(make, timeout, text):
     with Store([queue()]) as store, make(store) as adder:
         adder.add_first(timesteps([1])[0])
         for call in (adder.flush, adder.close):
@@ -95,7 +101,7 @@ def test_timeouts_that_mean_nothing(make, timeout, text):
         adder.add(np.float32(0), timesteps([1])[1])
 
 
-def test_closed_twice(make):
+def test_closing_twice(make):
     with Store([queue()]) as store:
         adder = make(store)
         play(adder, timesteps([1, 2, 3]))
@@ -103,7 +109,7 @@ def test_closed_twice(make):
         adder.close()
 
 
-def test_an_end_that_must_wait_has_ended(make):
+def test_an_episode_whose_end_times_out_has_ended(make):
     with Store([queue()]) as store, make(store) as adder:
         play(adder, timesteps([1, 2, 3]))
         wanted = items(store)

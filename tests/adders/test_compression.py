@@ -1,4 +1,4 @@
-"""Integers that change little from step to step take less room where that is asked for."""
+"""Delta compression stores integers that change little from step to step in less space."""
 
 import numpy as np
 import optree
@@ -15,8 +15,8 @@ def make(request):
     return MAKERS[request.param]
 
 
-def played(make, **options):
-    """What the table's items take after an episode of a noisy image that grows brighter, and their leaves."""
+def table_after_episode(make, **options):
+    """Adds an episode of a noisy image that grows brighter; returns the table's bytes and the leaves of its items."""
     noise = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)
     steps = [step._replace(observation=noise + np.uint8(step.observation)) for step in timesteps(range(7))]
     with Store([queue()]) as store:
@@ -28,11 +28,11 @@ def played(make, **options):
         return info.bytes, [optree.tree_leaves(store.sample("priority_table", 1).data) for _ in range(info.size)]
 
 
-def test_differences_take_less_than_without(make):
-    plain, wanted = played(make, compression="off")
-    auto, _ = played(make)
-    delta, found = played(make, compression="delta")
-    assert delta < 0.5 * auto <= 0.5 * plain
+def test_delta_compression_halves_the_bytes(make):
+    off, wanted = table_after_episode(make, compression="off")
+    auto, _ = table_after_episode(make)
+    delta, found = table_after_episode(make, compression="delta")
+    assert delta < 0.5 * auto <= 0.5 * off
     for item, other in zip(found, wanted, strict=True):
         for leaf, like in zip(item, other, strict=True):
             np.testing.assert_array_equal(leaf, like, strict=True)
@@ -45,6 +45,6 @@ def test_differences_take_less_than_without(make):
         (True, '`compression` must be "auto", "delta" or "off"; got True (bool)'),
     ],
 )
-def test_what_is_no_compression(make, compression, text):
+def test_bad_compressions(make, compression, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         make(store, compression=compression)

@@ -1,7 +1,7 @@
-"""Whole episodes, and items of any patterns."""
+"""`EpisodeAdder` and `StructuredAdder`."""
 
 import numpy as np
-from episodes import PAD, episode_rows, items, plain, play, queue, rewards, rows, timesteps
+from episodes import PAD, episode_rows, items, play, queue, rewards, rows, timesteps, to_lists
 from hypothesis import given
 from hypothesis import strategies as st
 from support import raises
@@ -13,18 +13,18 @@ from engram.patterns import end_of_episode
 
 
 @given(st.lists(rewards, min_size=1, max_size=3), st.booleans())
-def test_all_episodes(episodes, pads):
+def test_episodes_match_the_model(episodes, padded):
     with Store([queue()]) as store:
-        with EpisodeAdder(store, 13, padding_fn=np.zeros if pads else None) as adder:
+        with EpisodeAdder(store, 13, padding_fn=np.zeros if padded else None) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
         wanted = [episode_rows(episode, 1 + 100 * number) for number, episode in enumerate(episodes)]
-        if pads:
+        if padded:
             wanted = [episode + [PAD] * (13 - len(episode)) for episode in wanted]
         assert [rows(item) for item in items(store)] == wanted
 
 
-def test_both_doors(open_store):
+def test_in_process_and_remote(open_store):
     store = open_store(queue())
     priorities = {"priority_table": lambda item: float(item.reward.sum())}
     with EpisodeAdder(store, 4, priority_fns=priorities) as adder:
@@ -35,8 +35,8 @@ def test_both_doors(open_store):
 
 def test_an_episode_that_is_too_long():
     text = (
-        "an episode has more than 2 transitions; with its final row it must fit into `max_sequence_length`, which is "
-        "3: `reset` gives it up"
+        "an episode must have at most 2 transitions, as `max_sequence_length` is 3 with the final row; "
+        "call `reset` to abandon this episode"
     )
     with Store([queue()]) as store, EpisodeAdder(store, 3) as adder:
         with raises(InvalidArgumentError, text):
@@ -62,7 +62,7 @@ def test_patterns(open_store):
         adder.add(np.float32(5), timesteps([1, 2], first=50)[1])
         adder.reset()
         play(adder, timesteps([3], first=70))
-    found = [plain(store.sample("pairs", 1).data) for _ in range(3)]
+    found = [to_lists(store.sample("pairs", 1).data) for _ in range(3)]
     assert found == [
         {"from": 1, "action": 0.1, "to": 2},
         {"from": 2, "action": 0.2, "to": 3},
@@ -71,7 +71,7 @@ def test_patterns(open_store):
     assert items(store, "ends") == [{"seen": [2, 3], "start": [0, 0]}, {"seen": [70, 71], "start": [1, 0]}]
 
 
-def test_patterns_that_need_what_an_end_lacks():
+def test_patterns_create_no_item_from_missing_fields_of_the_final_row():
     pattern = Pattern("priority_table", lambda step: {"action": step.action[-1:]})
     with Store([queue()]) as store:
         with StructuredAdder(store, [pattern]) as adder:

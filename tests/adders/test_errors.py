@@ -1,4 +1,4 @@
-"""What goes wrong between an environment and a table, and what is kept then."""
+"""Errors between an environment and a table, and what an adder keeps after them."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -37,46 +37,46 @@ def make(request):
 
 
 @pytest.fixture(params=sorted(set(MAKERS) - {"structured"}))
-def make_full(request):
-    """Of adders whose rows have a value everywhere."""
+def make_strict(request):
+    """Makes an adder that does not allow None."""
     return MAKERS[request.param]
 
 
-class Failing:
-    """A function that fails at its `n`th call."""
+class FailsAtCall:
+    """A function that raises an error at its `n`th call."""
 
     def __init__(self, n, result):
-        self.left, self.result = n, result
+        self.calls_left, self.result = n, result
 
     def __call__(self, _):
-        self.left -= 1
-        if self.left == 0:
+        self.calls_left -= 1
+        if self.calls_left == 0:
             raise ZeroDivisionError
         return self.result
 
 
-def play_through(adder, steps):
-    """Plays an episode, going on after each error of a `Failing`."""
+def play_despite_errors(adder, steps):
+    """Adds an episode, continuing after errors of a `FailsAtCall`; returns the observations whose `add` raised one."""
     failed = {}
     adder.add_first(steps[0])
-    for now, then in pairwise(steps):
+    for step, next_step in pairwise(steps):
         try:
-            adder.add(np.float32(now.observation / 10), then)
+            adder.add(np.float32(step.observation / 10), next_step)
         except ItemError as error:
-            failed[int(now.observation)] = error
-    text = "the transition was added, but an item that ends with it was not made: ZeroDivisionError"
+            failed[int(step.observation)] = error
+    text = "the transition was added, but an item that ends with it was not created: ZeroDivisionError"
     assert {str(error) for error in failed.values()} == {text}
     assert {type(error.__cause__) for error in failed.values()} == {ZeroDivisionError}
     return list(failed)
 
 
-# --- Functions that fail ---
+# --- Functions and tables that fail ---
 
 
-def test_a_priority_that_fails_costs_its_item_alone():
+def test_a_failing_priority_function_skips_only_its_item():
     with Store([queue("a"), queue("b")]) as store:
-        with SequenceAdder(store, 2, 1, priority_fns={"a": Failing(2, 1.0), "b": lambda _: 1.0}) as adder:
-            assert play_through(adder, timesteps([1, 2, 3])) == [3]
+        with SequenceAdder(store, 2, 1, priority_fns={"a": FailsAtCall(2, 1.0), "b": lambda _: 1.0}) as adder:
+            assert play_despite_errors(adder, timesteps([1, 2, 3])) == [3]
         whole = episode_rows([1, 2, 3], 1)
         wanted = [whole[0:2], whole[1:3], whole[2:4]]
         assert [rows(item) for item in items(store, "a")] == [wanted[0], wanted[2]]
@@ -84,28 +84,28 @@ def test_a_priority_that_fails_costs_its_item_alone():
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_priority_of_a_transition_that_fails(nth):
-    priorities = {"priority_table": Failing(nth, 1.0)}
+def test_a_failing_priority_function_of_transitions(nth):
+    priorities = {"priority_table": FailsAtCall(nth, 1.0)}
     with Store([queue()]) as store:
         with NStepTransitionAdder(store, 2, 1.0, priority_fns=priorities) as adder:
-            assert len(play_through(adder, timesteps([1, 2, 4, 8]))) == 1
+            assert len(play_despite_errors(adder, timesteps([1, 2, 4, 8]))) == 1
             play(adder, timesteps([5], first=50))
         found = [(item.observation, item.reward) for item in items(store)]
     wanted = [(1, 3.0), (2, 6.0), (3, 12.0), (4, 8.0), (50, 5.0)]
     assert found == wanted[: nth - 1] + wanted[nth:]
 
 
-def test_an_insertion_that_nobody_can_decide():
-    wanted = {"a": Failing(1, result=True), "b": lambda _: True}
-    lengths = dict.fromkeys(wanted, 1)
+def test_a_failing_should_insert_function():
+    filters = {"a": FailsAtCall(1, result=True), "b": lambda _: True}
+    lengths = dict.fromkeys(filters, 1)
     with Store([queue("a"), queue("b")]) as store:
-        with MultiSequenceAdder(store, lengths, lengths, should_insert_fns=wanted) as adder:
-            assert play_through(adder, timesteps([1, 2])) == [1]
+        with MultiSequenceAdder(store, lengths, lengths, should_insert_fns=filters) as adder:
+            assert play_despite_errors(adder, timesteps([1, 2])) == [1]
         assert [item.observation for item in items(store, "a")] == [[2], [3]]
         assert [item.observation for item in items(store, "b")] == [[1], [2], [3]]
 
 
-def test_an_item_that_is_refused_is_told():
+def test_an_item_that_is_too_large_is_an_error():
     with Store([Table("priority_table", max_bytes=2_000)]) as store:
         with EpisodeAdder(store, 1_000) as adder, pytest.raises(UnsatisfiableError, match="max_bytes"):
             play(adder, timesteps(range(500)))
@@ -113,17 +113,17 @@ def test_an_item_that_is_refused_is_told():
 
 
 @pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
-def test_a_table_that_refuses_costs_no_other_its_items(priority):
-    """Of one table all items are too large; what the other gets is right."""
+def test_a_table_that_refuses_items_does_not_affect_others(priority):
+    """All items are too large for one table; the other table gets its items."""
     tables = [Table("small", max_bytes=200), queue("b")]
     with Store(tables) as store:
         with NStepTransitionAdder(store, 2, 1.0, priority_fns=dict.fromkeys(["small", "b"], priority)) as adder:
             steps = timesteps([1, 2, 4, 8])
             adder.add_first(steps[0])
             refused = []
-            for now, then in pairwise(steps):
+            for step, next_step in pairwise(steps):
                 try:
-                    adder.add(np.float32(now.observation / 10), then)
+                    adder.add(np.float32(step.observation / 10), next_step)
                 except (ItemError, UnsatisfiableError) as error:
                     refused.append(str(error))
             with suppress(UnsatisfiableError):
@@ -139,16 +139,16 @@ def test_a_table_that_refuses_costs_no_other_its_items(priority):
         ]
 
 
-def test_a_table_that_is_dropped():
+def test_a_dropped_table():
     with Store([queue("a"), queue("b")]) as store:
         adder = NStepTransitionAdder(store, 2, 1.0, priority_fns={"a": 1, "b": 1}, chunk_length=1)
         steps = timesteps([1, 2, 4, 8, 16])
         adder.add_first(steps[0])
-        for at, (now, then) in enumerate(pairwise(steps)):
+        for at, (step, next_step) in enumerate(pairwise(steps)):
             if at == 3:
                 store.drop_table("a")
             with suppress(ItemError, ClosedError):
-                adder.add(np.float32(now.observation / 10), then)
+                adder.add(np.float32(step.observation / 10), next_step)
         with suppress(ClosedError):
             adder.close()
         found = [(item.observation, item.reward) for item in items(store, "b")]
@@ -156,13 +156,13 @@ def test_a_table_that_is_dropped():
         assert len(found) >= 2
 
 
-# --- Environments that write into what they gave ---
+# --- Environments that reuse their arrays ---
 
 
-def test_arrays_that_are_used_again(make):
+def test_reused_arrays_do_not_change_items(make):
     store = Store([queue()])
 
-    def found(reuse):
+    def items_of_episode(reuse):
         steps = [
             step._replace(observation=np.array([step.observation]), reward=np.array([step.reward or 0.0]))
             for step in timesteps([1, 20, 300])
@@ -178,16 +178,16 @@ def test_arrays_that_are_used_again(make):
                     adder.add(np.float32(at), given)
         return items(store)
 
-    assert found(reuse=True) == found(reuse=False) != []
+    assert items_of_episode(reuse=True) == items_of_episode(reuse=False) != []
 
 
-def test_rows_that_a_function_looks_at_are_copies():
+def test_should_insert_fns_receive_copies():
     seen = []
-    looked = {"priority_table": lambda steps: seen.append([float(step.action) for step in steps]) or True}
+    record = {"priority_table": lambda steps: seen.append([float(step.action) for step in steps]) or True}
     action = np.zeros((), np.float32)
     with Store([queue()]) as store:
         lengths = {"priority_table": 2}
-        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, should_insert_fns=looked) as adder:
+        with MultiSequenceAdder(store, lengths, {"priority_table": 1}, should_insert_fns=record) as adder:
             steps = timesteps([1, 2, 3])
             adder.add_first(steps[0])
             for at, step in enumerate(steps[1:], 1):
@@ -199,7 +199,7 @@ def test_rows_that_a_function_looks_at_are_copies():
 # --- Data that does not fit ---
 
 
-def test_bytes_keep_their_last_zeros():
+def test_bytes_keep_trailing_zeros():
     steps = [step._replace(observation=b"ab\0\0") for step in timesteps([1])]
     with Store([queue()]) as store:
         with SequenceAdder(store, 2, 2) as adder:
@@ -212,25 +212,25 @@ def test_bytes_keep_their_last_zeros():
 
 @pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
 @pytest.mark.parametrize("wrong", [{"x": 1, "y": 1}, {}, 1, None])
-def test_extras_that_nest_otherwise(priority, wrong):
+def test_extras_must_keep_their_structure(priority, wrong):
     with Store([queue()]) as store, SequenceAdder(store, 2, 1, priority_fns={"priority_table": priority}) as adder:
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
         adder.add(np.float32(0.1), steps[1], {"x": 1})
         got = () if wrong is None else wrong
-        with raises(SignatureError, f"extras must nest as before, {{'x': *}}; got {got!r}"):
+        with raises(SignatureError, f"`extras` must nest as in earlier steps, {{'x': *}}; got {got!r}"):
             adder.add(np.float32(0.2), steps[2], wrong)
         adder.add(np.float32(0.2), steps[2], {"x": 2})
         assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
 
 
-def test_shapes_stay_within_an_episode():
+def test_observation_shapes_may_change_only_between_episodes():
     steps = timesteps([1, 2])
     with Store([queue()]) as store, EpisodeAdder(store, 9) as adder:
         for size in (2, 3):
             given = [step._replace(observation=np.zeros(size)) for step in steps]
             adder.add_first(given[0])
-            text = f"an observation looks unlike those before; asked: float64[{size}]; found: float64[7]"
+            text = f"an observation must have the layout of the earlier ones, float64[{size}]; got float64[7]"
             with raises(SignatureError, text):
                 adder.add(np.float32(0), given[1]._replace(observation=np.zeros(7)))
             adder.add(np.float32(0), given[1])
@@ -241,12 +241,12 @@ def test_shapes_stay_within_an_episode():
 @pytest.mark.parametrize(
     ("extras", "text"),
     [
-        ({"core_state": None}, "extras must have a value everywhere; got {'core_state': None}"),
-        ((1, [None]), "extras must have a value everywhere; got (1, [None])"),
+        ({"core_state": None}, "`extras` must not contain None; got {'core_state': None}"),
+        ((1, [None]), "`extras` must not contain None; got (1, [None])"),
     ],
 )
-def test_no_value(make_full, extras, text):
-    with Store([queue()]) as store, make_full(store) as adder:
+def test_extras_must_not_contain_none(make_strict, extras, text):
+    with Store([queue()]) as store, make_strict(store) as adder:
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
         with raises(SignatureError, text):
@@ -257,11 +257,10 @@ def test_no_value(make_full, extras, text):
 
 
 @pytest.mark.parametrize("observation", [None, {"a": 1, "b": None}])
-def test_a_first_observation_without_a_value(make_full, observation):
-    """Items would lack their first row."""
-    with Store([queue()]) as store, make_full(store) as adder:
+def test_a_first_observation_must_not_contain_none(make_strict, observation):
+    with Store([queue()]) as store, make_strict(store) as adder:
         steps = timesteps([1, 2])
-        with raises(SignatureError, f"an observation must have a value everywhere; got {observation!r}"):
+        with raises(SignatureError, f"an observation must not contain None; got {observation!r}"):
             adder.add_first(steps[0]._replace(observation=observation))
         play(adder, steps)
         assert store.info()["priority_table"].size
@@ -278,7 +277,7 @@ def test_a_first_observation_without_a_value(make_full, observation):
         ),
     ],
 )
-def test_tables_that_are_not_there_and_priorities_that_they_refuse(refused, kind, text):
+def test_unknown_tables_and_bad_priorities(refused, kind, text):
     steps = timesteps([1, 2])
     with Store([Table("picky", sampler=selectors.Prioritized(1.0))]) as store:
         adder = SequenceAdder(store, 1, 1, priority_fns={refused: -1.0})
@@ -286,46 +285,46 @@ def test_tables_that_are_not_there_and_priorities_that_they_refuse(refused, kind
         for _ in range(2):
             with raises(kind, text):
                 adder.add(np.float32(0), steps[1])
-        looking = SequenceAdder(store, 1, 1, priority_fns={refused: lambda _: -1.0})
-        looking.add_first(steps[0])
+        with_function = SequenceAdder(store, 1, 1, priority_fns={refused: lambda _: -1.0})
+        with_function.add_first(steps[0])
         with pytest.raises(ItemError) as caught:
-            looking.add(np.float32(0), steps[1])
+            with_function.add(np.float32(0), steps[1])
         assert (type(caught.value.__cause__), str(caught.value.__cause__)) == (kind, text)
 
 
-def test_padding_that_fails_costs_the_episode_its_item():
+def test_a_failing_padding_fn_skips_the_item_of_its_episode():
     with Store([queue()]) as store, EpisodeAdder(store, 5, padding_fn=lambda *_: 1 / 0) as adder:
         with pytest.raises(ZeroDivisionError):
             play(adder, timesteps([1]))
         assert not store.info()["priority_table"].size
         play(adder, timesteps([1, 2, 3, 4]))
-        assert [len(item.reward) for item in items(store)] == [5], "it needs no padding"
+        assert [len(item.reward) for item in items(store)] == [5], "this episode needs no padding"
 
 
-def test_an_observation_unlike_those_before_is_refused_at_once(make_full):
-    text = "an observation looks unlike those before; asked: int64; found: float32"
+def test_an_observation_with_another_dtype_is_refused_at_once(make_strict):
+    text = "an observation must have the layout of the earlier ones, int64; got float32"
     with Store([queue()]) as store:
 
-        def played(bad):
-            with make_full(store) as adder:
+        def items_of_episodes(bad):
+            with make_strict(store) as adder:
                 steps = timesteps([1, 2, 3])
                 adder.add_first(steps[0])
-                for now, then in pairwise(steps):
+                for step, next_step in pairwise(steps):
                     if bad:
                         with raises(SignatureError, text):
-                            adder.add(np.float32(0), then._replace(observation=np.float32(7)))
-                    adder.add(np.float32(now.observation), then)
+                            adder.add(np.float32(0), next_step._replace(observation=np.float32(7)))
+                    adder.add(np.float32(step.observation), next_step)
                 if bad:
                     with raises(SignatureError, text):
                         adder.add_first(steps[0]._replace(observation=np.float32(7)))
                 play(adder, steps)
             return items(store)
 
-        assert played(bad=True) == played(bad=False)
+        assert items_of_episodes(bad=True) == items_of_episodes(bad=False)
 
 
-def test_observations_are_described():
-    text = "an observation looks unlike those before; asked: {a: uint8, b: [text]}; found: {a: uint8, b: [int64]}"
+def test_layouts_of_nests_in_error_texts():
+    text = "an observation must have the layout of the earlier ones, {a: uint8, b: [text]}; got {a: uint8, b: [int64]}"
     with Store([queue()]) as store, SequenceAdder(store, 1, 1) as adder:
         steps = [step._replace(observation={"a": np.uint8(1), "b": ["x"]}) for step in timesteps([1, 2])]
         adder.add_first(steps[0])
@@ -333,13 +332,13 @@ def test_observations_are_described():
             adder.add(np.float32(0), steps[1]._replace(observation={"a": np.uint8(1), "b": [1]}))
 
 
-def test_patterns_and_observations_without_a_value():
+def test_patterns_with_observations_that_contain_none():
     pattern = Pattern("priority_table", lambda step: step.observation["a"][-2:])
     steps = [step._replace(observation={"a": step.observation, "b": None}) for step in timesteps([1, 2, 3])]
     with Store([queue()]) as store, StructuredAdder(store, [pattern]) as adder:
         adder.add_first(steps[0])
         adder.add(np.float32(0), steps[1]._replace(observation={"a": None, "b": np.int8(1)}))
-        text = "an observation looks unlike those before; asked: {a: int64, b: int8}; found: {a: float32, b: int8}"
+        text = "an observation must have the layout of the earlier ones, {a: int64, b: int8}; got {a: float32, b: int8}"
         with raises(SignatureError, text):
             adder.add(np.float32(0), steps[2]._replace(observation={"a": np.float32(1), "b": np.int8(1)}))
         adder.add(np.float32(0), steps[2])
@@ -347,10 +346,10 @@ def test_patterns_and_observations_without_a_value():
         assert items(store) == [[3, 4]]
 
 
-# --- Tables that do not take items ---
+# --- Tables that block ---
 
 
-def test_a_block_that_fails_does_not_wait(make):
+def test_leaving_a_with_block_by_an_exception_does_not_wait(make):
     with Store([blocked()]) as store, pytest.raises(KeyError):  # noqa: SIM117
         with make(store) as adder:
             steps = timesteps([1, 2, 3])
@@ -360,7 +359,7 @@ def test_a_block_that_fails_does_not_wait(make):
             raise KeyError
 
 
-def test_a_flush_has_a_timeout(make):
+def test_timeouts_of_flush_and_close(make):
     with Store([blocked()]) as store:
         adder = make(store)
         steps = timesteps([1, 2, 3])
@@ -378,11 +377,11 @@ def test_a_flush_has_a_timeout(make):
             adder.close(timeout=0.01)
         unblock(store)
         adder.close()
-        with raises(ClosedError, "the adder was closed; it takes no more"):
+        with raises(ClosedError, "the adder is closed"):
             adder.add_first(steps[0])
 
 
-def test_a_reset_that_must_wait_does_not_join_episodes():
+def test_a_reset_that_times_out_does_not_join_episodes():
     ends = Pattern("priority_table", lambda step: step.observation[-2:], when=[end_of_episode()])
     pairs = Pattern("priority_table", lambda step: step.observation[-2:])
     with Store([blocked()]) as store, StructuredAdder(store, [pairs, ends], timeout=0.01) as adder:
@@ -401,7 +400,7 @@ def test_a_reset_that_must_wait_does_not_join_episodes():
     assert found == [[1, 2], [2, 3], [50, 51], [51, 52], [51, 52]]
 
 
-def test_a_blocked_table_keeps_no_other_waiting():
+def test_a_blocked_table_does_not_delay_others():
     pairs = [Pattern(table, lambda step: step.observation[-2:]) for table in ("priority_table", "free")]
     with Store([blocked(), queue("free")]) as store:
         adder = StructuredAdder(store, (pattern for pattern in pairs), timeout=0.01)
@@ -418,7 +417,7 @@ def test_a_blocked_table_keeps_no_other_waiting():
         assert items(store) == [[1, 2]] * 3
 
 
-def test_closing_ends_with_what_is_complete():
+def test_closing_creates_the_complete_items():
     with Store([queue()]) as store:
         with NStepTransitionAdder(store, 1, 1.0) as adder:
             steps = timesteps([1, 2, 3])
@@ -427,20 +426,20 @@ def test_closing_ends_with_what_is_complete():
         assert [item[:5] for item in items(store)] == [(1, 0.1, 1, 1, 2)]
 
 
-def test_backpressure_keeps_nothing_of_a_step():
+def test_backpressure_keeps_nothing_of_the_step():
     with Store([blocked()]) as store:
         adder = NStepTransitionAdder(store, 1, 1.0, timeout=0, chunk_length=1)
         steps = timesteps(range(2_000))
         adder.add_first(steps[0])
-        taken = 0
+        accepted = 0
         with pytest.raises(BackpressureError):
-            for now, then in pairwise(steps):
-                adder.add(np.float32(now.observation / 10), then)
-                taken += 1
+            for step, next_step in pairwise(steps):
+                adder.add(np.float32(step.observation / 10), next_step)
+                accepted += 1
         unblock(store)
         adder.flush()
-        for now, then in pairwise(steps[taken:]):
-            adder.add(np.float32(now.observation / 10), then)
+        for step, next_step in pairwise(steps[accepted:]):
+            adder.add(np.float32(step.observation / 10), next_step)
         adder.close()
         data = store.sample("priority_table", 2_000).data
     assert data.observation.tolist() == list(range(1, 2_001))
@@ -448,12 +447,12 @@ def test_backpressure_keeps_nothing_of_a_step():
 
 
 @pytest.mark.parametrize("steps_of_first", [1, 2, 3, 4])
-def test_an_end_that_is_refused_has_ended(make, steps_of_first):
-    """A writer has room for some items only: somewhere in an episode there is none left."""
+def test_an_episode_whose_end_is_refused_has_ended(make, steps_of_first):
+    """A writer has a limited number of pending items, which is reached at different points of an episode."""
     with Store([blocked()]) as store:
         adder = make(store, timeout=0, chunk_length=1)
-        play_on(adder, 1, steps_of_first)
-        assert any(play_on(adder, number, 2) for number in range(2, 1_200))
+        try_to_play(adder, 1, steps_of_first)
+        assert any(try_to_play(adder, number, 2) for number in range(2, 1_200))
         unblock(store)
         adder.flush()
         play(adder, timesteps([7_000], first=70_000))
@@ -468,14 +467,14 @@ def test_an_end_that_is_refused_has_ended(make, steps_of_first):
             assert round(item.reward / (item.observation // 10), 6) in {1.0, 1.9}
 
 
-def test_a_return_has_no_rewards_of_an_end_that_was_refused():
+def test_returns_contain_no_rewards_of_an_episode_whose_end_was_refused():
     with Store([blocked()]) as store:
         adder = NStepTransitionAdder(store, 3, 1.0, timeout=0, chunk_length=1)
         with pytest.raises(BackpressureError):
             for rewards in [[100.0] * 2] + [[100.0] * 3] * 1_200:
                 with suppress(DeadlineExceededError):
                     play(adder, timesteps(rewards))
-        with pytest.raises(InvalidArgumentError, match="none is under way"):
+        with pytest.raises(InvalidArgumentError, match="none is in progress"):
             adder.add(np.float32(0), timesteps([1.0])[1])
         unblock(store)
         adder.flush()
@@ -485,8 +484,8 @@ def test_a_return_has_no_rewards_of_an_end_that_was_refused():
         assert [(item.observation, item.reward) for item in items(store)] == [(50, 3.0), (51, 2.0)]
 
 
-def play_on(adder, number, steps):
-    """Plays an episode of which some may be refused; says whether it was."""
+def try_to_play(adder, number, steps):
+    """Adds an episode; returns True if some of it was refused."""
     try:
         play(adder, timesteps([number] * steps, first=10 * number))
     except DeadlineExceededError:
@@ -499,7 +498,7 @@ def play_on(adder, number, steps):
 
 
 @pytest.mark.parametrize("steps_of_first", [1, 2])
-def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
+def test_sequences_do_not_continue_across_a_missing_row(steps_of_first):
     with Store([blocked()]) as store:
         adder = SequenceAdder(store, 2, 1, end_of_episode_behavior="continue", timeout=0, chunk_length=1)
         first = 1
@@ -512,7 +511,7 @@ def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
                 break
             first += steps + 1
         else:
-            pytest.fail("nothing was refused")
+            pytest.fail("no row was refused")
         with suppress(DeadlineExceededError):
             adder.reset()
         unblock(store)
@@ -524,8 +523,7 @@ def test_sequences_do_not_go_on_over_a_gap(steps_of_first):
     assert found[-2:] == [[first + 10, first + 11], [first + 11, first + 12]]
 
 
-def test_a_refused_final_row_makes_no_false_end():
-    """A pattern that waits for an end takes no other row for it."""
+def test_a_refused_final_row_does_not_make_another_row_the_last():
     ends = Pattern("free", lambda step: step.observation[-1:], when=[end_of_episode()])
     rows_of_all = Pattern("priority_table", num_steps=1)
     with Store([blocked(), queue("free")]) as store:
@@ -544,11 +542,11 @@ def test_a_refused_final_row_makes_no_false_end():
             assert row == 1 + number % 3, "not the last row of its episode"
 
 
-def test_an_interrupt_goes_before_a_failure():
+def test_ctrl_c_takes_precedence_over_other_errors():
     def interrupt(_):
         raise KeyboardInterrupt
 
-    priorities = {"a": Failing(1, 1.0), "b": interrupt}
+    priorities = {"a": FailsAtCall(1, 1.0), "b": interrupt}
     with Store([queue("a"), queue("b")]) as store:
         adder = SequenceAdder(store, 1, 1, priority_fns=priorities)
         steps = timesteps([1, 2])
@@ -557,23 +555,23 @@ def test_an_interrupt_goes_before_a_failure():
             adder.add(np.float32(0), steps[1])
 
 
-def test_an_end_that_must_wait_tells_of_items_too():
-    priorities = {"priority_table": lambda _: 1.0, "b": Failing(2, 1.0)}
+def test_a_timeout_at_the_end_of_an_episode_has_item_errors_as_notes():
+    priorities = {"priority_table": lambda _: 1.0, "b": FailsAtCall(2, 1.0)}
     with Store([blocked(), queue("b")]) as store:
         adder = SequenceAdder(store, 1, 1, priority_fns=priorities, timeout=0)
         with pytest.raises(DeadlineExceededError) as caught:
             play(adder, timesteps([1]))
         assert caught.value.__notes__ == [
-            "the transition was added, but an item that ends with it was not made: ZeroDivisionError"
+            "the transition was added, but an item that ends with it was not created: ZeroDivisionError"
         ]
         unblock(store)
         adder.close()
 
 
-# --- Sequences that go on over the ends of episodes ---
+# --- Sequences that continue across episodes ---
 
 
-def test_a_reset_begins_anew():
+def test_a_reset_starts_a_new_sequence():
     with Store([queue()]) as store, SequenceAdder(store, 3, 3, end_of_episode_behavior="continue") as adder:
         play(adder, timesteps([1]))
         adder.add_first(timesteps([1])[0])

@@ -1,4 +1,4 @@
-"""Rows that say nothing, what fills them, and arguments that mean nothing."""
+"""Padding rows, final rows, and bad arguments."""
 
 import numpy as np
 import pytest
@@ -16,17 +16,17 @@ def test_no_padding_that_no_item_needs():
         assert [item.observation for item in items(store)] == [[1, 2]]
 
 
-def test_a_final_row_may_be_left_out():
-    zero = {"priority_table": lambda steps: steps[-1].reward == 0}
+def test_without_a_final_row():
+    has_zero_reward = {"priority_table": lambda steps: steps[-1].reward == 0}
     lengths = {"priority_table": 2}
     with Store([queue()]) as store:
-        arguments = {"should_insert_fns": zero, "pad_end_of_episode": False, "final_row": False}
+        arguments = {"should_insert_fns": has_zero_reward, "pad_end_of_episode": False, "final_row": False}
         with MultiSequenceAdder(store, lengths, {"priority_table": 1}, **arguments) as adder:
             play(adder, timesteps([1, 0, 0]))
         assert [item.observation for item in items(store)] == [[1, 2], [2, 3]]
 
 
-def test_text_is_filled_with_empty_text():
+def test_text_is_padded_with_empty_text():
     steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1])]
     with Store([queue()]) as store:
         with EpisodeAdder(store, 4, padding_fn=np.ones) as adder:
@@ -41,7 +41,7 @@ def test_text_is_filled_with_empty_text():
     assert data.reward[0].tolist() == [1, 0, 1, 1]
 
 
-def test_text_has_empty_text_for_zeros():
+def test_text_of_the_final_row_is_empty():
     with Store([queue()]) as store:
         with SequenceAdder(store, 2, 2) as adder:
             steps = timesteps([1])
@@ -51,12 +51,12 @@ def test_text_has_empty_text_for_zeros():
     assert (data.action[0].tolist(), data.extras[0][0].tolist()) == ([b"left", b""], [[b"x"], [b""]])
 
 
-def test_the_rows_of_an_item_are_all_that_a_function_sees():
+def test_should_insert_fns_receive_the_rows_of_one_item():
     seen = {"a": [], "b": []}
-    looked = {table: lambda steps, table=table: seen[table].append(len(steps)) or True for table in seen}
+    record = {table: lambda steps, table=table: seen[table].append(len(steps)) or True for table in seen}
     with Store([queue("a"), queue("b")]) as store:
         lengths = {"a": 1, "b": 3}
-        with MultiSequenceAdder(store, lengths, dict.fromkeys(lengths, 1), should_insert_fns=looked) as adder:
+        with MultiSequenceAdder(store, lengths, dict.fromkeys(lengths, 1), should_insert_fns=record) as adder:
             for _ in range(2):
                 play(adder, timesteps([1, 2]))
     assert seen == {"a": [1, 1, 1] * 2, "b": [3] * 2}
@@ -71,18 +71,18 @@ def test_the_rows_of_an_item_are_all_that_a_function_sees():
         ),
         (
             lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, should_insert_fns={"t": True}),
-            "what to insert into `t` must be said by a function; got True",
+            "`should_insert_fns` must have a function for table `t`; got True",
         ),
         (
             lambda store: MultiSequenceAdder(store, 5, {"t": 1}),
-            "`sequence_lengths` must be a mapping, by table; got 5",
+            "`sequence_lengths` must be a mapping by table name; got 5",
         ),
-        (lambda store: MultiSequenceAdder(store, {"t": 1}, 5), "`periods` must be a mapping, by table; got 5"),
+        (lambda store: MultiSequenceAdder(store, {"t": 1}, 5), "`periods` must be a mapping by table name; got 5"),
         (
             lambda store: MultiSequenceAdder(store, {"t": 1}, {"t": 1}, priority_fns=["t"]),
-            "`priority_fns` must be a mapping, by table; got ['t']",
+            "`priority_fns` must be a mapping by table name; got ['t']",
         ),
-        (lambda store: MultiSequenceAdder(store, {}, {}), "`sequence_lengths` must name a table at least; got none"),
+        (lambda store: MultiSequenceAdder(store, {}, {}), "`sequence_lengths` must have at least one table; got {}"),
         (
             lambda store: NonOverlappingRNNSequenceAdder(store, 2, overlap="no"),
             "`overlap` must be True or False; got 'no' (str)",

@@ -1,4 +1,4 @@
-"""Sequences with their first recurrent state."""
+"""`NonOverlappingRNNSequenceAdder`: sequences with their first recurrent state."""
 
 import numpy as np
 import pytest
@@ -15,51 +15,51 @@ def extras(t):
 
 
 @given(st.lists(rewards, min_size=1, max_size=3), st.integers(1, 6), st.booleans())
-def test_all_sequences_of_all_episodes(episodes, length, pads):
+def test_sequences_match_the_model(episodes, length, padded):
     with Store([queue()]) as store:
         wanted = []
-        with NonOverlappingRNNSequenceAdder(store, length, pad_end_of_episode=pads) as adder:
+        with NonOverlappingRNNSequenceAdder(store, length, pad_end_of_episode=padded) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number), extras=extras)
                 whole = episode_rows(episode, 1 + 100 * number)
-                wanted += expected(whole, length, length, "zero_pad" if pads else "drop")
+                wanted += expected(whole, length, length, "zero_pad" if padded else "drop")
                 assert store.info()["priority_table"].size == len(wanted)
         found = items(store)
         assert [rows(item) for item in found] == wanted
         last = {1 + 100 * number + len(episode) for number, episode in enumerate(episodes)}
         for item, sequence in zip(found, wanted, strict=True):
             t = (sequence[0][0] - 1) % 100
-            # The row after the last transition has no state of its own.
-            ends = sequence[0][0] in last
-            state = ([[0, 0]], {"c": [0]}) if ends else ([[100 + t, t]], {"c": [t]})
+            # The final row has no recurrent state, so zeros are stored.
+            starts_with_final_row = sequence[0][0] in last
+            state = ([[0, 0]], {"c": [0]}) if starts_with_final_row else ([[100 + t, t]], {"c": [t]})
             assert item.extras["core_state"] == state
             assert len(item.extras["logits"]) == length
 
 
 @given(st.lists(rewards, min_size=1, max_size=3), st.integers(1, 6))
-def test_no_transition_is_lost_where_sequences_overlap(episodes, length):
+def test_overlapping_sequences_contain_every_transition(episodes, length):
     with Store([queue()]) as store:
         with NonOverlappingRNNSequenceAdder(store, length, overlap=True) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number), extras=extras)
         found = items(store)
         assert len(found) == sum(-(-len(episode) // length) for episode in episodes)
-        trained = []
+        transitions_found = []
         for item in found:
             assert type(item) is MaskedStep
             assert len(item.mask) == length + 1
             first = (item.observation[0] - 1) % 100
             assert item.extras["core_state"] == ([[100 + first, first]], {"c": [first]})
             transitions = zip(item.mask, item.observation, item.reward, item.observation[1:], strict=False)
-            trained += [found for mask, *found in transitions if mask]
-    assert trained == [
+            transitions_found += [transition for mask, *transition in transitions if mask]
+    assert transitions_found == [
         [1 + 100 * number + t, reward, 2 + 100 * number + t]
         for number, episode in enumerate(episodes)
         for t, reward in enumerate(episode)
     ]
 
 
-def test_both_doors(open_store):
+def test_in_process_and_remote(open_store):
     store = open_store(queue())
     with NonOverlappingRNNSequenceAdder(store, 2, priority_fns={"priority_table": lambda _: 7.0}) as adder:
         play(adder, timesteps([1, 2, 3]), extras=extras)
@@ -70,13 +70,13 @@ def test_both_doors(open_store):
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_states_in_between_are_not_stored(overlap):
-    def stored(size):
+def test_only_first_states_are_stored(overlap):
+    def stored_bytes(size):
         state = np.zeros(size, np.uint8)
         with Store([queue()]) as store:
             with NonOverlappingRNNSequenceAdder(store, 8, overlap=overlap) as adder:
                 play(adder, timesteps(range(79)), extras=lambda _: {"core_state": state})
             return store.info()["priority_table"].bytes
 
-    states = (stored(110_000) - stored(10_000)) / 100_000
-    assert states < 14, "of 80 rows, 10 have a state, and at the end an 11th"
+    states = (stored_bytes(110_000) - stored_bytes(10_000)) / 100_000
+    assert states < 14, "10 of the 80 rows have a state, plus one at the end"

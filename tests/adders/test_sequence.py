@@ -1,4 +1,4 @@
-"""Sequences, against a model that has the whole episode before it."""
+"""`SequenceAdder` and `MultiSequenceAdder`, compared with a model that has the whole episode."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ lengths = st.integers(1, 6)
     st.sampled_from(["zero_pad", "truncate", "write", "drop"]),
     st.sampled_from([1.0, lambda _: 1.0]),
 )
-def test_all_sequences_of_all_episodes(episodes, length, period, behavior, priority):
+def test_sequences_match_the_model(episodes, length, period, behavior, priority):
     with Store([queue()]) as store:
         wanted = []
         arguments = {"end_of_episode_behavior": behavior, "priority_fns": {"priority_table": priority}}
@@ -33,7 +33,7 @@ def test_all_sequences_of_all_episodes(episodes, length, period, behavior, prior
 
 
 @given(st.lists(rewards, min_size=1, max_size=3), lengths, lengths, st.sampled_from([1.0, lambda _: 1.0]))
-def test_sequences_that_continue(episodes, length, period, priority):
+def test_sequences_that_continue_across_episodes_match_the_model(episodes, length, period, priority):
     stream = []
     with Store([queue()]) as store:
         arguments = {"priority_fns": {"priority_table": priority}}
@@ -45,7 +45,7 @@ def test_sequences_that_continue(episodes, length, period, priority):
         assert [rows(item) for item in items(store)] == expected(stream, length, period, "drop")
 
 
-def test_the_published_example():
+def test_overlapping_sequences_with_zero_padding():
     episode = [2.0, 0.0, -3.0, -3.0, 0.0, 0.0, 0.0]
     with Store([queue()]) as store:
         with SequenceAdder(store, 4, 3) as adder:
@@ -54,7 +54,7 @@ def test_the_published_example():
 
 
 @pytest.mark.parametrize("behavior", ["zero_pad", "truncate"])
-def test_both_doors(open_store, behavior):
+def test_in_process_and_remote(open_store, behavior):
     store = open_store(queue("a"), queue("b"))
     priorities = {"a": 3.0, "b": lambda item: float(item.reward.sum())}
     with SequenceAdder(store, 2, 2, priority_fns=priorities, end_of_episode_behavior=behavior) as adder:
@@ -70,7 +70,7 @@ def test_both_doors(open_store, behavior):
     assert items(store, "a") == items(store, "b") == [first, second]
 
 
-def test_items_that_a_table_does_not_take():
+def test_items_that_do_not_match_the_signature():
     signature = Step(*(ArraySpec((2,), dtype) for dtype in ("int64", "float32", "float32", "float64", "bool")))
     with Store([Table("priority_table", signature=signature)]) as store:
         adder = SequenceAdder(store, 2, 2)
@@ -91,9 +91,9 @@ def test_items_that_a_table_does_not_take():
         ),
         (
             {"priority_fns": {}},
-            "`priority_fns` must map tables to priorities, to functions of an item's data, or to None for 1; got {}",
+            "`priority_fns` must map table names to a number, a function of an item's data, or None for 1; got {}",
         ),
-        ({"priority_fns": {"t": "x"}}, "the priority for `t` must be a number; got 'x' (str)"),
+        ({"priority_fns": {"t": "x"}}, "the priority of table `t` must be a number; got 'x' (str)"),
         ({"priority_fns": {1: 1.0}}, "each key of `priority_fns` must be a str, the name of a table; got 1 (int)"),
     ],
 )
@@ -102,7 +102,7 @@ def test_bad_arguments(arguments, text):
         SequenceAdder(store, **({"sequence_length": 2, "period": 1} | arguments))
 
 
-# Several tables.
+# --- Several tables ---
 
 
 @given(
@@ -112,11 +112,11 @@ def test_bad_arguments(arguments, text):
     st.booleans(),
     st.sampled_from([1.0, lambda _: 1.0]),
 )
-def test_each_table_gets_what_an_adder_of_its_own_would_write(episodes, lengths, periods, pads, priority):
+def test_each_table_gets_the_items_of_an_adder_for_it_alone(episodes, lengths, periods, padded, priority):
     tables = "abc"
     with Store([queue(table) for table in tables]) as store:
         lengths, periods = dict(zip(tables, lengths, strict=True)), dict(zip(tables, periods, strict=True))
-        arguments = {"pad_end_of_episode": pads, "priority_fns": dict.fromkeys(tables, priority)}
+        arguments = {"pad_end_of_episode": padded, "priority_fns": dict.fromkeys(tables, priority)}
         with MultiSequenceAdder(store, lengths, periods, **arguments) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
@@ -124,24 +124,24 @@ def test_each_table_gets_what_an_adder_of_its_own_would_write(episodes, lengths,
             wanted = []
             for number, episode in enumerate(episodes):
                 whole = episode_rows(episode, 1 + 100 * number)
-                wanted += expected(whole, lengths[table], periods[table], "zero_pad" if pads else "drop")
+                wanted += expected(whole, lengths[table], periods[table], "zero_pad" if padded else "drop")
             assert [rows(item) for item in items(store, table)] == wanted
 
 
-def test_only_what_is_wanted_is_inserted():
+def test_should_insert_fns_select_items():
     episode = [2.0, 0.0, -3.0, -3.0, 0.0, 0.0, 0.0]
-    wanted = {"nonzero": lambda steps: steps[-1].reward != 0, "zero": lambda steps: steps[-1].reward == 0}
+    filters = {"nonzero": lambda steps: steps[-1].reward != 0, "zero": lambda steps: steps[-1].reward == 0}
     with Store([queue("nonzero"), queue("zero")]) as store:
-        lengths, periods = dict.fromkeys(wanted, 3), dict.fromkeys(wanted, 1)
-        with MultiSequenceAdder(store, lengths, periods, should_insert_fns=wanted, pad_end_of_episode=False) as adder:
+        lengths, periods = dict.fromkeys(filters, 3), dict.fromkeys(filters, 1)
+        with MultiSequenceAdder(store, lengths, periods, should_insert_fns=filters, pad_end_of_episode=False) as adder:
             play(adder, timesteps(episode))
         assert [item.observation for item in items(store, "nonzero")] == [[1, 2, 3], [2, 3, 4]]
         assert [item.observation for item in items(store, "zero")] == [[3, 4, 5], [4, 5, 6], [5, 6, 7], [6, 7, 8]]
 
 
 @pytest.mark.parametrize("name", ["periods", "priority_fns", "should_insert_fns"])
-def test_tables_that_differ(name):
+def test_mappings_must_have_the_same_tables(name):
     arguments = {"sequence_lengths": {"a": 1, "b": 1}, "periods": {"a": 1, "b": 1}} | {name: {"a": 1}}
-    text = f"`{name}` must be of the same tables as `sequence_lengths`, ['a', 'b']; got ['a']"
+    text = f"`{name}` must have the same tables as `sequence_lengths`, ['a', 'b']; got ['a']"
     with Store([queue("a"), queue("b")]) as store, raises(InvalidArgumentError, text):
         MultiSequenceAdder(store, **arguments)

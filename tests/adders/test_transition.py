@@ -1,10 +1,10 @@
-"""n-step transitions, against the sum written out."""
+"""`NStepTransitionAdder`, compared with sums computed by the definition."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from episodes import items, plain, play, queue, timesteps
+from episodes import items, play, queue, timesteps, to_lists
 from hypothesis import given
 from hypothesis import strategies as st
 from support import raises
@@ -15,7 +15,7 @@ from engram.errors import InvalidArgumentError, SignatureError
 
 
 def expected(rewards, discounts, n, gamma, first=1):
-    """Every transition of an episode, as the definition says."""
+    """Returns every transition of an episode, computed by the definition."""
     found = []
     length = len(rewards)
     for start in range(length):
@@ -34,7 +34,7 @@ episodes = st.lists(st.tuples(numbers, st.floats(0, 1, width=16)), min_size=1, m
 
 
 @given(st.lists(episodes, min_size=1, max_size=3), st.integers(1, 5), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
-def test_all_transitions_of_all_episodes(given_episodes, n, gamma):
+def test_transitions_match_the_definition(given_episodes, n, gamma):
     with Store([queue()]) as store, NStepTransitionAdder(store, n, gamma) as adder:
         wanted = []
         for number, episode in enumerate(given_episodes):
@@ -46,7 +46,7 @@ def test_all_transitions_of_all_episodes(given_episodes, n, gamma):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_both_doors(open_store):
+def test_in_process_and_remote(open_store):
     store = open_store(queue())
     with NStepTransitionAdder(store, 2, 0.5) as adder:
         play(adder, timesteps([1, 2, 4]), extras=lambda t: {"logits": np.float32([t, -t])})
@@ -57,7 +57,7 @@ def test_both_doors(open_store):
     ]
 
 
-def test_each_table_has_its_priority():
+def test_each_table_has_its_own_priority():
     with Store([queue("a"), queue("b"), queue("c")]) as store:
         priorities = {"a": 2.0, "b": None, "c": lambda item: item.reward + 10 * item.observation}
         with NStepTransitionAdder(store, 1, 0.9, priority_fns=priorities) as adder:
@@ -66,7 +66,7 @@ def test_each_table_has_its_priority():
     assert found == {"a": [2, 2], "b": [1, 1], "c": [11, 22]}
 
 
-def test_nests_of_rewards_and_their_dtypes():
+def test_rewards_may_be_nests():
     steps = timesteps([1, 2])
     steps = [step._replace(reward={"a": np.float32(step.reward or 0), "b": [int(step.reward or 0)]}) for step in steps]
     with Store([queue()]) as store:
@@ -74,10 +74,10 @@ def test_nests_of_rewards_and_their_dtypes():
             play(adder, steps)
         data = store.sample("priority_table", 1).data
     assert (data.reward["a"].dtype, data.reward["b"][0].dtype) == (np.float32, np.float64)
-    assert plain(data).reward == {"a": 2.0, "b": [2.0]}
+    assert to_lists(data).reward == {"a": 2.0, "b": [2.0]}
 
 
-def test_text_has_no_zeros():
+def test_text_observations_and_actions():
     steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1, 2])]
     with Store([queue()]) as store:
         with NStepTransitionAdder(store, 1, 1.0) as adder:
@@ -89,12 +89,12 @@ def test_text_has_no_zeros():
     assert data.next_observation.tolist() == [b"see 2", b"see 3"]
 
 
-def test_a_reset_ends_with_what_is_complete():
+def test_reset_creates_the_complete_transitions():
     with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
         steps = timesteps([1, 2, 4, 8])
         adder.add_first(steps[0])
-        for now, then in pairwise(steps[:4]):
-            adder.add(np.float32(now.observation / 10), then)
+        for step, next_step in pairwise(steps[:4]):
+            adder.add(np.float32(step.observation / 10), next_step)
         adder.reset()
         play(adder, timesteps([5], first=50))
         assert [item[:5] for item in items(store)] == [
@@ -117,12 +117,12 @@ def test_bad_arguments(arguments, text):
         NStepTransitionAdder(store, *arguments)
 
 
-def test_a_client_is_a_store_or_a_client():
+def test_bad_clients():
     with raises(InvalidArgumentError, "`client` must be an engram.Store or an engram.Client; got 'localhost:1' (str)"):
         NStepTransitionAdder("localhost:1", 1, 0.5)
 
 
-def test_a_row_that_does_not_fit_leaves_the_episode_as_it_was():
+def test_nothing_is_kept_of_a_row_with_another_dtype():
     with Store([queue()]) as store, NStepTransitionAdder(store, 1, 1.0) as adder:
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
@@ -133,17 +133,16 @@ def test_a_row_that_does_not_fit_leaves_the_episode_as_it_was():
         assert [item.observation for item in items(store)] == [1, 2]
 
 
-def test_one_step_changes_no_number():
-    """What is not reckoned with stays as it was given."""
+def test_with_one_step_rewards_and_discounts_are_stored_unchanged():
     with Store([queue()]) as store, NStepTransitionAdder(store, 1, 0.9) as adder:
         steps = timesteps([0, 0, 0])
         steps = [steps[0], *(step._replace(reward=2**53 + 1, discount=np.uint8(1)) for step in steps[1:])]
         adder.add_first(steps[0])
         adder.add(0, steps[1])
-        text = "a reward looks unlike those before, which were int64[]; got 0.75"
+        text = "a reward must have the layout of the earlier ones, int64[]; got 0.75"
         with raises(SignatureError, text):
             adder.add(0, steps[2]._replace(reward=0.75))
-        text = "a discount looks unlike those before, which were uint8[]; got 0.5"
+        text = "a discount must have the layout of the earlier ones, uint8[]; got 0.5"
         with raises(SignatureError, text):
             adder.add(0, steps[2]._replace(discount=0.5))
         adder.add(0, steps[2])
@@ -161,35 +160,34 @@ def test_one_step_changes_no_number():
         (
             np.ones(2),
             (
-                "a discount must be a number, or fit the axes of each reward; "
-                "got one of shape (2,) for a reward of shape ()"
+                "a discount must be a number, or an array that broadcasts to each reward; "
+                "got shape (2,) for a reward of shape ()"
             ),
         ),
     ],
 )
-def test_discounts_that_are_none(discount, text):
+def test_bad_discounts(discount, text):
     with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
         with raises(SignatureError, text):
             adder.add(np.float32(0.1), steps[1]._replace(discount=discount))
-        play_on = steps[1:]
-        for now, then in pairwise([steps[0], *play_on]):
-            adder.add(np.float32(now.observation / 10), then)
+        for step, next_step in pairwise(steps):
+            adder.add(np.float32(step.observation / 10), next_step)
         assert [item.reward for item in items(store)] == [3.0, 2.0]
 
 
 @pytest.mark.parametrize(
     ("reward", "text"),
     [
-        (None, "reward must have a value everywhere; got None"),
+        (None, "`reward` must not contain None; got None"),
         ("much", "a reward must be a number, an array or a nest of them; got 'much'"),
-        ({"a": 1.0}, "reward must nest as before, a single value; got {'a': 1.0}"),
-        ([1.0, 2.0], "reward must nest as before, a single value; got [1.0, 2.0]"),
-        (np.ones(2), "a reward looks unlike those before, which were float64[]; got array([1., 1.])"),
+        ({"a": 1.0}, "`reward` must nest as in earlier steps, a single value; got {'a': 1.0}"),
+        ([1.0, 2.0], "`reward` must nest as in earlier steps, a single value; got [1.0, 2.0]"),
+        (np.ones(2), "a reward must have the layout of the earlier ones, float64[]; got array([1., 1.])"),
     ],
 )
-def test_rewards_that_are_none(reward, text):
+def test_bad_rewards(reward, text):
     with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
         steps = timesteps([1, 2, 3])
         adder.add_first(steps[0])
@@ -201,7 +199,7 @@ def test_rewards_that_are_none(reward, text):
         assert [item.reward for item in items(store)] == [3.0, 5.0, 3.0]
 
 
-def test_a_reward_and_a_discount_for_each_of_several_goals():
+def test_arrays_of_rewards_and_discounts():
     steps = [
         step._replace(reward=np.float32([step.reward or 0, 1]), discount=np.float32([step.discount or 0, 0.5]))
         for step in timesteps([1, 2])

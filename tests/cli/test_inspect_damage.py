@@ -1,4 +1,4 @@
-"""`engram inspect`: what is damaged, where, and what of it is lost."""
+"""`engram inspect`: damage, its position, and the data that is lost."""
 
 import re
 
@@ -13,11 +13,11 @@ UNREAD = "which a store does not read"
 
 
 def of(path, kind):
-    """The records of a kind."""
+    """Returns the records of a kind."""
     return [record for record in records(path) if record.kind == kind]
 
 
-def test_damage_within_the_newest_log(inspect, directory):
+def test_a_damaged_record_of_the_newest_log(inspect, directory):
     record = of(directory / LOG_4, "changes")[0]
     place, why = record.offset, f"the checksum of its {len(record.body)} bytes does not fit"
     flip(directory / LOG_4, record.body_offset)
@@ -28,13 +28,13 @@ def test_damage_within_the_newest_log(inspect, directory):
     assert status == 1
     assert re.search(r"^store \w+, 5 files of [0-9.]+ KiB: 1 problem$", text, re.MULTILINE)
     assert re.search(rf"^{LOG_4} .* 4 +0 +damaged at byte {place:,}$", text, re.MULTILINE)
-    told = file(found, LOG_4)
-    assert (told["state"], told["offset"], told["reason"]) == ("damaged", place, why)
-    assert (told["records"], told["records_after"], told["changes_after"]) == (4, 4, 2)
+    entry = file(found, LOG_4)
+    assert (entry["state"], entry["offset"], entry["reason"]) == ("damaged", place, why)
+    assert (entry["records"], entry["records_after"], entry["changes_after"]) == (4, 4, 2)
     assert sizes(found) == {"a": 6, "b": 4} == opened(directory)
 
 
-def test_damage_in_several_places_and_in_heads(inspect, directory):
+def test_several_damaged_record_heads(inspect, directory):
     first, second, third = (record.offset for record in of(directory / LOG_4, "changes"))
     chunk = of(directory / LOG_4, "chunk")[1]
     for place in (first, second):
@@ -62,7 +62,7 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
 
 
 def test_an_older_log_ends_within_a_record(inspect, directory):
-    """Its changes are in a checkpoint, but other logs do not go on where it ends."""
+    """Its changes are in a checkpoint, but the next log does not continue where it ends."""
     place = of(directory / LOG_2, "changes")[-1].offset
     cut(directory / LOG_2, place + 1)
     status, _, found = inspect(directory)
@@ -71,7 +71,7 @@ def test_an_older_log_ends_within_a_record(inspect, directory):
     assert (status, sizes(found)) == (1, {"a": 9, "b": 4})
 
 
-def test_a_log_that_was_torn_before_the_next_began(inspect, directory):
+def test_a_torn_log_before_the_newest(inspect, directory):
     size = (directory / LOG_2).stat().st_size
     with (directory / LOG_2).open("ab") as log:
         log.write(bytes(100))
@@ -80,8 +80,8 @@ def test_a_log_that_was_torn_before_the_next_began(inspect, directory):
     assert re.search(rf"^{LOG_2} .* 4 +torn at byte {size:,}$", text, re.MULTILINE)
 
 
-def test_damage_to_chunks_of_the_newest_checkpoint(inspect, directory):
-    """The one before needs no chunk of log-2, but all of its changes."""
+def test_damaged_chunks_of_the_newest_checkpoint(inspect, directory):
+    """The older checkpoint needs no chunk of log-2, but all of its changes."""
     chunk = of(directory / LOG_2, "chunk")[1]
     flip(directory / LOG_2, chunk.body_offset)
     status, text, found = inspect(directory)
@@ -101,10 +101,10 @@ def test_damage_to_chunks_of_the_newest_checkpoint(inspect, directory):
         opened(directory)
 
 
-def test_what_a_repair_would_leave(inspect, directory):
+def test_the_result_of_a_repair(inspect, directory):
     (directory / LOG_1).unlink()
     status, text, found = inspect(directory)
-    assert "\na store opened here with repair begins with checkpoint 2 and replays 3 changes; it is " in text
+    assert "\nopening this directory with repair loads checkpoint 2 and replays 3 changes; the store is " in text
     why = f"is not used: {LOG_1} cannot be read: No such file or directory (os error 2)"
     assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND} {why}; {FIRST} {why}"
     missing = f"cannot be used: {LOG_1}, which it needs, is missing"
@@ -121,7 +121,7 @@ def test_what_a_repair_would_leave(inspect, directory):
     assert re.search(rf"^{FIRST}\.lost .* 0 +set aside$", text, re.MULTILINE)
 
 
-def test_damage_to_the_newest_checkpoint(inspect, directory):
+def test_a_damaged_newest_checkpoint(inspect, directory):
     record = of(directory / SECOND, "items")[0]
     place, why = record.offset, f"the checksum of its {len(record.body)} bytes does not fit"
     flip(directory / SECOND, record.body_offset)
@@ -129,19 +129,19 @@ def test_damage_to_the_newest_checkpoint(inspect, directory):
     assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 whole records follow, {UNREAD}"]
     assert found["notes"] == [f"{SECOND} is not used: it is damaged at byte {place}: {why}"]
     assert status == 1
-    assert "\na store opened here begins with checkpoint 1 and replays 7 changes; it is " in text
+    assert "\nopening this directory loads checkpoint 1 and replays 7 changes; the store is " in text
     assert found["checkpoints"][1]["created"] is not None
     assert sizes(found) == {"a": 9, "b": 4} == opened(directory)
 
 
-def test_a_checkpoint_without_its_end(inspect, directory):
+def test_an_unfinished_checkpoint(inspect, directory):
     cut(directory / SECOND, records(directory / SECOND)[-1].offset)
     status, _, found = inspect(directory)
     assert (status, file(found, SECOND)["state"]) == (1, "whole")
     assert found["problems"] == [f"{SECOND} cannot be used: it was not finished"]
 
 
-def test_a_checkpoint_that_passes_and_makes_no_sense(inspect, directory):
+def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory):
     table = of(directory / SECOND, "table")[0]
     sampler = 27
     put(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
@@ -152,7 +152,7 @@ def test_a_checkpoint_that_passes_and_makes_no_sense(inspect, directory):
     assert (status, found["opening"]["checkpoint"]) == (1, 1)
 
 
-def test_the_log_that_replay_begins_with_is_gone(inspect, directory):
+def test_the_first_log_to_replay_is_missing(inspect, directory):
     (directory / LOG_4).unlink()
     _, _, found = inspect(directory)
     assert found["problems"] == [
@@ -162,7 +162,7 @@ def test_the_log_that_replay_begins_with_is_gone(inspect, directory):
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_changes_that_are_missing_in_between(inspect, tmp_path, checkpoints):
+def test_a_missing_log_between_two_others(inspect, tmp_path, checkpoints):
     for _ in range(3):
         with Store.open(tmp_path, [Table("t", max_size=100)]) as store:
             fill(store, "t", 5)
@@ -177,7 +177,7 @@ def test_changes_that_are_missing_in_between(inspect, tmp_path, checkpoints):
     ]
 
 
-def test_a_head_that_is_damaged(inspect, directory):
+def test_a_damaged_file_head(inspect, directory):
     flip(directory / LOG_4, 33)
     why = "its first 48 bytes are damaged"
     status, _, found = inspect(directory)
@@ -192,7 +192,7 @@ def test_a_head_that_is_damaged(inspect, directory):
     assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes; its head alone takes {FILE_HEAD}"
 
 
-def test_another_version(inspect, directory):
+def test_files_of_a_newer_version(inspect, directory):
     Head.of(directory / FIRST)._replace(version=2).put(directory / FIRST)
     status, text, found = inspect(directory)
     other = "it is of format version 2; this release reads version 1"
@@ -205,7 +205,7 @@ def test_another_version(inspect, directory):
     assert found["problems"][0] == f"no store can be opened here: {refused}"
 
 
-def test_files_of_other_stores_under_our_names(inspect, directory, tmp_path):
+def test_a_file_of_another_store(inspect, directory, tmp_path):
     with Store.open(tmp_path / "other", [Table("t", max_size=1)]) as store:
         store.checkpoint()
     (tmp_path / "other" / FIRST).replace(directory / FIRST)
@@ -214,7 +214,7 @@ def test_files_of_other_stores_under_our_names(inspect, directory, tmp_path):
     assert found["problems"] == [f"{FIRST} cannot be used: it is of another store"]
 
 
-def test_a_file_under_another_name(inspect, directory):
+def test_a_renamed_file(inspect, directory):
     (directory / LOG_2).write_bytes((directory / LOG_1).read_bytes())
     _, _, found = inspect(directory)
     needs = f"cannot be used: {LOG_2}, which it needs, cannot be used"
@@ -225,7 +225,7 @@ def test_a_file_under_another_name(inspect, directory):
     ]
 
 
-def test_a_file_that_cannot_be_read(inspect, directory):
+def test_an_unreadable_file(inspect, directory):
     (directory / LOG_4).unlink()
     (directory / LOG_4).mkdir()
     _, _, found = inspect(directory)

@@ -246,7 +246,7 @@ def test_priorities(client, pattern, priority, dtype, found):
     assert [sample.info.priority for sample in samples(client, "t")] == found
 
 
-TD_ERROR = "TD error expects one float32, float64, int32 or int64 per step; column `0` of the item has"
+TD_ERROR = "TD errors must be one float32, float64, int32 or int64 per step; column `0` of the item has"
 
 
 @pytest.mark.parametrize(

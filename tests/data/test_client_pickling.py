@@ -1,4 +1,4 @@
-"""Pickled clients: what a DataLoader's workers get."""
+"""Pickled clients, which a DataLoader's workers receive."""
 
 import pickle
 
@@ -10,10 +10,10 @@ from engram.errors import InvalidArgumentError
 
 
 def copy(client):
-    return pickle.loads(pickle.dumps(client))  # noqa: S301, our own
+    return pickle.loads(pickle.dumps(client))  # noqa: S301, pickled by this test
 
 
-def test_a_copy_connects_anew():
+def test_a_copy_has_its_own_connection():
     with engram.Server([Table("t")], token="secret") as server:
         client = engram.Client(server.address, token="secret", reconnect_timeout=3)
         other = copy(client)
@@ -22,12 +22,12 @@ def test_a_copy_connects_anew():
         assert (other.address, other._timeout) == (client.address, 3)
 
 
-def test_the_token_is_in_clear_text():
+def test_the_pickled_token_is_not_encrypted():
     client = engram.Client("localhost:1", token="secret")
     assert b"secret" in pickle.dumps(client)
 
 
-def test_pem_files_are_found_from_other_directories(certificates, monkeypatch, tmp_path):
+def test_relative_paths_of_pem_files_work_in_other_directories(certificates, monkeypatch, tmp_path):
     folder = certificates.ca.parent
     with engram.Server([Table("t")], client_ca=certificates.ca, **certificates.server) as server:
         monkeypatch.chdir(folder)
@@ -38,30 +38,30 @@ def test_pem_files_are_found_from_other_directories(certificates, monkeypatch, t
         assert copy(client).tables == ["t"]
 
 
-def test_a_copy_that_does_not_find_its_files_says_so(tmp_path, certificates):
+def test_a_missing_pem_file_is_an_error(tmp_path, certificates):
     ca = tmp_path / "ca.pem"
     ca.write_bytes(certificates.ca.read_bytes())
     pickled = pickle.dumps(engram.Client("localhost:1", ca=ca))
     ca.unlink()
     text = f"cannot read the PEM file `{ca}`: [Errno 2] No such file or directory: '{ca}'"
     with raises(InvalidArgumentError, text):
-        pickle.loads(pickled)  # noqa: S301, our own
+        pickle.loads(pickled)  # noqa: S301, pickled by this test
 
 
-class Named(engram.Client):
-    """A client with a way of its own to begin."""
+class NamedClient(engram.Client):
+    """A client with another constructor."""
 
     def __init__(self, server, name):
         self.name = name
         super().__init__(server.address)
 
 
-def test_subclasses_stay_what_they_are():
+def test_subclasses_keep_their_type_and_attributes():
     with engram.Server([Table("t")]) as server:
-        other = copy(Named(server, "reader"))
-        assert (type(other), other.name, other.tables) == (Named, "reader", ["t"])
+        other = copy(NamedClient(server, "reader"))
+        assert (type(other), other.name, other.tables) == (NamedClient, "reader", ["t"])
 
 
-def test_a_store_stays():
+def test_a_store_cannot_be_pickled():
     with engram.Store([Table("t")]) as store, raises(TypeError, "cannot pickle 'engram._engram.Store' object"):
         pickle.dumps(store)

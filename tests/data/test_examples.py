@@ -1,4 +1,4 @@
-"""What docs/data.md and the docstrings show of frameworks runs."""
+"""The framework examples of docs/data.md and of docstrings run."""
 
 import gc
 import importlib
@@ -24,11 +24,11 @@ BLOCKS = [
 
 
 class LearnedError(Exception):
-    """Something was learned."""
+    """`learn` was called."""
 
 
 def run(code):
-    """Until the first time that something is learned; here, as frameworks take long to load, and without workers."""
+    """Runs an example up to its first call of `learn`, in this process, as frameworks load slowly, without workers."""
     learned = []
 
     def learn(data):
@@ -39,18 +39,18 @@ def run(code):
         client.insert({"x": np.zeros(3)}, {"replay": 1.0}, time_axis=True)
         names = {"__name__": "__main__", "client": client, "store": client, "learn": learn}
         with pytest.raises(LearnedError):
-            exec(code.replace("num_workers=2", "num_workers=0"), names)  # noqa: S102, our own
+            exec(code.replace("num_workers=2", "num_workers=0"), names)  # noqa: S102, this repository's own code
         names.clear()
         gc.collect()
     assert learned == [(256, 3)]
 
 
-def test_there_are_blocks():
+def test_all_code_blocks_are_found():
     assert len(BLOCKS) == 4
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_blocks_run(block):
+def test_code_blocks_run(block):
     run(block)
 
 

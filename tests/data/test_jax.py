@@ -50,7 +50,7 @@ def test_steps_and_single_items(dataset, options):
     assert np.concatenate([np.atleast_1d(element.data["word"]) for element in found]).tolist() == [b"a", b"b"] * 4
 
 
-def test_64_bits_are_cut(dataset):
+def test_64_bits_are_truncated_to_32(dataset):
     with Store([queue()]) as store:
         insert(store, np.array([2**40 + 1]))
         [element] = dataset(store, "t", max_batches=1)
@@ -60,74 +60,74 @@ def test_64_bits_are_cut(dataset):
 def test_ragged(dataset):
     with Store([queue()]) as store:
         insert(store, *({"x": np.arange(length)} for length in (2, 1, 2, 1)))
-        text = "items of a batch differ in length, and JAX has no arrays for that; `pad=True` fills them up"
+        text = "items of a batch differ in length, and JAX has no ragged arrays; give `pad=True` to pad them"
         with raises(SignatureError, text):
             next(iter(dataset(store, "t", batch_size=2)))
-        assert store.info()["t"].size == 4, "they go back"
+        assert store.info()["t"].size == 4, "the items were returned"
         [padded] = dataset(store, "t", batch_size=2, max_batches=1, pad=True)
     assert padded.data["x"].tolist() == [[0, 1], [0, 0]]
     assert padded.mask["x"].tolist() == [[True, True], [True, False]]
 
 
-# --- ahead ---------------------------------------------------------------------------------------
+# --- prefetching to the device ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 5])
-def test_what_was_put_on_the_device_counts_as_used(dataset, ahead):
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_elements_on_the_device_count_as_consumed(dataset, number):
     with Store([queue()]) as store:
         fill(store, 10)
-        reading = iter(dataset(store, "t", device_prefetch=ahead, prefetch=1))
-        assert next(reading).data["x"].tolist() == [0, 0]
-        # The one that was yielded, those ahead, and one that is prefetched; a leased item stays until it was used.
-        wait_until(lambda: store.info()["t"].samples >= 2 + ahead)
+        elements = iter(dataset(store, "t", device_prefetch=number, prefetch=1))
+        assert next(elements).data["x"].tolist() == [0, 0]
+        # One is yielded, `number` are on the device, one is prefetched. A leased item is in the table until consumed.
+        wait_until(lambda: store.info()["t"].samples >= 2 + number)
         time.sleep(0.1)
-        reading.close()
-        assert store.info()["t"].size == 9 - ahead
+        elements.close()
+        assert store.info()["t"].size == 9 - number
         assert store.info()["t"].leased_out == 0
 
 
-@pytest.mark.parametrize("ahead", [1, 3, 9])
-def test_all_comes_in_order(dataset, ahead):
+@pytest.mark.parametrize("number", [1, 3, 9])
+def test_elements_keep_their_order(dataset, number):
     with Store([queue()]) as store:
         fill(store)
-        found = [int(element.data["x"][0]) for element in dataset(store, "t", device_prefetch=ahead, timeout=0.2)]
+        found = [int(element.data["x"][0]) for element in dataset(store, "t", device_prefetch=number, timeout=0.2)]
     assert found == [0, 1, 2, 3]
 
 
-def test_nobody_waits_for_what_is_ahead(dataset):
+def test_an_element_is_yielded_before_the_next_is_ready(dataset):
     with Server([queue()]) as server:
         fill(server.store, 1)
-        reading = iter(dataset(server.store, "t", device_prefetch=3))
-        assert next(reading).data["x"].tolist() == [0, 0]
+        elements = iter(dataset(server.store, "t", device_prefetch=3))
+        assert next(elements).data["x"].tolist() == [0, 0]
         fill(server.store, 1)
-        assert next(reading).data["x"].tolist() == [0, 0]
-        reading.close()
+        assert next(elements).data["x"].tolist() == [0, 0]
+        elements.close()
 
 
-def test_errors_come_after_what_was_ahead_of_them(dataset):
+def test_errors_are_raised_after_the_elements_before_them(dataset):
     with Store([queue()]) as store:
         fill(store, 2)
-        reading = iter(dataset(store, "t", device_prefetch=3))
+        elements = iter(dataset(store, "t", device_prefetch=3))
         wait_until(lambda: store.info()["t"].samples == 0)
-        assert next(reading).data["x"].tolist() == [0, 0]
+        assert next(elements).data["x"].tolist() == [0, 0]
         wait_until(lambda: store.info()["t"].waiting_samples > 0)
         store.drop_table("t")
-        assert next(reading).data["x"].tolist() == [1, 1]
+        assert next(elements).data["x"].tolist() == [1, 1]
         with raises(ClosedError, "table `t` was dropped"):
-            next(reading)
+            next(elements)
 
 
-def test_a_reader_that_waits_may_be_left(dataset):
+def test_a_waiting_iterator_can_be_closed(dataset):
     import threading  # noqa: PLC0415
 
     with Store([queue()]) as store:
         fill(store, 1)
         before = threading.active_count()
-        reading = iter(dataset(store, "t", device_prefetch=3))
-        next(reading)
+        elements = iter(dataset(store, "t", device_prefetch=3))
+        next(elements)
         assert threading.active_count() == before + 1
         wait_until(lambda: store.info()["t"].waiting_samples > 0)
-        reading.close()
+        elements.close()
         assert store.info()["t"].waiting_samples == 0
         assert threading.active_count() == before
 
@@ -151,7 +151,7 @@ def test_a_device(dataset):
         ({"device_prefetch": -1}, "`device_prefetch` must be at least 0; got -1"),
         (
             {"device": "cpu"},
-            "`device` must be a jax.Device, such as jax.devices()[0], or a jax.sharding.Sharding; got 'cpu' (str)",
+            "`device` must be a jax.Device, for example jax.devices()[0], or a jax.sharding.Sharding; got 'cpu' (str)",
         ),
     ],
 )
@@ -161,7 +161,7 @@ def test_bad_options(dataset, options, text):
 
 
 def test_a_batch_over_several_devices():
-    """JAX is told once in a process how many devices it has."""
+    """In a process of its own, as the number of JAX's devices is fixed when JAX is imported."""
     printed = run_python("""
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
@@ -195,10 +195,10 @@ except ValueError as error:
         "True [(2,), (2,)]",
         "True [(2, 1), (2, 1)]",
         (
-            "the last batch of steps may be smaller, which a sharding over 2 devices does not allow; give "
+            "a sharding over 2 devices requires batches of one size, and the last batch of steps may be smaller; give "
             "`drop_remainder=True`"
         ),
-        "a sharding over 2 devices needs a `batch_size`",
+        "a sharding over 2 devices requires a `batch_size`",
         "2",
         "True 0",
     ]

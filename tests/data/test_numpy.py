@@ -1,4 +1,4 @@
-"""What datasets yield, whatever the framework: items and steps, one by one and in batches."""
+"""Elements of datasets, for all frameworks: items and steps, singly and in batches."""
 
 import threading
 import time
@@ -17,6 +17,8 @@ from engram._consumption import ConsumptionTracker
 from engram.data import Element, Info, Ragged, table_reader
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
+
+NO_STEPS = "`steps` requires items whose columns have a time axis of the same length; got the lengths "
 
 
 def xs(elements):
@@ -48,7 +50,7 @@ def test_single_items(open_store):
     assert [(type(array), array.shape) for element in found for array in element.info] == [(np.ndarray, ())] * 10
 
 
-def test_single_items_of_a_block(open_store):
+def test_single_items_of_a_block_are_those_inserted(open_store):
     store = open_store(Table("t"))
     fill(store, [2, 3, 1, 4])
     steps = {2.0: [0, 1], 3.0: [2, 3, 4], 1.0: [5], 4.0: [6, 7, 8, 9]}
@@ -60,7 +62,7 @@ def test_single_items_of_a_block(open_store):
     assert store.info()["t"].samples == 200
 
 
-def test_single_items_that_have_no_time_axis(open_store):
+def test_single_items_without_a_time_axis(open_store):
     store = open_store(Table("t"))
     insert(store, {"x": np.float32(3), "word": np.array("ab"), "v": np.arange(3)}, time_axis=False)
     for element in dataset(store, "t", max_batches=3):
@@ -72,25 +74,28 @@ def test_single_items_that_have_no_time_axis(open_store):
         assert (element.data["x"].item(), element.data["word"].item()) == (3, b"ab")
 
 
-def test_single_items_need_not_be_alike(open_store):
-    """They are read in blocks, and could not be if items of a block had to go side by side."""
+def test_single_items_may_differ_in_columns_dtypes_and_shapes(open_store):
+    """Although items are read in blocks, which need the same columns: the reader falls back to single items."""
     store = open_store(Table("t"))
     insert(store, {"x": np.arange(2)}, {"y": np.arange(3)}, {"x": np.float32([1])}, {"x": np.zeros((1, 2), int)})
     found = list(dataset(store, "t", max_batches=200))
-    looks = {(name, leaf.dtype.name, leaf.shape) for element in found for name, leaf in element.data.items()}
+    layouts = {(name, leaf.dtype.name, leaf.shape) for element in found for name, leaf in element.data.items()}
     wanted = {("x", "int64", (2,)), ("y", "int64", (3,)), ("x", "float32", (1,)), ("x", "int64", (1, 2))}
-    assert (len(found), looks) == (200, wanted)
-    assert store.info()["t"].samples == 200, "what went back does not count"
+    assert (len(found), layouts) == (200, wanted)
+    assert store.info()["t"].samples == 200, "returned items do not count"
 
 
-def test_single_steps_need_not_be_alike(open_store):
+def test_single_steps_may_differ_in_columns(open_store):
     store = open_store(Table("t"))
     insert(store, {"x": np.arange(2)}, {"y": np.arange(2)})
     names = [name for element in dataset(store, "t", steps=True, max_batches=200) for name in element.data]
-    assert names[::2] == names[1::2], "the steps of an item come together"
+    assert names[::2] == names[1::2], "the steps of an item are yielded together"
     assert set(names) == {"x", "y"}
     insert(store, {"z": 1}, time_axis=False)
-    with raises(SignatureError, "`steps` needs items whose columns have as many steps each; found: `z` no time axis"):
+    with raises(
+        SignatureError,
+        f"{NO_STEPS}`z` no time axis",
+    ):
         list(dataset(store, "t", steps=True, max_batches=1_000))
 
 
@@ -114,8 +119,8 @@ def test_padded(open_store):
     assert element.mask["y"][0].shape == (3, 3)
 
 
-def mixed(store):
-    """Items of a squeezed, an even and a ragged column."""
+def insert_mixed(store):
+    """Inserts items with a squeezed column, one of equal lengths, and a ragged one."""
     writer = store.writer(history=3)
     for length in (1, 2, 3):
         for t in range(3):
@@ -126,10 +131,10 @@ def mixed(store):
     writer.flush()
 
 
-def test_items_that_are_partly_ragged(open_store):
+def test_squeezed_even_and_ragged_columns_in_one_item(open_store):
     store = open_store(queue())
-    mixed(store)
-    mixed(store)
+    insert_mixed(store)
+    insert_mixed(store)
     [ragged] = dataset(store, "t", batch_size=3, max_batches=1)
     [padded] = dataset(store, "t", batch_size=3, max_batches=1, pad=True)
     assert (ragged.data["a"].tolist(), ragged.data["b"].shape) == ([2, 2, 2], (3, 2))
@@ -138,7 +143,7 @@ def test_items_that_are_partly_ragged(open_store):
     assert padded.mask["c"].tolist() == [[True, False, False], [True, True, False], [True] * 3]
 
 
-def test_nests_come_back_as_they_are():
+def test_nests_keep_their_structure():
     with Store([queue()]) as store:
         insert(store, (np.zeros(2), {"b": [np.ones(2)]}))
         [element] = dataset(store, "t", steps=True, batch_size=2, max_batches=1)
@@ -176,7 +181,7 @@ def test_steps(lengths, batch_size, max_batches, drop_remainder):
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.one_of(st.none(), st.integers(1, 7)))
 def test_steps_of_blocks(lengths, batch_size):
-    """Items of a table that keeps them come at random; each comes whole."""
+    """In a table that keeps its items, items are drawn at random; the steps of each are yielded together."""
     starts = np.cumsum([0, *lengths])
     whole = {int(start): int(start) + length for start, length in zip(starts, lengths, strict=False)}
     with Store([Table("t")], seed=1) as store:
@@ -188,6 +193,7 @@ def test_steps_of_blocks(lengths, batch_size):
     priorities = np.concatenate([np.atleast_1d(element.info.priority) for element in found]).tolist()
     at = 0
     while at < len(seen):
+        # The last item may be cut off by `max_batches`.
         steps = list(range(seen[at], whole[seen[at]]))[: len(seen) - at]
         assert seen[at : at + len(steps)] == steps
         assert priorities[at : at + len(steps)] == [whole[seen[at]] - seen[at]] * len(steps)
@@ -206,19 +212,19 @@ def test_steps_of_text(open_store, batch_size):
 
 
 @pytest.mark.parametrize("table", [queue(), Table("t")])
-def test_items_that_have_no_steps(open_store, table):
+def test_items_without_a_time_axis_have_no_steps(open_store, table):
     store = open_store(table)
     insert(store, {"x": np.zeros(3), "y": np.zeros(3)}, time_axis=False)
-    text = "`steps` needs items whose columns have as many steps each; found: `x` no time axis, `y` no time axis"
+    text = f"{NO_STEPS}`x` no time axis, `y` no time axis"
     with raises(SignatureError, text):
         next(iter(dataset(store, "t", steps=True)))
-    assert store.info()["t"].samples == 0, "they go back"
+    assert store.info()["t"].samples == 0, "the items were returned"
 
 
-def test_items_of_columns_that_differ(open_store):
+def test_steps_of_columns_that_differ_in_length(open_store):
     store = open_store(queue())
-    mixed(store)
-    text = "`steps` needs items whose columns have as many steps each; found: `a` no time axis, `b` 2, `c` 1"
+    insert_mixed(store)
+    text = f"{NO_STEPS}`a` no time axis, `b` 2, `c` 1"
     with raises(SignatureError, text):
         next(iter(dataset(store, "t", steps=True, batch_size=4)))
     writer = store.writer(history=3)
@@ -228,42 +234,46 @@ def test_items_of_columns_that_differ(open_store):
         writer.create_item("t", 1.0, {"b": writer.history["b"][-2:], "c": writer.history["c"][-length:]})
     writer.flush()
     store.sample("t", 3)
-    reading = iter(dataset(store, "t", steps=True, batch_size=2))
-    assert next(reading).data["c"].tolist() == [1, 2]
-    with raises(SignatureError, "`steps` needs items whose columns have as many steps each; found: `b` 2, `c` 3"):
-        next(reading)
+    iterator = iter(dataset(store, "t", steps=True, batch_size=2))
+    assert next(iterator).data["c"].tolist() == [1, 2]
+    with raises(
+        SignatureError,
+        f"{NO_STEPS}`b` 2, `c` 3",
+    ):
+        next(iterator)
     assert store.info()["t"].size == 2
 
 
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ({"x": np.zeros(2, np.float64)}, "`x` was float32 [], and is float64 []"),
-        ({"x": np.zeros((2, 3), np.float32)}, "`x` was float32 [], and is float32 [3]"),
-        ({"z": np.zeros(2, np.float32)}, "columns were `x`, and are `z`"),
+        ({"x": np.zeros(2, np.float64)}, "got float32 [] for `x`, then float64 []"),
+        ({"x": np.zeros((2, 3), np.float32)}, "got float32 [] for `x`, then float32 [3]"),
+        ({"z": np.zeros(2, np.float32)}, "got the columns `x`, then `z`"),
     ],
 )
-def test_steps_that_do_not_go_together(open_store, other, text):
+def test_steps_of_a_batch_must_have_the_same_layout(open_store, other, text):
     store = open_store(queue())
     insert(store, {"x": np.float32([1, 2, 3])}, other)
-    reading = iter(dataset(store, "t", steps=True, batch_size=2))
-    assert next(reading).data["x"].tolist() == [1, 2]
-    assert next(reading).data["x"].tolist() == [3], "nothing is lost"
-    with raises(SignatureError, f"the steps of a batch must be alike; {text}"):
-        next(reading)
-    assert store.info()["t"].size == 1, "what does not fit goes back"
+    iterator = iter(dataset(store, "t", steps=True, batch_size=2))
+    assert next(iterator).data["x"].tolist() == [1, 2]
+    assert next(iterator).data["x"].tolist() == [3], "steps before the error are yielded"
+    with raises(SignatureError, f"the steps of a batch must have the same columns, dtypes and shapes; {text}"):
+        next(iterator)
+    assert store.info()["t"].size == 1, "the item that does not fit was returned"
 
 
-def test_steps_whose_nests_differ(open_store):
+def test_steps_of_a_batch_must_have_the_same_nest(open_store):
     store = open_store(queue())
     insert(store, (np.zeros(1),), [np.zeros(1)])
-    reading = iter(dataset(store, "t", steps=True, batch_size=2))
-    next(reading)
-    with raises(SignatureError, 'the steps of a batch must be alike; their nest was {"t":[0]}, and is {"l":[0]}'):
-        next(reading)
+    iterator = iter(dataset(store, "t", steps=True, batch_size=2))
+    next(iterator)
+    text = 'the steps of a batch must have the same columns, dtypes and shapes; got the nest {"t":[0]}, then {"l":[0]}'
+    with raises(SignatureError, text):
+        next(iterator)
 
 
-def test_elements_share_nothing_that_may_be_written(open_store):
+def test_writing_to_an_element_changes_no_other(open_store):
     store = open_store(Table("t"))
     insert(store, {"x": np.arange(4)})
     for options in ({"steps": True}, {"steps": True, "batch_size": 2}, {}):
@@ -271,69 +281,69 @@ def test_elements_share_nothing_that_may_be_written(open_store):
         before = [element.data["x"].copy() for element in found]
         for i, element in enumerate(found):
             element.data["x"][...] = 100 + i
-            assert all((later.data["x"] == was).all() for later, was in list(zip(found, before, strict=True))[i + 1 :])
+            assert all((later.data["x"] == old).all() for later, old in list(zip(found, before, strict=True))[i + 1 :])
 
 
-# --- what is used, and what goes back ------------------------------------------------------------
+# --- consumed and returned items -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"steps": True}, {"steps": True, "batch_size": 2}, {"batch_size": 1}])
-def test_what_was_not_yielded_goes_back(open_store, options):
+def test_items_that_were_not_yielded_are_returned(open_store, options):
     store = open_store(queue())
     fill(store, [2, 2, 2])
-    reading = iter(dataset(store, "t", prefetch=3, **options))
-    assert np.ravel(next(reading).data["x"])[0] == 0
+    iterator = iter(dataset(store, "t", prefetch=3, **options))
+    assert np.ravel(next(iterator).data["x"])[0] == 0
     wait_until(lambda: store.info()["t"].samples == 3)
-    reading.close()
+    iterator.close()
     assert store.info()["t"].samples == 1
     assert store.sample("t", 2, timeout=10).data["x"].tolist() == [[2, 3], [4, 5]]
 
 
-def test_no_more_is_fetched_than_may_be_needed(open_store):
+def test_no_more_items_are_fetched_than_max_batches_needs(open_store):
     store = open_store(queue())
     fill(store, [1] * 10)
-    reading = iter(dataset(store, "t", steps=True, batch_size=2, max_batches=2, prefetch=9))
-    first = next(reading)
+    iterator = iter(dataset(store, "t", steps=True, batch_size=2, max_batches=2, prefetch=9))
+    first = next(iterator)
     wait_until(lambda: store.info()["t"].samples >= 4)
     time.sleep(0.1)
     assert store.info()["t"].samples == 4
-    assert xs([first, *reading]) == [[0, 1], [2, 3]]
+    assert xs([first, *iterator]) == [[0, 1], [2, 3]]
     assert (store.info()["t"].samples, store.info()["t"].size) == (4, 6)
 
 
-def test_a_dataset_may_be_read_again(open_store):
+def test_a_dataset_can_be_iterated_again(open_store):
     store = open_store(queue())
     fill(store, [1, 1])
-    ones = dataset(store, "t", max_batches=1)
-    assert [[int(element.data["x"][0]) for element in ones] for _ in range(2)] == [[0], [1]]
+    elements = dataset(store, "t", max_batches=1)
+    assert [[int(element.data["x"][0]) for element in elements] for _ in range(2)] == [[0], [1]]
 
 
-def test_a_store_that_closes(open_store):
+def test_closing_the_store_ends_an_iterator(open_store):
     store = open_store(queue())
     fill(store, [3])
-    reading = iter(dataset(store, "t", steps=True, batch_size=2))
-    assert next(reading).data["x"].tolist() == [0, 1]
+    iterator = iter(dataset(store, "t", steps=True, batch_size=2))
+    assert next(iterator).data["x"].tolist() == [0, 1]
     store.close()
-    assert next(reading).data["x"].tolist() == [2]
+    assert next(iterator).data["x"].tolist() == [2]
     with raises(ClosedError, "the store is closed"):
-        next(reading)
+        next(iterator)
 
 
 @pytest.fixture
-def sizes(monkeypatch):
-    """How many items the blocks have that are asked for, one after the other."""
+def block_sizes(monkeypatch):
+    """Sizes of the blocks that datasets request, in items, in order."""
     found = []
 
-    def recorded(store, table, size, **options):
+    def record(store, table, size, **options):
         found.append(size)
         return Dataset(store, table, size, **options)
 
-    monkeypatch.setattr(table_reader, "Dataset", recorded)
+    monkeypatch.setattr(table_reader, "Dataset", record)
     return found
 
 
 @pytest.mark.parametrize(
-    ("table", "shape", "options", "blocks"),
+    ("table", "shape", "options", "expected"),
     [
         (queue(), (100,), {"batch_size": 32, "steps": True}, [1]),
         (Table("t"), (1,), {"batch_size": 32, "steps": True}, [16, 32]),
@@ -345,57 +355,57 @@ def sizes(monkeypatch):
         (Table("t"), (5 * 2**20,), {}, [16, 1]),
     ],
 )
-def test_how_many_items_a_block_has(sizes, table, shape, options, blocks):
+def test_block_sizes(block_sizes, table, shape, options, expected):
     with Store([table]) as store:
         for _ in range(4):
-            insert(store, np.zeros(shape, np.uint8))  # compressed, next to nothing
+            insert(store, np.zeros(shape, np.uint8))  # zeros: compressed to almost nothing
         list(dataset(store, "t", max_batches=80, timeout=0.2, **options))
-    assert sizes == blocks
+    assert block_sizes == expected
 
 
-def test_blocks_of_what_is_big_as_it_is_kept_begin_small(sizes):
+def test_the_first_block_of_large_items_is_small(block_sizes):
     noise = np.random.default_rng(0)
     with Store([Table("t")]) as store:
         for _ in range(4):
             insert(store, noise.integers(0, 256, (1, 2**20), np.uint8))
         list(dataset(store, "t", max_batches=4))
-    assert sizes[0] == 3, "what an item needs beside its bytes counts, too"
+    assert block_sizes[0] == 3, "the bytes that an item needs besides its data count, too"
 
 
-def test_blocks_grow_with_a_table_that_was_empty_and_with_other_items(sizes):
+def test_block_sizes_adapt_to_the_items_read(block_sizes):
     with Store([Table("t", sampler=selectors.Lifo())]) as store:
         found = iter(dataset(store, "t", timeout=10))
         filling = threading.Timer(0.1, lambda: insert(store, np.zeros(2**20, np.uint8)))
         filling.start()
         for _ in range(40):
             next(found)
-        assert sizes == [16, 4]
+        assert block_sizes == [16, 4]
         insert(store, np.zeros(1, np.uint8))
         for _ in range(4_000):
             next(found)
-        assert 32 < sizes[-1] <= 64
-        assert len(sizes) < 10
+        assert 32 < block_sizes[-1] <= 64
+        assert len(block_sizes) < 10
         found.close()
 
 
-def test_a_batch_of_many_blocks_is_joined_once(monkeypatch):
-    joined = []
+def test_the_parts_of_a_batch_are_concatenated_once(monkeypatch):
+    parts = []
     concatenate = np.concatenate
-    monkeypatch.setattr(np, "concatenate", lambda arrays: joined.append(len(arrays)) or concatenate(arrays))
+    monkeypatch.setattr(np, "concatenate", lambda arrays: parts.append(len(arrays)) or concatenate(arrays))
     with Store([queue()]) as store:
         fill(store, [2] * 50)
         [element, rest] = dataset(store, "t", steps=True, batch_size=80, timeout=0.1)
     assert xs([element, rest]) == [list(range(80)), list(range(80, 100))]
-    assert set(joined) == {40, 10}
+    assert set(parts) == {40, 10}
 
 
-# --- how long a reader waits ----------------------------------------------------------------------
+# --- timeouts ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timeout", [0, 0.001])
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True, "batch_size": 4}])
 @pytest.mark.parametrize("table", [queue(), Table("t")])
-def test_what_is_there_comes_however_short_the_timeout_is(open_store, table, options, timeout):
+def test_available_items_are_yielded_despite_a_short_timeout(open_store, table, options, timeout):
     store = open_store(table)
     fill(store, [2] * 4)
     for _ in range(3 if table.max_times_sampled is None else 1):
@@ -403,35 +413,35 @@ def test_what_is_there_comes_however_short_the_timeout_is(open_store, table, opt
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 4}])
-def test_all_that_is_there_comes_without_a_timeout(open_store, options):
+def test_all_available_items_are_yielded_with_a_timeout_of_0(open_store, options):
     store = open_store(queue())
     fill(store, [2] * 80)
     found = [np.ravel(element.data["x"]) for element in dataset(store, "t", timeout=0, **options)]
     assert np.concatenate(found).tolist() == list(range(160))
 
 
-def test_batches_read_together_look_around():
-    """Whoever reads them may stop where there are none: without that, a reader waits for ever."""
+def test_read_together_yields_none_while_it_waits():
+    """The caller can only close the iterator between two elements."""
     with Store([Table("t")]) as store:
-        asked = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, ConsumptionTracker(), 0.01)
-        found = BackgroundCall(lambda: [next(asked) for _ in range(2)])
-        assert found.result() == [None, None]
+        batches = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, ConsumptionTracker(), 0.01)
+        call = BackgroundCall(lambda: [next(batches) for _ in range(2)])
+        assert call.result() == [None, None]
         fill(store, [1] * 2)
-        assert 1 <= next(each for each in asked if each is not None) <= 3
-        asked.close()
+        assert 1 <= next(each for each in batches if each is not None) <= 3
+        batches.close()
 
 
-def test_what_is_there_is_had_at_once(open_store):
+def test_a_timeout_of_0_does_not_wait_for_items_that_are_not_available(open_store):
     store = open_store(queue())
     fill(store, [2] * 2)
     assert len(list(islice(Dataset(store, "t", timeout=0), 1))) == 1
-    assert list(Dataset(store, "t", 3, timeout=0)) == [], "there is one"
+    assert list(Dataset(store, "t", 3, timeout=0)) == [], "there is one item"
     held = iter(Dataset(store, "t"))
     next(held)
-    assert list(Dataset(store, "t", timeout=0)) == [], "the last item is on lease"
+    assert list(Dataset(store, "t", timeout=0)) == [], "the last item is leased"
 
 
-# --- refusals ------------------------------------------------------------------------------------
+# --- bad arguments -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -448,9 +458,9 @@ def test_what_is_there_is_had_at_once(open_store):
         ({"drop_remainder": None}, "`drop_remainder` must be True or False; got None"),
         (
             {"pad": True, "steps": True, "batch_size": 2},
-            "`pad` is for whole items: steps of items of any lengths need none; leave it out",
+            "`pad` pads whole items and cannot be combined with `steps`; leave one of them out",
         ),
-        ({"pad": True}, "`pad` fills items up to the longest of their batch: give a `batch_size`, too"),
+        ({"pad": True}, "`pad` fills items up to the longest one of their batch; give a `batch_size`, too"),
     ],
 )
 def test_bad_options(options, text):
@@ -465,14 +475,14 @@ def test_bad_arguments():
         with raises(InvalidArgumentError, "`table` must be a str, the name of a table; got 3 (int)"):
             dataset(store, 3)
         text = (
-            "dataset() has no option `batchsize`; beside its own it has `batch_size`, `drop_remainder`, `max_batches`, "
-            "`pad`, `prefetch`, `steps`, `timeout`"
+            "dataset() has no option `batchsize`; the options that all datasets share are `batch_size`, "
+            "`drop_remainder`, `max_batches`, `pad`, `prefetch`, `steps`, `timeout`"
         )
         with raises(TypeError, text):
             dataset(store, "t", batchsize=3)
 
 
-def test_sizes_may_be_numpys():
+def test_sizes_may_be_numpy_integers():
     with Store([queue()]) as store:
         fill(store, [1] * 300)
         sizes = {"batch_size": np.uint8(200), "max_batches": np.uint8(200), "prefetch": np.uint8(2)}

@@ -62,14 +62,14 @@ def test_batches(open_store, dataset, tf):
     assert [array.dtype.name for array in found[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
     assert [array.shape.as_list() for array in found[0].info] == [[2]] * 5
     assert found[0].info.priority.numpy().tolist() == [2, 2]
-    assert isinstance(found[0].data["y"], tuple), "lists are tensors to tf.data"
+    assert isinstance(found[0].data["y"], tuple), "tf.data treats lists as tensors"
     assert found[0].data["y"][0].shape == (2, 2, 1)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 3}])
-@pytest.mark.parametrize("signed", [True, False])
-def test_elements_are_what_the_spec_says(dataset, tf, options, signed):
-    signature = {"x": ArraySpec((None,), "int64"), "y": [ArraySpec((None, 1), "float32")]} if signed else None
+@pytest.mark.parametrize("has_signature", [True, False])
+def test_elements_match_the_element_spec(dataset, tf, options, has_signature):
+    signature = {"x": ArraySpec((None,), "int64"), "y": [ArraySpec((None, 1), "float32")]} if has_signature else None
     with Store([queue(signature=signature)]) as store:
         fill(store, [2] * 4)
         elements = dataset(store, "t", timeout=0.2, **options)
@@ -77,9 +77,6 @@ def test_elements_are_what_the_spec_says(dataset, tf, options, signed):
     for element in found:
         for spec, value in zip(tf.nest.flatten(elements.element_spec), tf.nest.flatten(element), strict=True):
             assert spec.is_compatible_with(value)
-
-
-PLAIN, TEXT = ("int64", False), ("string", False)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +90,14 @@ PLAIN, TEXT = ("int64", False), ("string", False)
         ({"batch_size": 2, "pad": True}, ([2, None], [2, None, 3], [2, None])),
     ],
 )
-def test_specs_of_the_first_element(open_store, dataset, options, shapes):
+def test_specs_from_the_first_element(open_store, dataset, options, shapes):
     x, cell, word = shapes
     store = open_store(queue())
     item = {"x": np.arange(2), "cell": np.zeros((2, 3), np.float16), "word": np.array(["a", "b"])}
     insert(store, item, item)
     found = specs(dataset(store, "t", **options))
     assert found == {"x": ("int64", x, False), "cell": ("float16", cell, False), "word": ("string", word, False)}
-    assert (store.info()["t"].samples, store.info()["t"].size) == (0, 2), "what was looked at went back"
+    assert (store.info()["t"].samples, store.info()["t"].size) == (0, 2), "the inspected items were returned"
 
 
 SIGNATURE = {
@@ -119,13 +116,13 @@ SIGNATURE = {
         ({"steps": True, "batch_size": 4}, ([None], False), [None, None, 3], [None]),
     ],
 )
-def test_specs_of_a_signature(dataset, options, x, cell, w):
+def test_specs_from_a_signature(dataset, options, x, cell, w):
     with Store([queue(signature=SIGNATURE)]) as store:
         found = specs(dataset(store, "t", **options))
     assert found == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
 
 
-def test_specs_of_squeezed_columns(dataset):
+def test_specs_of_columns_without_a_time_axis(dataset):
     with Store([queue()]) as store:
         insert(store, {"x": 1, "y": np.zeros(3)}, {"x": 2, "y": np.ones(3)}, time_axis=False)
         elements = dataset(store, "t", batch_size=2)
@@ -141,12 +138,12 @@ def test_ragged(open_store, dataset, tf):
     [uneven, even] = elements
     assert isinstance(uneven.data["x"], tf.RaggedTensor)
     assert uneven.data["x"].to_list() == [[0, 1], [2, 3, 4]]
-    assert even.data["x"].to_list() == [[5, 6], [7, 8]], "the spec says so"
+    assert even.data["x"].to_list() == [[5, 6], [7, 8]], "ragged in every batch"
     assert even.data["y"][0].shape.as_list() == [2, None, 1]
     assert elements.element_spec.data["x"].is_compatible_with(even.data["x"])
 
 
-def test_ragged_where_the_first_batch_is(dataset):
+def test_columns_are_ragged_if_the_first_batch_is(dataset):
     with Store([queue()]) as store:
         fill(store, [2, 3, 1, 1])
         [first, second] = dataset(store, "t", batch_size=2, max_batches=2)
@@ -164,7 +161,7 @@ def test_padded(open_store, dataset):
     assert elements.element_spec.mask["x"].shape.as_list() == [2, None]
 
 
-def test_columns_that_cannot_be_padded_have_no_mask(dataset):
+def test_columns_of_fixed_length_have_no_mask(dataset):
     signature = {"x": ArraySpec((None,), "int64"), "y": ArraySpec((2,), "int64")}
     with Store([queue(signature=signature)]) as store:
         writer = store.writer(history=3)
@@ -213,17 +210,17 @@ def test_dtypes(dataset, name):
     assert element.data.numpy().astype(np.complex64).tolist() == [[0, 1]]
 
 
-def test_dtypes_that_tf_data_does_not_have(dataset):
+def test_float8_is_refused(dataset):
     signature = {"x": ArraySpec((None,), "float8_e5m2")}
-    text = "`x` is float8_e5m2, which tf.data cannot cut into elements"
+    text = "column `x` has dtype float8_e5m2, which tf.data cannot unbatch"
     with Store([queue(signature=signature)]) as store, raises(InvalidArgumentError, text):
         dataset(store, "t")
 
 
-# --- given specs ---------------------------------------------------------------------------------
+# --- element_spec --------------------------------------------------------------------------------
 
 
-def test_a_given_spec(dataset, tf):
+def test_an_element_spec_may_be_given(dataset, tf):
     with Store([queue()]) as store:
         given = {"x": tf.TensorSpec([None, 2], tf.int64), "y": [tf.RaggedTensorSpec([2, None, 1], tf.float32, 1)]}
         elements = dataset(store, "t", batch_size=2, element_spec=given)
@@ -236,7 +233,7 @@ def test_a_given_spec(dataset, tf):
     assert element.data["y"][0].to_list() == [[[0], [1]], [[2], [3]]]
 
 
-def test_splits_may_have_32_bits(dataset, tf):
+def test_row_splits_may_have_32_bits(dataset, tf):
     with Store([queue()]) as store:
         insert(store, np.arange(2), np.arange(1))
         given = tf.RaggedTensorSpec([2, None], tf.int64, row_splits_dtype=tf.int32)
@@ -250,15 +247,15 @@ def bad_specs():
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     ragged = tf.RaggedTensorSpec([None, None], tf.int64)
-    only = "cannot be ragged: only batches of whole items without `pad` are"
+    only = "must not be ragged: only batches of whole items without `pad` are"
     return [
         ({"x": 3}, {}, "`x` must be a tf.TensorSpec or a tf.RaggedTensorSpec; got 3"),
         (
             {"x": tf.TensorSpec(None, tf.int64)},
             {},
-            "`x` must say how many axes there are; got TensorSpec(shape=<unknown>, dtype=tf.int64, name=None)",
+            "`x` must have a known number of axes; got TensorSpec(shape=<unknown>, dtype=tf.int64, name=None)",
         ),
-        ({"x": tf.TensorSpec([3, 2], tf.int64)}, {}, "`x` has a batch of 3, and `batch_size` is 2"),
+        ({"x": tf.TensorSpec([3, 2], tf.int64)}, {}, "`x` has a batch axis of 3; expected 2, the `batch_size`"),
         ({"x": ragged}, {"steps": True}, f"`x` {only}"),
         ({"x": ragged}, {"batch_size": None}, f"`x` {only}"),
         ({"x": ragged}, {"pad": True}, f"`x` {only}"),
@@ -277,39 +274,45 @@ def test_bad_specs(dataset):
                 dataset(store, "t", **{"batch_size": 2, "element_spec": given, **options})
 
 
-def misfits():
+def mismatches():
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     pair = [2, None]
     return [
-        ({"z": tf.TensorSpec(pair, tf.int64)}, "`element_spec` has the columns `z`; found `x`"),
+        ({"z": tf.TensorSpec(pair, tf.int64)}, "the columns do not match `element_spec`: got `x`, expected `z`"),
         (
             {"x": tf.TensorSpec(pair, tf.int32)},
-            "`x` is int64 [2, None], ragged, and `element_spec` says int32 [2, None]; items of a batch differ",
+            (
+                "column `x` does not match `element_spec`: got int64 [2, None], ragged, expected int32 [2, None]; "
+                "items of a batch differ"
+            ),
         ),
         (
             {"x": tf.RaggedTensorSpec(pair, tf.int32)},
-            "`x` is int64 [2, None], ragged, and `element_spec` says int32 [2, None], ragged",
+            ("column `x` does not match `element_spec`: got int64 [2, None], ragged, expected int32 [2, None], ragged"),
         ),
         (
             {"x": tf.TensorSpec(pair, tf.int64)},
             (
-                "`x` is int64 [2, None], ragged, and `element_spec` says int64 [2, None]; items of a batch differ in "
-                "length: ask for `pad=True`, or give a signature to the table or an `element_spec` with a "
-                "tf.RaggedTensorSpec"
+                "column `x` does not match `element_spec`: got int64 [2, None], ragged, expected int64 [2, None]; "
+                "items of a batch differ in length: give `pad=True`, a table with a signature, or an `element_spec` "
+                "with a tf.RaggedTensorSpec"
             ),
         ),
         (
             {"x": tf.RaggedTensorSpec([2, None, 3], tf.int64, 1)},
-            "`x` is int64 [2, None], ragged, and `element_spec` says int64 [2, None, 3], ragged",
+            (
+                "column `x` does not match `element_spec`: got int64 [2, None], ragged, "
+                "expected int64 [2, None, 3], ragged"
+            ),
         ),
     ]
 
 
-def test_items_that_do_not_fit(dataset, tf):
+def test_items_that_do_not_match_the_element_spec(dataset, tf):
     with Store([queue()]) as store:
         insert(store, {"x": np.arange(2)}, {"x": np.arange(3)})
-        for given, text in misfits():
+        for given, text in mismatches():
             elements = dataset(store, "t", batch_size=2, element_spec=given)
             with pytest.raises(tf.errors.InvalidArgumentError) as caught:
                 next(iter(elements))
@@ -319,17 +322,15 @@ def test_items_that_do_not_fit(dataset, tf):
         insert(store, {"x": np.zeros((2, 2))}, {"x": np.array(["a", "b"])})
         store.sample("t", 2)
         single = dataset(store, "t", element_spec={"x": tf.TensorSpec([None], tf.string)})
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"`x` is float64 \[2, 2\], and `element_spec` says string"
-        ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r": got float64 \[2, 2\], expected string"):
             next(iter(single))
 
 
-def test_nothing_to_tell_the_spec_from(dataset):
+def test_no_element_to_derive_the_spec_from(dataset):
     with Store([queue()]) as store:
         text = (
-            "table `t` had nothing within 0.05 s to tell the `element_spec` from; give one, or give the table a "
-            "signature"
+            "table `t` returned no element within 0.05 s to derive the `element_spec` from; give an `element_spec`, or "
+            "a signature to the table"
         )
         with raises(DeadlineExceededError, text):
             dataset(store, "t", timeout=0.05)
@@ -339,10 +340,10 @@ def test_nothing_to_tell_the_spec_from(dataset):
             dataset(store, "t", batch_size=0)
 
 
-# --- as other datasets ---------------------------------------------------------------------------
+# --- pipelines -----------------------------------------------------------------------------------
 
 
-def test_pipelines(dataset, tf):
+def test_batch_map_and_reduce(dataset, tf):
     with Store([queue()]) as store:
         fill(store, [2] * 12)
         elements = dataset(store, "t", max_batches=4)
@@ -373,7 +374,7 @@ def test_interleaving(dataset, tf):
         assert sorted(np.concatenate(xs(elements)).tolist()) == list(range(8))
 
 
-def test_a_function_that_reads(dataset, tf):
+def test_iteration_in_a_tf_function(dataset, tf):
     with Store([queue()]) as store:
         fill(store, [2] * 4)
         elements = dataset(store, "t", batch_size=2, max_batches=2)
@@ -388,18 +389,18 @@ def test_a_function_that_reads(dataset, tf):
         assert total().numpy() == sum(range(8))
 
 
-def test_the_order_is_the_tables(dataset):
+def test_elements_keep_the_order_of_the_table(dataset):
     with Store([queue()]) as store:
         fill(store, [1] * 64)
         elements = dataset(store, "t", batch_size=2, max_batches=32).prefetch(4)
         assert np.concatenate(xs(elements)).ravel().tolist() == list(range(64))
 
 
-# --- what is used, and what goes back ------------------------------------------------------------
+# --- consumed and returned items -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1, "pad": True}, {"steps": True}])
-def test_what_was_not_yielded_goes_back(open_store, dataset, options):
+def test_items_that_were_not_yielded_are_returned(open_store, dataset, options):
     store = open_store(queue())
     fill(store, [2] * 6)
     for element in dataset(store, "t", prefetch=4, **options):
@@ -412,7 +413,7 @@ def test_what_was_not_yielded_goes_back(open_store, dataset, options):
 
 
 @pytest.mark.parametrize("max_batches", [1, 4, 5, 11])
-def test_batches_that_are_handed_over_together(open_store, dataset, max_batches):
+def test_batches_that_are_passed_on_together(open_store, dataset, max_batches):
     store = open_store(Table("t"))
     fill(store, [2] * 6)
     found = list(dataset(store, "t", batch_size=3, prefetch=4, max_batches=max_batches))
@@ -423,11 +424,13 @@ def test_batches_that_are_handed_over_together(open_store, dataset, max_batches)
         for name, which in (("data", "x"), ("info", 0))
     )
     assert (x[:, 1] == x[:, 0] + 1).all()
-    assert len({*zip(keys.tolist(), x[:, 0].tolist(), strict=True)}) == len(set(keys.tolist())), "side by side"
+    assert len({*zip(keys.tolist(), x[:, 0].tolist(), strict=True)}) == len(set(keys.tolist())), (
+        "info and data belong to the same items"
+    )
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 5])
-def test_of_batches_handed_over_together_what_was_not_taken_does_not_count(open_store, dataset, number):
+def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store, dataset, number):
     store = open_store(Table("t"))
     fill(store, [2] * 6)
     iterator = iter(dataset(store, "t", batch_size=3, prefetch=4))
@@ -444,7 +447,7 @@ def test_of_batches_handed_over_together_what_was_not_taken_does_not_count(open_
     assert store.info()["t"].samples == 3 * number + 3
 
 
-def test_elements_that_tensorflow_took_ahead_count(open_store, dataset):
+def test_elements_that_tensorflow_prefetched_count_as_consumed(open_store, dataset):
     store = open_store(queue())
     fill(store, [2] * 20)
     iterator = iter(dataset(store, "t").batch(2).prefetch(2))
@@ -455,32 +458,32 @@ def test_elements_that_tensorflow_took_ahead_count(open_store, dataset):
     gc.collect()
     wait_until(lambda: store.info()["t"].leased_out == 0)
     taken = store.info()["t"].samples
-    assert taken in {6, 8}, "the one that was seen, those ahead, and maybe one under way"
+    assert taken in {6, 8}, "one yielded, two prefetched, perhaps one in progress"
     assert store.sample("t", 1).data["x"].tolist() == [[2 * taken, 2 * taken + 1]]
 
 
-def test_batches_that_come_slowly(dataset):
+def test_a_batch_is_not_delayed_until_prefetch_batches_are_ready(dataset):
     limiter = rate_limiters.SampleToInsertRatio(2, 1, 3)
     with Store([Table("t", rate_limiter=limiter, sampler=selectors.Fifo())]) as store:
         fill(store, [2])
         iterator = iter(dataset(store, "t", batch_size=3, prefetch=8, timeout=5))
         assert next(iterator).data["x"].shape == (3, 2)
         fill(store, [2, 2])
-        assert next(iterator).data["x"].shape == (3, 2), "it does not wait for eight"
+        assert next(iterator).data["x"].shape == (3, 2)
 
 
-def test_what_does_not_fill_a_batch_comes_with_the_next(dataset):
+def test_items_that_fill_no_batch_are_part_of_the_next(dataset):
     limiter = rate_limiters.SampleToInsertRatio(2, 1, 3)
     with Store([Table("t", rate_limiter=limiter)]) as store:
         fill(store, [2])
         elements = dataset(store, "t", batch_size=3, prefetch=8, timeout=5, max_batches=4)
-        writing = BackgroundCall(lambda: fill(store, [2] * 6))
+        call = BackgroundCall(lambda: fill(store, [2] * 6))
         assert [element.data["x"].shape for element in elements] == [(3, 2)] * 4
-        writing.result()
+        call.result()
         assert store.info()["t"].samples == 12
 
 
-def test_together_they_must_fit_too(dataset, tf):
+def test_batches_passed_on_together_must_match_the_element_spec(dataset, tf):
     with Store([Table("t")]) as store:
         fill(store, [2, 2])
         iterator = iter(dataset(store, "t", batch_size=8, prefetch=4))
@@ -491,19 +494,19 @@ def test_together_they_must_fit_too(dataset, tf):
                 next(iterator)
 
 
-def test_a_reader_that_waits_may_be_dropped(dataset):
+def test_a_waiting_iterator_can_be_dropped(dataset):
     with Server([queue()]) as server:
         store = server.store
         fill(store, [2])
         iterator = iter(dataset(store, "t").prefetch(3))
         next(iterator)
         wait_until(lambda: store.info()["t"].waiting_samples > 0)
-        time.sleep(0.3)  # by now TensorFlow asks, too
+        time.sleep(0.3)  # by now TensorFlow waits for an element, too
         del iterator
         wait_until(lambda: store.info()["t"].waiting_samples == 0)
 
 
-def test_waiting_for_longer_than_a_glance(dataset):
+def test_an_element_that_arrives_after_the_poll_interval(dataset):
     with Store([queue()]) as store:
         fill(store, [2])
         iterator = iter(dataset(store, "t", timeout=10))
@@ -512,7 +515,7 @@ def test_waiting_for_longer_than_a_glance(dataset):
         assert next(iterator).data["x"].numpy().tolist() == [7]
 
 
-def test_a_store_that_closes(dataset, tf):
+def test_closing_the_store_fails_an_iterator(dataset, tf):
     with Store([queue()]) as store:
         fill(store, [2])
         iterator = iter(dataset(store, "t"))
@@ -535,7 +538,7 @@ def test_ctrl_c_ends_a_wait(dataset, tf):
         assert store.info()["t"].samples == 1
 
 
-AT_THE_END = """
+READS_AT_EXIT = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import time
@@ -550,15 +553,15 @@ time.sleep(0.5)  # by now TensorFlow waits for a fourth item
 """
 
 
-def test_a_process_ends_while_tensorflow_reads():
-    command = [sys.executable, "-c", AT_THE_END]
+def test_a_process_exits_while_tensorflow_waits():
+    command = [sys.executable, "-c", READS_AT_EXIT]
     tests = Path(__file__).parent.parent
-    # On a busy machine TensorFlow alone takes half a minute to be imported.
+    # On a busy machine, the import of TensorFlow alone takes half a minute.
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=tests)
     assert (done.returncode, done.stdout) == (0, "[[0]]\n"), done
 
 
-LEFT_AT_THE_END = """
+STOPS_AND_EXITS = """
 import os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 from engram import Client
@@ -569,10 +572,10 @@ for _ in range(3):
 """
 
 
-def test_what_was_not_taken_when_a_process_ends_goes_back():
+def test_untaken_batches_are_returned_when_a_process_exits():
     with Store([Table("t")]) as store, Server(store, port=0) as server:
         fill(store, [1] * 3)
-        command = [sys.executable, "-c", LEFT_AT_THE_END, server.address]
+        command = [sys.executable, "-c", STOPS_AND_EXITS, server.address]
         subprocess.run(command, timeout=110, check=True)
         wait_until(lambda: store.info()["t"].leased_out == 0)
         assert store.info()["t"].samples == 3

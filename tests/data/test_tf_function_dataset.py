@@ -1,32 +1,32 @@
-"""What Python functions return, as TensorFlow's datasets."""
+"""TensorFlow datasets of the results of Python functions."""
 
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.frameworks
 
-CALLS = {}
+ITERATORS = {}
 
 
 def step(number):
-    return next(CALLS[int(number)])
+    return next(ITERATORS[int(number)])
 
 
-@pytest.fixture(params=["known", "unknown"])
-def made(request, monkeypatch):
-    """Makes a dataset of what an iterator yields; by the quick way, and where TensorFlow has none."""
+@pytest.fixture(params=["direct", "numpy_function"])
+def make_dataset(request, monkeypatch):
+    """Makes a dataset of what an iterator yields: with direct calls, and with `numpy_function`."""
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     from engram.data import _tf_function_dataset  # noqa: PLC0415, the extra
 
-    if request.param == "unknown":
-        monkeypatch.setattr(_tf_function_dataset, "_is_known_way", lambda: False)
+    if request.param == "numpy_function":
+        monkeypatch.setattr(_tf_function_dataset, "_direct_calls_work", lambda: False)
     else:
-        assert _tf_function_dataset._is_known_way()
+        assert _tf_function_dataset._direct_calls_work()
 
     def make(iterator, *specs):
-        number = len(CALLS)
-        CALLS[number] = iterator
+        number = len(ITERATORS)
+        ITERATORS[number] = iterator
         specs = [tf.TensorSpec(*spec) for spec in specs]
         numbers = tf.data.Dataset.from_tensors(np.int64(number))
         return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, specs))
@@ -34,25 +34,25 @@ def made(request, monkeypatch):
     return make
 
 
-def test_arrays_of_any_order_and_text(made):
+def test_arrays_of_any_memory_order_and_text(make_dataset):
     arrays = [np.arange(6.0).reshape(2, 3).T, np.array([b"a", b"longer"], object), np.arange(8)[::2]]
-    found = list(made(iter([arrays, arrays]), ([3, 2], "float64"), ([None], "string"), ([None], "int64")))
+    found = list(make_dataset(iter([arrays, arrays]), ([3, 2], "float64"), ([None], "string"), ([None], "int64")))
     assert len(found) == 2
     for element in found:
         for tensor, array in zip(element, arrays, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-def test_an_error_and_another_dtype(made):
+def test_errors_and_wrong_dtypes_are_raised(make_dataset):
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     def fails():
         yield [np.int64(1)]
-        raise ValueError("it is so")
+        raise ValueError("failed on purpose")
 
-    found = iter(made(fails(), ([], "int64")))
+    found = iter(make_dataset(fails(), ([], "int64")))
     assert int(next(found)[0]) == 1
-    with pytest.raises(tf.errors.InvalidArgumentError, match="it is so"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="failed on purpose"):
         next(found)
     with pytest.raises(tf.errors.InvalidArgumentError, match="int64"):
-        list(made(iter([[np.float32(1)]]), ([], "int64")))
+        list(make_dataset(iter([[np.float32(1)]]), ([], "int64")))

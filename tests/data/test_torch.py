@@ -36,7 +36,7 @@ def test_every_dtype(dataset, name):
     assert element.data.to(torch.complex64).real.tolist() == [[[0, 1], [1, 0]]]
 
 
-def test_what_stays_numpy(dataset):
+def test_text_and_info_stay_numpy_arrays(dataset):
     with Store([queue()]) as store:
         insert(store, {"word": np.array(["a", "b"])}, {"word": np.array(["c"])}, {"word": np.array(["d"])})
         single, batch = (next(iter(dataset(store, "t", batch_size=batch_size, max_batches=1))) for batch_size in (1, 2))
@@ -52,7 +52,7 @@ def test_what_stays_numpy(dataset):
     assert single.info.key.dtype == np.uint64
 
 
-def test_no_copy_is_made(dataset):
+def test_tensors_share_memory_with_the_batch(dataset):
     with Store([queue()]) as store:
         insert(store, np.zeros((2, 3)))
         [element] = dataset(store, "t", batch_size=1, max_batches=1)
@@ -73,14 +73,16 @@ def test_ragged_and_padded(dataset):
     assert ragged.data["z"].offsets() is ragged.data["x"].offsets()
 
 
-def test_columns_of_other_lengths_do_not_share_offsets(dataset):
+def test_columns_of_different_lengths_have_their_own_offsets(dataset):
     with Store([queue()]) as store:
         writer = store.writer(history=3)
         for t in range(3):
             writer.append({"a": t, "b": t, "c": t})
-        for one, two in ((1, 2), (2, 3)):
+        for length_a, length_b in ((1, 2), (2, 3)):
             history = writer.history
-            writer.create_item("t", 1.0, {"a": history["a"][-one:], "b": history["b"][-two:], "c": history["c"][-1]})
+            writer.create_item(
+                "t", 1.0, {"a": history["a"][-length_a:], "b": history["b"][-length_b:], "c": history["c"][-1]}
+            )
         writer.flush()
         [element] = dataset(store, "t", batch_size=2, max_batches=1)
     lengths = {name: element.data[name].offsets().tolist() for name in "ab"}
@@ -110,65 +112,68 @@ def test_a_device(dataset):
 
 
 @pytest.mark.parametrize(
-    ("device", "said"),
+    ("device", "reason"),
     [
         ("gpu", "got 'gpu': Expected one of cpu"),
         ("cuda:99", "got 'cuda:99': "),
         (3.5, "got 3.5: empty(): argument 'device' must be torch.device, not float"),
     ],
 )
-def test_bad_devices(dataset, device, said):
+def test_bad_devices(dataset, device, reason):
     with Store([queue()]) as store, pytest.raises(InvalidArgumentError) as caught:
         dataset(store, "t", device=device)
-    assert str(caught.value).startswith(f"`device` must be one that PyTorch can use here; {said}")
+    assert str(caught.value).startswith(f"`device` must be a device that PyTorch can use here; {reason}")
     assert len(str(caught.value).splitlines()) == 1
 
 
-# --- loaders without workers ---------------------------------------------------------------------
+# --- DataLoaders without workers ---------------------------------------------------------------------
 
 
-def loader(elements, **options):
+def data_loader(elements, **options):
     import torch  # noqa: PLC0415, the extra
 
     return torch.utils.data.DataLoader(elements, **options)
 
 
-def test_what_a_loader_makes_of_elements(dataset):
+def test_identity_collate_keeps_tuples_and_info(dataset):
     import torch  # noqa: PLC0415, the extra
 
-    from engram.data.torch import identity_collate  # noqa: PLC0415, likewise
+    from engram.data.torch import identity_collate  # noqa: PLC0415, the extra
 
     with Store([Table("t")]) as store:
         insert(store, ({"x": np.float32([1, 2])}, np.array(["a", "b"])))
         for options in ({"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 2}):
             elements = dataset(store, "t", max_batches=3, **options)
-            assert len(list(loader(elements, batch_size=None))) == 3
-            [element, *_] = loader(elements, batch_size=None, collate_fn=identity_collate)
+            assert len(list(data_loader(elements, batch_size=None))) == 3
+            [element, *_] = data_loader(elements, batch_size=None, collate_fn=identity_collate)
             assert isinstance(element.data, tuple)
             assert isinstance(element.data[0]["x"], torch.Tensor)
             assert element.info.key.dtype == np.uint64
 
 
-def test_a_loader_that_makes_batches_itself(dataset):
+def test_a_data_loader_makes_batches_of_items(dataset):
     import torch  # noqa: PLC0415, the extra
 
     with Store([queue()]) as store:
         insert(store, *({"x": [np.float32([n, n])]} for n in range(4)))
-        [first, second] = loader(dataset(store, "t", max_batches=4), batch_size=2)
+        [first, second] = data_loader(dataset(store, "t", max_batches=4), batch_size=2)
     assert first.data["x"][0].tolist() == [[0, 0], [1, 1]]
     assert second.data["x"][0].dtype == torch.float32
     assert (first.mask, first.info.key.shape, first.info.key.dtype) == (None, (2,), np.uint64)
 
 
-def test_batches_of_batches(dataset):
+def test_a_data_loader_refuses_to_batch_batches(dataset):
     with Store([Table("t")]) as store:
         insert(store, np.zeros(2))
-        text = "a DataLoader with `batch_size=1` would make batches of batches; give it `batch_size=None`"
+        text = (
+            "a DataLoader with `batch_size=1` would make batches of the dataset's batches; give `batch_size=None` to "
+            "the DataLoader"
+        )
         with raises(InvalidArgumentError, text):
-            next(iter(loader(dataset(store, "t", batch_size=256))))
+            next(iter(data_loader(dataset(store, "t", batch_size=256))))
 
 
-def test_loaders_cannot_make_batches_of_items_that_differ(dataset):
+def test_a_data_loader_cannot_batch_items_that_differ_in_length(dataset):
     with Store([queue()]) as store:
         insert(store, np.zeros(2), np.zeros(3))
         text = (
@@ -176,10 +181,10 @@ def test_loaders_cannot_make_batches_of_items_that_differ(dataset):
             "dataset, and `batch_size=None` to the DataLoader"
         )
         with raises(SignatureError, text):
-            next(iter(loader(dataset(store, "t", max_batches=2), batch_size=2)))
+            next(iter(data_loader(dataset(store, "t", max_batches=2), batch_size=2)))
 
 
-# --- workers, each test in a process of its own: forks do not go together with other libraries' threads ----------
+# --- workers; each test runs in a process of its own, as forks break other libraries' threads -----------------
 
 
 HEAD = """
@@ -192,12 +197,12 @@ from torch.utils.data import DataLoader
 def values(loader):
     return sorted(torch.cat([element.data.ravel() for element in loader]).tolist())
 
-def last_words(call):
+def print_error(call):
     try:
         call()
     except engram.errors.EngramError as error:
         print(type(error).__name__, str(error).splitlines()[-1])
-    gc.collect()  # later workers would inherit what is left of these, and PyTorch stumbles over that
+    gc.collect()  # PyTorch fails if later workers inherit what is left of these
 
 if __name__ == "__main__":
     table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
@@ -214,41 +219,44 @@ FORKED = """
         # More workers than batches.
         fill(2)
         print(values(DataLoader(dataset(client, "t", batch_size=2, max_batches=1), None, num_workers=2)))
-        last_words(lambda: list(DataLoader(dataset(server.store, "t"), None, num_workers=2)))
-        last_words(lambda: list(DataLoader(dataset(client, "t", device="meta"), None, num_workers=1)))
+        print_error(lambda: list(DataLoader(dataset(server.store, "t"), None, num_workers=2)))
+        print_error(lambda: list(DataLoader(dataset(client, "t", device="meta"), None, num_workers=1)))
         fill(2)
-        last_words(lambda: list(DataLoader(dataset(client, "t", batch_size=2, max_batches=1), num_workers=1)))
-        # Workers that stay read again; last, for the same reason.
+        print_error(lambda: list(DataLoader(dataset(client, "t", batch_size=2, max_batches=1), num_workers=1)))
+        # Persistent workers read again. Last, so that no later worker inherits them.
         client.reset("t")
         fill(8)
-        reading = dataset(client, "t", batch_size=2, max_batches=2)
-        loader = DataLoader(reading, None, num_workers=2, persistent_workers=True, collate_fn=identity_collate)
+        elements = dataset(client, "t", batch_size=2, max_batches=2)
+        loader = DataLoader(elements, None, num_workers=2, persistent_workers=True, collate_fn=identity_collate)
         first = list(loader)
         print(len(first), len(list(loader)), first[0].info.key.dtype, server.store.info()["t"].size)
 """
 
 
 def test_forked_workers():
-    refusal = "InvalidArgumentError engram.errors.InvalidArgumentError: "
-    words = [
+    error = "InvalidArgumentError engram.errors.InvalidArgumentError: "
+    errors = [
         (
-            f"{refusal}a DataLoader with 2 workers reads in processes of its own, and a Store does not leave its own; "
-            "give an engram.Client, or `num_workers=0`"
+            f"{error}`store` is an engram.Store, which the 2 worker processes of a DataLoader cannot use; give an "
+            "engram.Client, or `num_workers=0` to the DataLoader"
         ),
         (
-            f"{refusal}`device` is meta, which a DataLoader's workers cannot share; leave it out, and move what the "
-            "DataLoader yields, with its `pin_memory=True`"
+            f"{error}`device` is meta, which the worker processes of a DataLoader cannot share; leave it out, give "
+            "`pin_memory=True` to the DataLoader, and copy its elements to the device in the loop"
         ),
-        f"{refusal}a DataLoader with `batch_size=1` would make batches of batches; give it `batch_size=None`",
+        (
+            f"{error}a DataLoader with `batch_size=1` would make batches of the dataset's batches; give "
+            "`batch_size=None` to the DataLoader"
+        ),
     ]
     six = "[0, 1, 2, 3, 4, 5]"
-    assert run_python(HEAD + FORKED, 110).splitlines() == [six, six, "[0, 1]", *words, "2 2 uint64 0"]
+    assert run_python(HEAD + FORKED, 110).splitlines() == [six, six, "[0, 1]", *errors, "2 2 uint64 0"]
 
 
 SPAWNED = """
         fill(6)
-        reading = dataset(client, "t", batch_size=2, max_batches=3)
-        print(values(DataLoader(reading, None, num_workers=2, multiprocessing_context="spawn")))
+        elements = dataset(client, "t", batch_size=2, max_batches=3)
+        print(values(DataLoader(elements, None, num_workers=2, multiprocessing_context="spawn")))
 """
 
 

@@ -410,6 +410,6 @@ def test_what_can_never_be_served(open_store):
     store = open_store(Table.queue("q", max_size=2))
     with raises(UnknownTableError, "no table `t`; known tables: `q`"):
         next(iter(Dataset(store, "t")))
-    text = "3 samples from table `q` can never be had at once: it holds at most 2 items, each sampled at most 1 times"
+    text = "table `q` can never yield 3 samples at once: it has at most 2 items, each sampled at most 1 times"
     with raises(UnsatisfiableError, text):
         next(iter(Dataset(store, "q", 3)))

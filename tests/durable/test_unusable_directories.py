@@ -382,8 +382,9 @@ def test_tables_that_the_items_do_not_fit(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
     signature = {"n": engram.ArraySpec((), np.float32), "x": engram.ArraySpec((24,), np.uint8)}
     text = (
-        "item does not match the signature of table `queue`: column 0 (`n`) does not fit; "
-        "asked: `n` float32[], `x` uint8[24]; found: `n` uint64[1], `x` uint8[1,24]"
+        "item does not match the signature of table `queue`: columns `n`, `x` have a time axis, but the "
+        "signature has none; begin each shape in the signature with the number of steps, or None for any number; "
+        "signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]"
     )
     with raises(SignatureError, text):
         Store.open(path, [Table.queue(QUEUE, max_size=1_000, signature=signature)])

@@ -182,8 +182,8 @@ def kill(server):
 
 
 UNACKNOWLEDGED = {
-    "sample": "; asked for 5 samples from table `weighted`",
-    "wait": "; asked for 1 samples from table `empty`",
+    "sample": "; 5 items were requested from table `weighted`",
+    "wait": "; 1 items were requested from table `empty`",
     "dataset": "",
     "update": "; an update of the priorities of 10 items of table `weighted` is not acknowledged",
     "delete": "; a deletion of 1 items of table `weighted` is not acknowledged",

@@ -43,8 +43,8 @@ def test_others_get_the_items_in_their_old_place(server):
         assert sample_x(server.store, "q", 6) == [1, 2, 3, 4, 5, 6]
         with pytest.raises(
             UnavailableError,
-            match=rf"the server at {proxy.address} cannot be reached, for 0.2 s \(reconnect_timeout\): .*; "
-            r"asked for 3 samples from table `q`",
+            match=rf"the server at {proxy.address} cannot be reached: .*; tried for 0.2 s \(`reconnect_timeout`\); "
+            r"3 items were requested from table `q`",
         ):
             reader.result()
 

@@ -86,7 +86,7 @@ def test_a_token_is_asked_for(programs, serve):
     _, address = serve(engram.Table("table"), token="secret")
     kind, text = programs.run("sample_one", address)
     assert kind == "RuntimeError"
-    assert text.startswith("this server asks for a token and none came")
+    assert text.startswith("token required, none sent")
     assert text.endswith("(a dm-reverb client cannot send one)")
 
 
@@ -121,7 +121,7 @@ def test_what_does_not_fit_a_table_of_engrams_own_is_refused(programs, serve):
     kind, text = programs.run("write_what_does_not_fit", address)
     assert (kind, text.partition(";")[0]) == (
         "ValueError",
-        "item does not match the signature of table `pairs`: column 0 (`x`) does not fit",
+        "item does not match the signature of table `pairs`: column `x` must be float32[?,2], got float32[1,3]",
     )
     assert server.store.info()["pairs"].size == 0
     programs.run("write_pair", address)

@@ -10,8 +10,8 @@ import engram
 from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError
 
 HOW = (
-    "give the server's token to the client as `token`; it travels as metadata `authorization: Bearer TOKEN` "
-    "(a dm-reverb client cannot send one)"
+    "pass the server's token to the client as `token`, which sends it as metadata `authorization: Bearer TOKEN` "
+    "(dm-reverb clients cannot send one)"
 )
 TOKEN = "s3cret"
 STEP = {"x": np.float32(1)}
@@ -50,10 +50,10 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_no_call_goes_without_the_token(call):
     with make(token=TOKEN) as server:
-        refuses = f"the server at {server.address} refuses: "
-        with raises(HandshakeError, f"{refuses}this server asks for a token and none came; {HOW}"):
+        refuses = f"the server at {server.address} rejected the call: "
+        with raises(HandshakeError, f"{refuses}token required, none sent; {HOW}"):
             call(engram.Client(server.address))
-        with raises(HandshakeError, f"{refuses}the token is not this server's; {HOW}"):
+        with raises(HandshakeError, f"{refuses}wrong token; {HOW}"):
             call(engram.Client(server.address, token=TOKEN + "7"))
         assert server.store.info()["t"].inserts == 0
         assert server.store.tables == ["t"]
@@ -70,15 +70,14 @@ def test_the_token_lets_in_and_an_open_server_does_not_mind_one():
 @pytest.mark.parametrize("token", ["", "two words", "ümlaut", "line\n"])
 def test_a_token_must_be_sendable(token):
     text = (
-        f"the token has {len(token)} characters, some of which cannot be sent; it must have at least one, "
-        "and only visible ASCII characters"
+        f"`token` must consist of visible ASCII characters, at least one; the given token has {len(token)} characters"
     )
     with raises(InvalidArgumentError, text):
         make(token=token)
 
 
 def test_a_client_refuses_a_token_that_cannot_be_sent():
-    with raises(InvalidArgumentError, "the token has characters other than visible ASCII"):
+    with raises(InvalidArgumentError, "`token` must consist of visible ASCII characters only"):
         engram.Client("127.0.0.1:1", token="line\n")
 
 
@@ -104,7 +103,7 @@ def test_a_certificate_is_checked_by_who_signed_it(certificates, other_certifica
         trusting = engram.Client(server.address, ca=certificates.ca)
         trusting.insert(STEP, {"t": 1.0})
         assert trusting.sample("t", 1, timeout=10).data["x"].tolist() == [1]
-        disagree = f"the server at {server.address} and this client do not agree on TLS: "
+        disagree = f"the TLS handshake with the server at {server.address} failed: "
         with pytest.raises(HandshakeError) as caught:
             engram.Client(server.address, ca=other_certificates.ca).info()
         assert str(caught.value).startswith(disagree)
@@ -127,13 +126,13 @@ def test_clients_show_their_certificate_where_they_must(certificates, other_cert
         for shown in ({}, other_certificates.client):
             with pytest.raises(HandshakeError) as caught:
                 engram.Client(server.address, ca=certificates.ca, **shown).info()
-            disagree = f"the server at {server.address} and this client do not agree on TLS: "
+            disagree = f"the TLS handshake with the server at {server.address} failed: "
             assert str(caught.value).startswith(disagree)
 
 
 def test_token_and_certificate_are_both_asked_for(certificates):
     with make(**certificates.server, token=TOKEN) as server:
-        with pytest.raises(HandshakeError, match="asks for a token and none came"):
+        with pytest.raises(HandshakeError, match="token required, none sent"):
             engram.Client(server.address, ca=certificates.ca).info()
         assert engram.Client(server.address, ca=certificates.ca, token=TOKEN).tables == ["t"]
 
@@ -141,10 +140,10 @@ def test_token_and_certificate_are_both_asked_for(certificates):
 def test_plain_clients_and_encrypted_servers_do_not_meet(certificates):
     with make(**certificates.server) as server, pytest.raises(UnavailableError) as caught:
         engram.Client(server.address, reconnect_timeout=0.5).info()
-    unreachable = f"the server at {server.address} cannot be reached, for 0.5 s (reconnect_timeout): "
+    unreachable = f"the server at {server.address} cannot be reached: "
     assert str(caught.value).startswith(unreachable)
-    assert str(caught.value).endswith("; a server with a certificate wants a client with `ca`")
-    with make() as server, pytest.raises(HandshakeError, match="do not agree on TLS"):
+    assert str(caught.value).endswith(" (if it uses TLS, pass `ca`); tried for 0.5 s (`reconnect_timeout`)")
+    with make() as server, pytest.raises(HandshakeError, match="it does not use TLS; create the client without `ca`"):
         engram.Client(server.address, ca=certificates.ca).info()
 
 
@@ -198,15 +197,14 @@ def test_files_that_hold_something_else_are_refused(certificates, tmp_path):
     ):
         with pytest.raises(InvalidArgumentError) as caught:
             make(**files)
-        assert str(caught.value).startswith("the server's certificate, key or client authority cannot be used: ")
+        assert str(caught.value).startswith("`certificate`, `key` or `client_ca` cannot be used: ")
     for junk in (binary, text):
         with raises(
             InvalidArgumentError,
-            "TLS options are unusable: the file given as `ca` holds no certificate; "
-            "it must be PEM, with who signed the server's",
+            "`ca` holds no certificate; it must be a PEM file with the certificate of the authority that signed the server's",
         ):
             engram.Client("127.0.0.1:1", ca=junk)
-    with pytest.raises(InvalidArgumentError, match=r"^TLS options are unusable: "):
+    with pytest.raises(InvalidArgumentError, match=r"^`ca`, `certificate` or `key` cannot be used: "):
         engram.Client("127.0.0.1:1", ca=certificates.ca, certificate=text, key=text)
 
 
@@ -225,8 +223,8 @@ def test_a_taken_port_is_refused_and_free_after_stop():
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "0.0.0.0"), ("::", "[::]")])
 def test_other_machines_need_a_token_or_consent(host, shown):
     text = (
-        f"asked to listen at {shown}:0 without a token; other machines may reach that address: "
-        "give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`"
+        f"refusing to listen at {shown}:0 without a token, because other machines can reach that address; "
+        "set `token`, use a loopback address such as 127.0.0.1:0, or set `insecure`"
     )
     for metrics_port in (None, 0):
         with raises(InvalidArgumentError, text):
@@ -258,10 +256,10 @@ def test_hosts_that_are_not_here():
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("localhost", "no port"),
-        ("localhost:", "it has no host, or no port number"),
-        (":7077", "it has no host, or no port number"),
-        ("localhost:70000", "it has no host, or no port number"),
+        ("localhost", "it has no port"),
+        ("localhost:", "the port must be a number from 1 to 65535"),
+        (":7077", "it has no host"),
+        ("localhost:99999", "the port must be a number from 1 to 65535"),
         ("unix:", "it has no path"),
         ("http://localhost:7077", "`http://` is too much"),
     ],
@@ -282,7 +280,7 @@ def test_something_else_listens_there():
         with pytest.raises(UnavailableError) as caught:
             engram.Client(address, reconnect_timeout=0.3).info()
     assert str(caught.value) == (
-        f"the server at {address} cannot be reached, for 0.3 s (reconnect_timeout): it did not answer"
+        f"the server at {address} cannot be reached: it does not reply; tried for 0.3 s (`reconnect_timeout`)"
     )
 
 

@@ -150,7 +150,7 @@ def test_certificates_are_the_server_s(certificates, other_certificates):
 def test_a_port_that_cannot_be_had():
     with engram.Server([], metrics_port=0) as server:
         port = int(server.metrics_address.rpartition(":")[2])
-        text = f"cannot listen for those who read metrics at 127.0.0.1:{port}: Address already in use (os error 98)"
+        text = f"cannot serve metrics at 127.0.0.1:{port}: Address already in use (os error 98)"
         with raises(InvalidArgumentError, text):
             engram.Server([], metrics_port=port)
     with engram.Server([], metrics_port=port) as server:

@@ -96,7 +96,7 @@ def test_prioritized_rejects_in_either_role(open_store, selector):
 @pytest.mark.parametrize(
     ("keys", "values", "text"),
     [
-        ([1, 2], [1.0], "2 keys and 1 priorities for table `t`; there must be one priority per key"),
+        ([1, 2], [1.0], "2 keys and 1 priorities for table `t`; each key needs one priority"),
         ([1.5], [1.0], "`keys` must be integers; got float64"),
         ([-1], [1.0], "`keys` must be at least 0; got -1"),
         (["a"], [1.0], "`keys` must be integers; got <U1"),
@@ -171,7 +171,7 @@ def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
     with raises(PriorityError, f"priority for table `t` is {found}"):
         store.update_priorities("t", keys, np.r_[np.full(MANY - 1, 7.0), bad], wait=wait)
     with raises(
-        InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; there must be one priority per key"
+        InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; each key needs one priority"
     ):
         store.update_priorities("t", keys, np.full(MANY - 1, 7.0), wait=wait)
     assert priorities(store, "t", there) == [1.0, 1.0, 1.0]

@@ -79,7 +79,7 @@ def test_a_timeout_is_kept_and_not_exceeded(open_store):
 @pytest.mark.parametrize("timeout", [None, 5])
 def test_more_than_a_table_can_ever_hand_out(open_store, timeout):
     store = open_store(Table("t", max_size=3, max_times_sampled=2))
-    text = "7 samples from table `t` can never be had at once: it holds at most 3 items, each sampled at most 2 times"
+    text = "table `t` can never yield 7 samples at once: it has at most 3 items, each sampled at most 2 times"
     with raises(UnsatisfiableError, text):
         store.sample("t", 7, timeout=timeout)
 

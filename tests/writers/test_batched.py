@@ -59,7 +59,7 @@ def test_shapes_may_change_between_steps(store):
         ({"x": 1.0}, "column `x` must have shape [2, ...] with 2 environments; got shape []"),
         ({"x": None}, "column `x` must be an array, a number or a string; got None"),
         ({"y": np.zeros(2)}, "all steps of a writer must have the same columns, `x`; got `y`"),
-        ({"x": np.zeros(2, int)}, "columns would become [Int64]; they are [Float64], and only their shapes may change"),
+        ({"x": np.zeros(2, int)}, "column `x` of the step must have dtype float64, as in the first step; got int64"),
     ],
 )
 def test_bad_steps(store, steps, text):

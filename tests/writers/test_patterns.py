@@ -360,8 +360,8 @@ def test_steps_look_alike(store):
 def test_signature_at_the_first_append(open_store):
     store = open_store(Table("t", signature={"x": ArraySpec((2,), np.float32)}))
     text = (
-        "item does not match the signature of table `t`: column 0 (`x`) does not fit; asked: `x` float32[2]; "
-        "found: `x` float64[2]"
+        "item does not match the signature of table `t`: column `x` must be float32[2], got float64[2]; "
+        "signature: `x` float32[2]; item: `x` float64[2]"
     )
     writer = store.pattern_writer([Pattern("t", num_steps=2)])
     with raises(SignatureError, text):

@@ -73,7 +73,7 @@ def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
 def test_what_is_no_td_error_makes_no_priority(open_store, value, found):
     """The step is in all the same, and other patterns make their items."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
-    text = f"TD error expects one float32, float64, int32 or int64 per step; column `td` of the item has {found}"
+    text = f"TD errors must be one float32, float64, int32 or int64 per step; column `td` of the item has {found}"
     patterns = [sizes_of(1), Pattern("u", lambda s: s["x"][-2:])]
     writer = store.pattern_writer(patterns)
     batched = store.batched_writer(2, patterns)

@@ -106,26 +106,42 @@ def test_history_counts_from_the_start_of_the_episode(store):
 
 
 def test_expired_steps(store):
+    def expired(step, available):
+        return raises(
+            ExpiredStepError,
+            f"the trajectory refers to step {step}, which has expired: the writer retains only the newest 2 steps "
+            f"(`history`); steps {available} are available; create items earlier or raise `history`",
+        )
+
     with store.writer(history=2) as writer:
         count_up(writer, 5)
-        kept = (
-            "steps 3 to 4 can be referred to (history: the newest 2, since the last cleared episode): create items "
-            "sooner or raise `history`"
-        )
-        with raises(ExpiredStepError, f"trajectory asks for step 2, which has expired; {kept}"):
+        with expired(2, "3 to 4"):
             writer.create_item("t", trajectory={"x": writer.history["x"][-3:]})
-        with raises(ExpiredStepError, f"trajectory asks for step 0, which has expired; {kept}"):
+        with expired(0, "3 to 4"):
             writer.create_item("t", trajectory={"x": writer.history["x"][:4]})
         with raises(IndexError, "index 5 is out of range for a history of 5 steps"):
             writer.history["x"][5]
-        with raises(ExpiredStepError, f"trajectory asks for the last 3 steps; {kept}"):
+        with raises(
+            ExpiredStepError,
+            "`num_steps` is 3, but the writer retains only the newest 2 steps (`history`); raise `history` to at "
+            "least 3 or select fewer steps",
+        ):
             writer.create_item("t", num_steps=3)
-        held = writer.history["x"][-2:]
+        newest = writer.history["x"][-2:]
+        count_up(writer, 1)
+        with expired(3, "4 to 5"):
+            writer.create_item("t", trajectory={"x": newest})
+    assert store.info()["t"].size == 0
+
+
+def test_more_steps_than_were_appended(store):
+    with store.writer(history=2) as writer:
         count_up(writer, 1)
         with raises(
-            ExpiredStepError, f"trajectory asks for step 3, which has expired; {kept.replace('3 to 4', '4 to 5')}"
+            InvalidArgumentError,
+            "`num_steps` is 2, but only 1 step was appended in this episode; append more steps first, or select fewer",
         ):
-            writer.create_item("t", trajectory={"x": held})
+            writer.create_item("t", num_steps=2)
     assert store.info()["t"].size == 0
 
 
@@ -163,9 +179,9 @@ def test_bad_trajectories(store):
             (
                 {"x": history["x"][:0]},
                 InvalidArgumentError,
-                "trajectory must not be empty: column `x` selects no steps; every column needs one or more",
+                "column `x` of the trajectory selects no steps; select at least one",
             ),
-            ({}, InvalidArgumentError, "trajectory must not be empty: it has no columns; an item needs one or more"),
+            ({}, InvalidArgumentError, "the trajectory has no columns; select at least one"),
             (
                 {"x": 1},
                 SignatureError,
@@ -200,7 +216,7 @@ def test_cells_of_several_shapes(store):
         assert made(store, writer, {"x": x[2]})["x"].tolist() == [[3, 3, 3]]
         with pytest.raises(
             SignatureError,
-            match=r"^column `x` of the trajectory mixes cells of shape \[2\] and, at step 2, of shape \[3\]",
+            match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
         ):
             writer.create_item("t", trajectory={"x": x[:]})
         with raises(SignatureError, "steps of shape [2] and [3] cannot be stacked into one array"):
@@ -224,7 +240,7 @@ def test_partial_steps(store):
         assert made(store, writer, {"x": history["x"][-2:]})["x"].tolist() == [[2, 3]]
         with raises(
             InvalidArgumentError,
-            "column `x` has a value in the open step already; a step takes one value per column",
+            "column `x` already has a value in the open step; a step can have only one value per column",
         ):
             writer.append({"x": 4})
         writer.append({"y": 13})
@@ -238,7 +254,7 @@ def test_none_is_no_value(store):
         assert made(store, writer, {"y": writer.history["y"][[0, 2]]})["y"].tolist() == [[0, 2]]
         with raises(
             InvalidArgumentError,
-            "trajectory asks for column `y` at step 1, which has no value there; select steps that have one",
+            "the trajectory refers to column `y` at step 1, where it has no value; select only steps with a value",
         ):
             writer.create_item("t", num_steps=2)
 
@@ -322,15 +338,15 @@ def test_a_refused_step_that_brought_a_column(store):
 def test_signature_at_create_item(open_store):
     signature = {"x": ArraySpec((2,), np.int64), "y": ArraySpec((2, 2), np.float32)}
     store = open_store(Table("t", signature=signature))
-    asked = "item does not match the signature of table `t`: {}; asked: `x` int64[2], `y` float32[2,2]; found: {}"
+    mismatch = "item does not match the signature of table `t`: {}; signature: `x` int64[2], `y` float32[2,2]; item: {}"
     with store.writer() as writer:
         count_up(writer, 3)
         with raises(
             SignatureError,
-            asked.format("column 0 (`x`) does not fit", "`x` int64[3], `y` float32[3,2]"),
+            mismatch.format("column `x` must be int64[2], got int64[3]", "`x` int64[3], `y` float32[3,2]"),
         ):
             writer.create_item("t", num_steps=3)
-        with raises(SignatureError, asked.format("it has 1 columns where 2 are asked", "`x` int64[2]")):
+        with raises(SignatureError, mismatch.format("column `y` is missing", "`x` int64[2]")):
             writer.create_item("t", trajectory={"x": writer.history["x"][-2:]})
         assert writer.pending_items == 0
         writer.create_item("t", num_steps=2)

@@ -1,10 +1,10 @@
-//! Nanoseconds per step of the writers alone: `cargo run --release --example writer_speed`.
+//! Measures the recorders in nanoseconds per step: `cargo run --release --example writer_speed`.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::cast_precision_loss,
-    reason = "a measurement, run by hand"
+    reason = "a benchmark that is run by hand"
 )]
 
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
 
 const STEPS: usize = 400_000;
 
-/// Observation `f32[4]`, action, reward, discount.
+/// Steps with an observation, an action, a reward and a discount.
 fn schema(observation: &[usize], dtype: DType) -> Arc<Schema> {
     let cell = |dtype, shape: &[usize]| CellSpec {
         dtype,
@@ -53,9 +53,11 @@ fn options(chunk_length: Option<usize>) -> WriterOptions {
     }
 }
 
-fn pattern(layout: Arc<Layout>, alike: bool) -> Pattern {
+/// Items of the last two steps. Unless `all_columns`, only the observation has both; the other
+/// columns have only the first.
+fn pattern(layout: Arc<Layout>, all_columns: bool) -> Pattern {
     let columns = (0..4).map(|source| {
-        let both = alike || source == 2;
+        let both = all_columns || source == 2;
         PatternColumn {
             source,
             start: -2,
@@ -67,19 +69,20 @@ fn pattern(layout: Arc<Layout>, alike: bool) -> Pattern {
     Pattern::new(0, layout, columns.collect(), Box::default(), 1.0).unwrap()
 }
 
+/// Prints time per step, and memory per item of the chunks and of the trajectories.
 fn report(name: &str, steps: usize, seconds: f64, items: &[NewItem]) {
     let mut chunks: Vec<_> = items.iter().flat_map(|i| i.trajectory.chunks()).collect();
     chunks.sort_by_key(|chunk| Arc::as_ptr(chunk));
     chunks.dedup_by_key(|chunk| Arc::as_ptr(chunk));
     let bytes: usize = chunks.iter().map(|c| c.footprint()).sum();
-    let own: usize = items.iter().map(|i| i.trajectory.footprint()).sum();
+    let trajectory_bytes: usize = items.iter().map(|i| i.trajectory.footprint()).sum();
     let count = items.len().max(1);
     println!(
         "{name:48} {:7.1} ns/step {:7} items {:6.1} B/item in chunks {:6.1} in spans",
         seconds * 1e9 / steps as f64,
         items.len(),
         bytes as f64 / count as f64,
-        own as f64 / count as f64,
+        trajectory_bytes as f64 / count as f64,
     );
 }
 
@@ -88,7 +91,7 @@ fn single(
     schema: &Arc<Schema>,
     chunk_length: Option<usize>,
     steps: usize,
-    mut each: impl FnMut(&mut Recorder, usize),
+    mut after_step: impl FnMut(&mut Recorder, usize),
 ) {
     let mut best = f64::MAX;
     let mut items = Vec::new();
@@ -99,23 +102,23 @@ fn single(
             .restructure(Arc::clone(&schema.layout), cells, &[])
             .unwrap();
         items = Vec::with_capacity(steps);
-        let begun = Instant::now();
+        let start = Instant::now();
         for step in 0..steps {
             for column in 0..4 {
                 recorder.cell_mut(column).unwrap().fill(black_box(7));
             }
             recorder.finish_step(false).unwrap();
-            each(&mut recorder, step);
+            after_step(&mut recorder, step);
             items.extend(recorder.take_ready().map(|(_, item)| item));
         }
         recorder.flush().unwrap();
         items.extend(recorder.take_ready().map(|(_, item)| item));
-        best = best.min(begun.elapsed().as_secs_f64());
+        best = best.min(start.elapsed().as_secs_f64());
     }
     report(name, steps, best, &items);
 }
 
-fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds: usize) {
+fn batched(envs: usize, observation: &[usize], dtype: DType, all_columns: bool, rounds: usize) {
     let schema = schema(observation, dtype);
     let bytes = schema
         .cells
@@ -125,17 +128,17 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds
     let columns: Vec<_> = bytes.iter().map(|b| BatchColumn::cells(b)).collect();
     let (mut best, mut items) = (f64::MAX, Vec::new());
     for _ in 0..3 {
-        let layout = if alike {
+        let layout = if all_columns {
             Arc::clone(&schema.layout)
         } else {
             layout()
         };
-        let patterns = vec![pattern(layout, alike)];
+        let patterns = vec![pattern(layout, all_columns)];
         let mut recorder =
             BatchedRecorder::new(options(None), 1, envs, Arc::clone(&schema), patterns).unwrap();
         items = Vec::with_capacity(envs * rounds);
         let last = vec![false; envs];
-        let begun = Instant::now();
+        let start = Instant::now();
         for _ in 0..rounds {
             recorder
                 .append_batch(&columns, Some(&last), |_, _| Ok(()))
@@ -144,9 +147,9 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, alike: bool, rounds
         }
         recorder.flush().unwrap();
         items.extend(recorder.take_ready().map(|(_, item)| item));
-        best = best.min(begun.elapsed().as_secs_f64());
+        best = best.min(start.elapsed().as_secs_f64());
     }
-    let kind = if alike {
+    let kind = if all_columns {
         "all columns"
     } else {
         "obs[-2:], others[-2]"
@@ -198,14 +201,14 @@ fn main() {
                 .unwrap();
         },
     );
-    for (alike, name) in [(true, "all columns"), (false, "obs[-2:], others[-2]")] {
+    for (all_columns, name) in [(true, "all columns"), (false, "obs[-2:], others[-2]")] {
         let mut set = PatternSet::new(1);
-        set.set(0, pattern(layout(), alike), &small);
+        set.set(0, pattern(layout(), all_columns), &small);
         let name = format!("append, pattern {name}");
         single(&name, &small, None, STEPS, |recorder, step| {
             if step == 0 {
                 set = PatternSet::new(1);
-                set.set(0, pattern(layout(), alike), recorder.schema());
+                set.set(0, pattern(layout(), all_columns), recorder.schema());
             }
             set.apply(recorder, false, |_, _| Ok(())).unwrap();
         });

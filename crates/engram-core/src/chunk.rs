@@ -1,4 +1,4 @@
-//! Chunks: a few consecutive steps, immutable, shared by every item that refers to them.
+//! Chunks: immutable runs of consecutive steps, shared by all items that refer to them.
 
 mod from_parts;
 
@@ -15,53 +15,53 @@ use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
 
-/// Offsets inside a chunk are 32 bits wide.
+/// Most bytes of a chunk's payload: offsets within a chunk are 32 bits wide.
 pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
 
-/// Where one column lies in its chunk's payload.
+/// Position and encoding of one column in its chunk's payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// First byte; a multiple of 64.
+    /// Offset of the first byte; a multiple of 64.
     pub offset: u32,
-    /// Bytes as stored.
+    /// Number of stored bytes.
     pub stored: u32,
-    /// Cells; fewer than the chunk has steps where some steps had no value.
+    /// Number of cells; fewer than the chunk has steps if some steps lack a value.
     pub rows: u32,
-    /// How the bytes were written.
+    /// Encoding of the stored bytes.
     pub codec: Codec,
 }
 
-/// Who wrote a chunk, and when.
+/// Identity of a chunk and the steps it spans.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// Random key of the chunk.
     pub key: u64,
-    /// The episodes its steps belong to: one, but for chunks of several environments.
+    /// Ids of the episodes its steps belong to. Several only in chunks of batched environments.
     pub episodes: SmallVec<[u64; 1]>,
     /// Index of its first step in the episode.
     pub first_step: u64,
-    /// How many steps it spans.
+    /// Number of steps.
     pub steps: u32,
 }
 
-/// A file that holds chunks.
+/// A file that stores chunks.
 pub trait ChunkFile: fmt::Debug + Send + Sync {
-    /// The store that the file belongs to.
+    /// Id of the store that the file belongs to.
     fn store(&self) -> u64;
 
-    /// The file's number.
+    /// Number of the file.
     fn number(&self) -> u64;
 
-    /// So many of its bytes belong to nobody any more.
+    /// Reports that `bytes` of the file are no longer in use.
     fn released(&self, bytes: u64);
 }
 
-/// Where a chunk was written. Its file is told when the chunk is gone, or written elsewhere.
+/// Where a chunk is stored on disk. On drop, the bytes are released to the file.
 #[derive(Debug)]
 pub struct ChunkLocation {
-    /// The chunk's number among those of its store.
+    /// Serial number of the chunk in its store.
     pub serial: u64,
-    /// Bytes that it takes there.
+    /// Bytes that the chunk takes in the file.
     pub bytes: u64,
     /// The file.
     pub file: Arc<dyn ChunkFile>,
@@ -73,7 +73,7 @@ impl Drop for ChunkLocation {
     }
 }
 
-/// Consecutive steps of all columns, in one allocation, column after column.
+/// Consecutive steps of all columns, stored column after column in one payload.
 #[derive(Debug)]
 pub struct Chunk {
     origin: Origin,
@@ -85,32 +85,31 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Who wrote it, and when.
+    /// Key, episodes and steps.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Its columns.
+    /// Names, dtypes and shapes of the columns.
     #[must_use]
     pub fn schema(&self) -> &Arc<Schema> {
         &self.schema
     }
 
-    /// Where each column lies.
+    /// Position and encoding of each column.
     #[must_use]
     pub fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Where its bytes live.
+    /// The stored bytes.
     #[must_use]
     pub fn payload(&self) -> &Payload {
         &self.payload
     }
 
-    /// Its number among the chunks that a store has written to disk, and the file that it is in, if it
-    /// is there.
+    /// Serial number of the chunk and number of its file, if this store has written it to disk.
     #[must_use]
     pub fn location(&self, store: u64) -> Option<(u64, u64)> {
         let location = self.location.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,19 +119,19 @@ impl Chunk {
         location.map(|location| (location.serial, location.file.number()))
     }
 
-    /// Says where it was written, or that it was not; returns where it was before.
+    /// Sets or clears the location on disk; returns the previous one.
     pub fn set_location(&self, location: Option<ChunkLocation>) -> Option<ChunkLocation> {
-        let mut known = self.location.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut known, location)
+        let mut current = self.location.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut current, location)
     }
 
-    /// Which tables refer to it.
+    /// Per-table reference counts.
     #[must_use]
     pub fn holders(&self) -> &Holders {
         &self.holders
     }
 
-    /// Bytes this chunk keeps alive: payload and bookkeeping.
+    /// Bytes of memory: payload and bookkeeping.
     #[must_use]
     pub fn footprint(&self) -> usize {
         let episodes = &self.origin.episodes;
@@ -140,17 +139,17 @@ impl Chunk {
         size_of::<Self>() + spilled + self.payload.len()
     }
 
-    /// The raw bytes of a column, given the pinned payload; `None` where it is compressed.
+    /// The bytes of a column, given the pinned payload; `None` if it is compressed.
     #[must_use]
     pub fn raw<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> Option<&'a [u8]> {
         let extent = &self.extents[column];
         (extent.codec == Codec::Raw).then(|| self.stored(pinned, column))
     }
 
-    /// Unpacks a compressed column of fixed-size cells.
+    /// Decodes a column of fixed-size cells.
     ///
     /// # Errors
-    /// [`Error::Payload`] when the stored bytes are damaged, [`Error::OutOfMemory`].
+    /// [`Error::Payload`] if the stored bytes are corrupt, [`Error::OutOfMemory`].
     pub fn unpack(&self, pinned: &Pinned<'_>, column: usize) -> Result<AlignedBytes> {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
@@ -169,7 +168,7 @@ impl Chunk {
         Ok(out)
     }
 
-    /// The bytes of a column as they are stored, given the pinned payload.
+    /// The stored bytes of a column, given the pinned payload.
     #[must_use]
     pub fn stored<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> &'a [u8] {
         let extent = &self.extents[column];
@@ -177,7 +176,7 @@ impl Chunk {
         &pinned[offset..offset + extent.stored as usize]
     }
 
-    /// The payload, if that is in memory.
+    /// The payload, if it is in memory owned by the chunk.
     pub(crate) fn heap(&self) -> Option<&[u8]> {
         match &self.payload {
             Payload::Heap(bytes) => Some(bytes),
@@ -186,12 +185,12 @@ impl Chunk {
     }
 }
 
-/// Splits a stored string column into its encoded cells `first..first + len`.
+/// The encoded cells `first..first + len` of a stored string column.
 ///
-/// The column is `rows + 1` little-endian `u32` offsets, then the cells end to end.
+/// The column consists of `rows + 1` little-endian `u32` offsets, followed by the cells end to end.
 ///
 /// # Errors
-/// [`Error::Payload`] when the offsets do not lie inside the column.
+/// [`Error::Payload`] if an offset lies outside the column.
 pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Result<&[u8]> {
     let head = (rows + 1) * 4;
     let at = |row: usize| -> Option<usize> {
@@ -201,48 +200,49 @@ pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Res
     at(first)
         .zip(at(first + len))
         .and_then(|(from, to)| column.get(from..to))
-        .ok_or_else(|| Error::Payload("string column has offsets outside its bytes".into()))
+        .ok_or_else(|| {
+            Error::Payload("a string column is corrupt: an offset lies outside its bytes".into())
+        })
 }
 
-/// Collects the rows of a chunk in place: full chunks are sealed without another copy.
+/// Collects the rows of a chunk. Sealing a full chunk does not copy its bytes, unless it compresses them.
 #[derive(Debug)]
 pub struct ChunkBuilder {
     schema: Arc<Schema>,
     capacity: usize,
     buffer: AlignedBytes,
-    /// First byte of each fixed-size column; strings grow in `strings` instead.
+    /// Offset of each fixed-size column in `buffer`; strings are in `strings`.
     offsets: SmallVec<[usize; 4]>,
     rows: SmallVec<[u32; 4]>,
-    /// One per column; empty where no column holds strings.
+    /// One per column; empty if no column has strings.
     strings: Box<[StringColumn]>,
-    /// Bytes of all their cells, staged ones included.
+    /// Bytes of all string cells, including staged ones.
     string_bytes: usize,
 }
 
-/// A column's bytes that are not as they came.
+/// The encoded bytes of a column.
 type Stored = (Codec, Vec<u8>);
 
-/// A chunk's bytes.
+/// The encoded columns of a chunk.
 #[derive(Debug)]
 pub(crate) struct PackedColumns {
     extents: SmallVec<[Extent; 4]>,
-    /// `None` where the builder's buffer is the payload as it is.
+    /// `None` if the builder's buffer is the payload, unchanged.
     payload: Option<AlignedBytes>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct StringColumn {
     ends: Vec<u32>,
-    /// The committed cells end to end; after them perhaps one that is staged.
+    /// The committed cells end to end, followed by the staged cell, if any.
     bytes: Vec<u8>,
 }
 
 impl ChunkBuilder {
-    /// Room for `capacity` rows of every column.
+    /// A builder for `capacity` rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when they would exceed [`MAX_CHUNK_BYTES`],
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if they would exceed [`MAX_CHUNK_BYTES`], [`Error::OutOfMemory`].
     pub fn new(schema: Arc<Schema>, capacity: usize) -> Result<Self> {
         let mut offsets = SmallVec::new();
         let mut bytes = 0_usize;
@@ -260,7 +260,7 @@ impl ChunkBuilder {
         let any_strings = schema.cells.iter().any(|c| c.dtype == DType::String);
         let mut buffer = allocate(bytes, capacity)?;
         for (cell, offset) in schema.cells.iter().zip(&offsets) {
-            // What lies between columns is stored, too.
+            // The padding between columns is part of the payload.
             let column = cell.bytes() * capacity;
             buffer[offset + column..offset + aligned(column)].fill(0);
         }
@@ -275,32 +275,32 @@ impl ChunkBuilder {
         })
     }
 
-    /// Its columns.
+    /// Names, dtypes and shapes of the columns.
     #[must_use]
     pub fn schema(&self) -> &Arc<Schema> {
         &self.schema
     }
 
-    /// Rows each column has room for.
+    /// Most rows of a column.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Cells committed to a column so far.
+    /// Number of committed cells of a column.
     #[must_use]
     pub fn rows(&self, column: usize) -> u32 {
         self.rows[column]
     }
 
-    /// Destination of cell `row` of a fixed-size column; writing it does not commit it.
+    /// The bytes of cell `row` of a fixed-size column, to write it. Does not commit the cell.
     pub fn cell_mut(&mut self, column: usize, row: usize) -> &mut [u8] {
         let size = self.schema.cells[column].bytes();
         let from = self.offsets[column] + row * size;
         &mut self.buffer[from..from + size]
     }
 
-    /// Room for all cells of a fixed-size column, written and not: for filling out of order.
+    /// The bytes of all cells of a fixed-size column, to write them in any order.
     pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
         let bytes = self.capacity * self.schema.cells[column].bytes();
         &mut self.buffer[self.offsets[column]..][..bytes]
@@ -324,19 +324,19 @@ impl ChunkBuilder {
         &strings.bytes[from..strings.ends[row] as usize]
     }
 
-    /// Stages one encoded cell of a string column, in place of what was staged before.
+    /// Stages an encoded cell of a string column; replaces a staged one.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the chunk would exceed [`MAX_CHUNK_BYTES`].
+    /// [`Error::InvalidArgument`] if the chunk would exceed [`MAX_CHUNK_BYTES`].
     pub fn stage_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.unstage_string(column);
-        // Offsets before the cells, and padding after them, count too.
-        let heads = (self.capacity + 1) * 4 + aligned(1);
-        let others = self.string_bytes + self.strings.len() * heads;
+        // The offsets before the cells and the padding after them count, too.
+        let overhead = (self.capacity + 1) * 4 + aligned(1);
+        let others = self.string_bytes + self.strings.len() * overhead;
         if self.buffer.len() + others + encoded.len() > MAX_CHUNK_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "a string cell of {} bytes does not fit into column `{}`; a chunk holds at most \
-                 {MAX_CHUNK_BYTES} bytes and has {} already: lower chunk_length",
+                "a string cell of {} bytes does not fit into column `{}`: a chunk has at most \
+                 {MAX_CHUNK_BYTES} bytes, and this one has {} already; lower chunk_length",
                 encoded.len(),
                 self.schema.layout.names[column],
                 self.buffer.len() + others,
@@ -347,7 +347,7 @@ impl ChunkBuilder {
         Ok(())
     }
 
-    /// Drops what is staged in a string column.
+    /// Drops the staged cell of a string column.
     pub fn unstage_string(&mut self, column: usize) {
         if let Some(strings) = self.strings.get_mut(column) {
             let committed = strings.ends.last().map_or(0, |end| *end as usize);
@@ -356,20 +356,20 @@ impl ChunkBuilder {
         }
     }
 
-    /// Bytes of the cell staged in a string column.
+    /// Bytes of the staged cell of a string column.
     #[must_use]
     pub fn staged_string(&self, column: usize) -> &[u8] {
         let strings = &self.strings[column];
         &strings.bytes[strings.ends.last().map_or(0, |end| *end as usize)..]
     }
 
-    /// Bytes of all string cells so far.
+    /// Bytes of all string cells.
     #[must_use]
     pub fn string_bytes(&self) -> usize {
         self.string_bytes
     }
 
-    /// Commits the cell written or staged at the column's next row.
+    /// Commits the cell written or staged at the next row of a column.
     pub fn commit(&mut self, column: usize) {
         if self.schema.cells[column].dtype == DType::String {
             self.strings[column].commit();
@@ -377,7 +377,7 @@ impl ChunkBuilder {
         self.rows[column] += 1;
     }
 
-    /// Says that `rows` cells of the column are written: for builders that fill out of order.
+    /// Sets the number of committed cells, for columns that are written in any order.
     pub fn set_rows(&mut self, column: usize, rows: u32) {
         self.rows[column] = rows;
     }
@@ -392,7 +392,7 @@ impl ChunkBuilder {
         Ok(())
     }
 
-    /// Takes back what [`commit`](Self::commit) did last to a column: its cell is staged again.
+    /// Undoes the last [`commit`](Self::commit) of a column: its cell is staged again.
     pub(crate) fn uncommit(&mut self, column: usize) {
         if let Some(strings) = self.strings.get_mut(column) {
             strings.ends.pop();
@@ -400,24 +400,24 @@ impl ChunkBuilder {
         self.rows[column] -= 1;
     }
 
-    /// Forgets the cells of a string column.
+    /// Removes all cells of a string column.
     pub(crate) fn clear_strings(&mut self, column: usize) {
         self.string_bytes -= self.strings[column].bytes.len();
         self.strings[column] = StringColumn::default();
         self.rows[column] = 0;
     }
 
-    /// Turns the committed rows into a chunk.
+    /// Builds a chunk of the committed rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the stored bytes would exceed [`MAX_CHUNK_BYTES`],
+    /// [`Error::InvalidArgument`] if the stored bytes would exceed [`MAX_CHUNK_BYTES`],
     /// [`Error::OutOfMemory`].
     pub fn seal(self, origin: Origin, compressor: &mut Compressor) -> Result<Chunk> {
         let packed = self.pack(compressor)?;
         Ok(self.finish(packed, origin))
     }
 
-    /// Does all of sealing that may fail, and leaves the builder as it is.
+    /// Encodes the committed rows without changing the builder: the part of sealing that can fail.
     ///
     /// # Errors
     /// As [`Self::seal`].
@@ -464,7 +464,7 @@ impl ChunkBuilder {
         Ok(PackedColumns { extents, payload })
     }
 
-    /// The chunk of what was packed; nothing was written since.
+    /// The chunk of the packed columns. The builder must not have changed since [`Self::pack`].
     pub(crate) fn finish(self, packed: PackedColumns, origin: Origin) -> Chunk {
         Chunk {
             origin,
@@ -484,7 +484,7 @@ impl ChunkBuilder {
 }
 
 impl StringColumn {
-    /// Makes the bytes after the last end a cell; they are known to end below `MAX_CHUNK_BYTES`.
+    /// Commits the staged bytes as a cell. They end below `MAX_CHUNK_BYTES`: `stage_string` checked it.
     fn commit(&mut self) {
         self.ends
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
@@ -514,7 +514,7 @@ fn too_large(schema: &Schema, rows: usize) -> Error {
         .map(crate::schema::CellSpec::bytes)
         .sum();
     Error::InvalidArgument(format!(
-        "a chunk of {rows} steps of {step} bytes does not fit; a chunk holds at most \
-         {MAX_CHUNK_BYTES} bytes: lower chunk_length"
+        "a chunk of {rows} steps of {step} bytes is too large: a chunk has at most \
+         {MAX_CHUNK_BYTES} bytes; lower chunk_length"
     ))
 }

@@ -1,4 +1,4 @@
-//! How one column of a chunk is stored: raw, or compressed when that pays.
+//! Column encodings: raw, or compressed if that saves enough memory.
 
 use lz4::block;
 
@@ -7,47 +7,48 @@ use crate::schema::CellSpec;
 
 pub(crate) mod delta;
 
-/// How the bytes of one column were written.
+/// Encoding of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
-    /// As they are.
+    /// Not compressed.
     Raw,
-    /// One LZ4 block; the raw length follows from rows and cell size.
+    /// One LZ4 block. Rows and cell size give the raw length.
     Lz4,
-    /// The same of integers, each row but the first less the one before it, modulo 2 to their width.
+    /// One LZ4 block of delta-encoded integers: each row but the first minus the row before it, wrapping.
     Delta,
 }
 
-/// Most raw bytes of a block of LZ4.
+/// Most raw bytes of an LZ4 block.
 pub const MAX_LZ4_BYTES: usize = 0x7E00_0000;
 
-/// When to compress.
+/// Which columns a writer compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Try large columns, keep what shrinks to 3/4 or less.
+    /// Large columns that shrink to at most 3/4 of their size.
     #[default]
     Auto,
-    /// As `Auto`, integers of cells that are no scalars as differences from row to row.
+    /// Like `Auto`, and columns of non-scalar integer cells are delta-encoded first.
     Delta,
-    /// Never.
+    /// No columns.
     Off,
 }
 
-/// Columns smaller than this are not worth a decompression on every read.
+/// Smallest column that is compressed, in bytes: for smaller ones, decompressing on every read costs too much.
 const MIN_COMPRESSED_BYTES: usize = 4096;
 
-/// A column that did not shrink is left alone for this many chunks.
+/// Number of chunks for which a column is not compressed after it did not shrink.
 const CHUNKS_SKIPPED: u32 = 15;
 
-/// Remembers, per column of one writer, whether compressing has paid lately.
+/// Compresses the columns of one writer; skips columns that recently did not shrink.
 #[derive(Debug, Default)]
 pub struct Compressor {
     mode: Compression,
+    /// Per column: number of chunks to skip.
     skip: Vec<u32>,
 }
 
 impl Compressor {
-    /// A compressor that has tried nothing yet.
+    /// A compressor that skips no column yet.
     #[must_use]
     pub fn new(mode: Compression) -> Self {
         Self {
@@ -56,7 +57,7 @@ impl Compressor {
         }
     }
 
-    /// Compressed bytes of `raw`, rows of `cell`, when that pays.
+    /// Compresses `raw`, rows of `cell`; `None` if the column is to be stored raw.
     pub fn compress(
         &mut self,
         column: usize,
@@ -73,7 +74,7 @@ impl Compressor {
             self.skip[column] -= 1;
             return None;
         }
-        // An output that does not pay does not fit, either.
+        // Compression fails if the output exceeds 3/4 of the input.
         let mut packed = vec![0; raw.len() / 4 * 3];
         let differences = (self.mode == Compression::Delta && !cell.shape.is_empty())
             .then(|| delta::differences(raw, cell))
@@ -90,21 +91,21 @@ impl Compressor {
     }
 }
 
-/// Unpacks one LZ4 block into exactly `out.len()` bytes, at most [`MAX_LZ4_BYTES`].
+/// Decompresses an LZ4 block into exactly `out.len()` bytes, at most [`MAX_LZ4_BYTES`].
 ///
 /// # Errors
-/// [`Error::Payload`] when the block is damaged or of another length.
+/// [`Error::Payload`] if the block is corrupt or has another length.
 pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
     let len = i32::try_from(out.len()).ok();
     let found = len.and_then(|len| block::decompress_to_buffer(stored, Some(len), out).ok());
     match found {
         Some(found) if found == out.len() => Ok(()),
         Some(found) => Err(Error::Payload(format!(
-            "compressed column holds {found} bytes where {} are due",
+            "a compressed column is corrupt: it has {found} bytes, expected {}",
             out.len()
         ))),
         None => Err(Error::Payload(format!(
-            "compressed column is damaged, or holds more than the {} bytes that are due",
+            "a compressed column is corrupt: it cannot be decompressed to the {} bytes expected",
             out.len()
         ))),
     }
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn compresses_what_pays_and_rests_after_what_does_not() {
+    fn columns_that_do_not_shrink_are_skipped_for_a_while() {
         let mut compressor = Compressor::new(Compression::Auto);
         let flat = vec![7_u8; 10_000];
         let packed = compressor.compress(0, &flat, &bytes()).unwrap().1;
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error() {
+    fn corrupt_blocks_are_errors() {
         let packed = Compressor::default()
             .compress(0, &[1; 5000], &bytes())
             .unwrap()
@@ -164,7 +165,7 @@ mod tests {
         let error = decompress_lz4(&packed, &mut long).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "compressed column holds 5000 bytes where 5001 are due"
+            "a compressed column is corrupt: it has 5000 bytes, expected 5001"
         );
     }
 }

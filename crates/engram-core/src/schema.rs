@@ -1,6 +1,6 @@
-//! What columns look like: cells, layouts, and the signature a table may ask for.
+//! Dtypes, shapes and names of columns, and the signatures that tables check them against.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -8,34 +8,35 @@ use smallvec::SmallVec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
-/// Sizes of an array's axes.
+/// Sizes of the axes of an array.
 pub type Shape = SmallVec<[usize; 4]>;
 
-/// Dtype and shape of one cell: one column at one step.
+/// Dtype and shape of a cell, the value of one column at one step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CellSpec {
     /// Element type.
     pub dtype: DType,
-    /// Axes of one cell, without batch or time.
+    /// Axes of one cell, without batch and time axes.
     pub shape: Shape,
 }
 
 impl CellSpec {
-    /// Elements of one cell.
+    /// Number of elements of a cell.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Bytes of one cell; 0 for strings, whose length varies.
+    /// Bytes of a cell; 0 for strings, whose length varies.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.size()
     }
 
-    /// Elements and bytes of one cell of a shape that nobody has checked yet; `None` where either
-    /// product overflows, also where some axis is 0: readers multiply the axes in orders of their
-    /// own.
+    /// Elements and bytes of a cell of an unchecked shape; `None` if either could overflow.
+    ///
+    /// An axis of size 0 counts as 1: code that multiplies the axes in another order must not overflow
+    /// before it reaches the 0.
     #[must_use]
     pub fn checked_size(&self) -> Option<(usize, usize)> {
         let axes = self.shape.iter().map(|axis| (*axis).max(1));
@@ -52,178 +53,302 @@ impl fmt::Display for CellSpec {
     }
 }
 
-/// Names and nesting of an item's columns. Writers make one and share it.
+/// Names and nesting of columns. All items of a writer share one.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// One path per column, such as `obs/pixels`, in flattening order.
+    /// Path of each column, for example `obs/pixels`, in flattening order.
     pub names: Box<[Box<str>]>,
-    /// How the columns nest, in the words of whoever wrote them; opaque to the engine.
+    /// Nesting of the columns, encoded by the client; opaque to the engine.
     pub structure: Box<str>,
 }
 
-/// Layout plus the cells of every column: what all rows of a chunk have in common.
+/// Layout and cells of the columns of a chunk.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Schema {
     /// Names and nesting.
     pub layout: Arc<Layout>,
-    /// One per name.
+    /// The cell of each column, in the order of the names.
     pub cells: Box<[CellSpec]>,
 }
 
-/// What a table's signature asks of one column; `None` in the shape allows any size.
+/// The dtype and shape that a signature requires of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnSpec {
-    /// Path of the column, for messages.
+    /// Path of the column.
     pub name: Box<str>,
     /// Element type.
     pub dtype: DType,
-    /// Axes of the whole column, time included unless it is squeezed.
+    /// Axes of the whole column, beginning with the time axis if it has one. `None` allows any size.
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
-/// What a table asks of every item. Columns are compared in order, as they flatten, by their path,
+/// The columns that a table requires of every item. Columns are compared in flattening order by path,
 /// dtype and shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// One per column.
+    /// The columns, in flattening order.
     pub columns: Box<[ColumnSpec]>,
-    /// How the columns nest; opaque to the engine.
+    /// Nesting of the columns; opaque to the engine.
     pub structure: Box<str>,
 }
 
-/// One column of an item about to be checked: its cell, and its length unless squeezed.
+/// A column of an item, to check against a signature.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundColumn<'a> {
-    /// Path of the column, for messages.
+    /// Path of the column.
     pub name: &'a str,
-    /// What its cells are.
+    /// Dtype and shape of its cells.
     pub cell: &'a CellSpec,
-    /// Steps, or `None` for a squeezed column.
+    /// Number of steps; `None` without a time axis.
     pub len: Option<usize>,
 }
 
 impl FoundColumn<'_> {
-    fn fits(&self, asked: &ColumnSpec) -> bool {
+    fn matches(&self, spec: &ColumnSpec) -> bool {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
-        *self.name == *asked.name
-            && self.cell.dtype == asked.dtype
-            && asked.shape.len() == self.cell.shape.len() + usize::from(self.len.is_some())
-            && axes
-                .zip(&asked.shape)
-                .all(|(found, asked)| asked.is_none_or(|asked| asked == found))
+        *self.name == *spec.name
+            && self.cell.dtype == spec.dtype
+            && spec.shape.len() == self.cell.shape.len() + usize::from(self.len.is_some())
+            && all_equal(axes, &spec.shape)
     }
+
+    /// Compares the time axes: `Some(true)` if only the item has one, `Some(false)` if only the
+    /// signature has one.
+    fn extra_time_axis(&self, spec: &ColumnSpec) -> Option<bool> {
+        let cell = &self.cell.shape;
+        let matches = |spec: &[Option<usize>]| {
+            spec.len() == cell.len() && all_equal(cell.iter().copied(), spec)
+        };
+        match self.len {
+            Some(_) => matches(&spec.shape).then_some(true),
+            None => matches(spec.shape.get(1..)?).then_some(false),
+        }
+    }
+}
+
+fn all_equal(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> bool {
+    axes.zip(spec)
+        .all(|(axis, size)| size.is_none_or(|size| size == axis))
 }
 
 impl Signature {
     /// Checks the columns of an item.
     ///
     /// # Errors
-    /// [`Error::Signature`] naming the first column that does not fit, and both sides in full.
+    /// [`Error::Signature`] naming the columns that do not match, and all columns of both sides.
     pub fn check<'a>(
         &self,
         table: &str,
         found: impl Iterator<Item = FoundColumn<'a>> + Clone,
     ) -> Result<()> {
-        let count = found.clone().count();
-        let problem = if count == self.columns.len() {
-            match found
+        let same_count = found.clone().count() == self.columns.len();
+        if same_count
+            && found
                 .clone()
                 .zip(&self.columns)
-                .position(|(f, asked)| !f.fits(asked))
-            {
-                None => return Ok(()),
-                Some(at) => format!("column {at} (`{}`) does not fit", self.columns[at].name),
+                .all(|(f, spec)| f.matches(spec))
+        {
+            return Ok(());
+        }
+        let found: Vec<FoundColumn<'_>> = found.collect();
+        let columns = self.columns.iter();
+        let specs = columns.map(|spec| describe(&spec.name, spec.dtype, spec.axes()));
+        let columns = found.iter();
+        let columns = columns.map(|found| describe(found.name, found.cell.dtype, found.axes()));
+        Err(Error::Signature(format!(
+            "item does not match the signature of table `{table}`: {}; signature: {}; item: {}",
+            self.mismatch(&found),
+            joined(specs),
+            joined(columns)
+        )))
+    }
+
+    /// What is wrong with columns that do not match.
+    fn mismatch(&self, found: &[FoundColumn<'_>]) -> String {
+        let specs = self.columns.iter();
+        let missing = specs.filter(|spec| found.iter().all(|found| *found.name != *spec.name));
+        let missing: Vec<&str> = missing.map(|spec| &*spec.name).collect();
+        let unknown = found.iter();
+        let unknown =
+            unknown.filter(|found| self.columns.iter().all(|spec| *spec.name != *found.name));
+        let unknown: Vec<&str> = unknown.map(|found| found.name).collect();
+        let no_column = |names| format!("the signature has no {}", columns(names));
+        let is = if missing.len() == 1 { "is" } else { "are" };
+        match (&*missing, &*unknown) {
+            ([], []) => {}
+            ([], unknown) => return no_column(unknown),
+            (missing, []) => return format!("{} {is} missing", columns(missing)),
+            (missing, unknown) => {
+                return format!(
+                    "{} {is} missing, and {}",
+                    columns(missing),
+                    no_column(unknown)
+                );
             }
+        }
+        let pairs = found.iter().zip(&self.columns);
+        if found.len() != self.columns.len() || pairs.clone().any(|(f, spec)| *f.name != *spec.name)
+        {
+            return "its columns are in another order".into();
+        }
+        let Some((found, spec)) = pairs.clone().find(|(found, spec)| !found.matches(spec)) else {
+            return String::new();
+        };
+        let Some(in_item) = found.extra_time_axis(spec) else {
+            let [expected, got] = [(spec.dtype, spec.axes()), (found.cell.dtype, found.axes())]
+                .map(|(dtype, axes)| format!("{dtype}[{axes}]"));
+            return format!("column `{}` must be {expected}, got {got}", spec.name);
+        };
+        let same = pairs.filter(|(found, spec)| found.extra_time_axis(spec) == Some(in_item));
+        let names: Vec<&str> = same.map(|(found, _)| found.name).collect();
+        let (have, which) = match &*names {
+            [_] => ("has", "its shape"),
+            _ => ("have", "each shape"),
+        };
+        let names = columns(&names);
+        if in_item {
+            format!(
+                "{names} {have} a time axis, but the signature has none; begin {which} in the \
+                 signature with the number of steps, or None for any number"
+            )
         } else {
             format!(
-                "it has {count} columns where {} are asked",
-                self.columns.len()
+                "{names} {have} no time axis, but the signature has one; add the axis to the item, or \
+                 remove the first size of {which} in the signature"
             )
-        };
-        let mut text = format!("item does not match the signature of table `{table}`: {problem}");
-        text.push_str("; asked: ");
-        for (i, column) in self.columns.iter().enumerate() {
-            let axes = column
-                .shape
-                .iter()
-                .map(|d| d.map_or("?".into(), |d| d.to_string()));
-            describe(&mut text, i, &column.name, column.dtype, axes);
         }
-        text.push_str("; found: ");
-        for (i, column) in found.enumerate() {
-            let axes = column
-                .len
-                .into_iter()
-                .chain(column.cell.shape.iter().copied());
-            describe(
-                &mut text,
-                i,
-                column.name,
-                column.cell.dtype,
-                axes.map(|d| d.to_string()),
-            );
-        }
-        Err(Error::Signature(text))
     }
 }
 
-fn describe(
-    text: &mut String,
-    at: usize,
-    name: &str,
-    dtype: DType,
-    axes: impl Iterator<Item = String>,
-) {
-    let axes: Vec<String> = axes.collect();
-    let comma = if at == 0 { "" } else { ", " };
-    // Writing to a `String` cannot fail.
-    let _ = write!(text, "{comma}`{name}` {dtype}[{}]", axes.join(","));
+impl ColumnSpec {
+    fn axes(&self) -> String {
+        let axes = self.shape.iter();
+        axes.map(|size| size.map_or("?".into(), |size| size.to_string()))
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+}
+
+impl FoundColumn<'_> {
+    fn axes(&self) -> String {
+        let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
+        axes.map(|size| size.to_string())
+            .collect::<Vec<_>>()
+            .join(",")
+    }
+}
+
+fn describe(name: &str, dtype: DType, axes: String) -> String {
+    format!("`{name}` {dtype}[{axes}]")
+}
+
+/// `column` or `columns`, and the quoted names.
+fn columns(names: &[&str]) -> String {
+    let noun = if names.len() == 1 {
+        "column"
+    } else {
+        "columns"
+    };
+    let quoted = joined(names.iter().map(|name| format!("`{name}`")));
+    format!("{noun} {quoted}")
+}
+
+fn joined(texts: impl Iterator<Item = String>) -> String {
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smallvec::smallvec;
 
-    #[test]
-    fn signature_names_the_column_and_both_sides() {
+    const FLOAT: DType = DType::Float32;
+
+    /// The problem reported for an item, each column with its length or `None`, dtype and cell shape.
+    fn problem(
+        signature: &[(&str, DType, &[Option<usize>])],
+        item: &[(&str, Option<usize>, DType, &[usize])],
+    ) -> Option<String> {
+        let columns = signature.iter().map(|(name, dtype, shape)| ColumnSpec {
+            name: (*name).into(),
+            dtype: *dtype,
+            shape: shape.iter().copied().collect(),
+        });
         let signature = Signature {
-            columns: Box::new([ColumnSpec {
-                name: "obs".into(),
-                dtype: DType::Float32,
-                shape: smallvec![None, Some(4)],
-            }]),
+            columns: columns.collect(),
             structure: "".into(),
         };
-        let good = CellSpec {
-            dtype: DType::Float32,
-            shape: smallvec![4],
-        };
-        let bad = CellSpec {
-            dtype: DType::Float64,
-            shape: smallvec![4],
-        };
-        let column = |cell, len| {
-            std::iter::once(FoundColumn {
-                name: "obs",
+        let cells = item.iter().map(|(_, _, dtype, shape)| CellSpec {
+            dtype: *dtype,
+            shape: shape.iter().copied().collect(),
+        });
+        let cells: Vec<CellSpec> = cells.collect();
+        let columns = item
+            .iter()
+            .zip(&cells)
+            .map(|((name, len, ..), cell)| FoundColumn {
+                name,
                 cell,
-                len,
-            })
-        };
-        assert_eq!(signature.check("t", column(&good, Some(7))), Ok(()));
-        let error = signature.check("t", column(&bad, Some(7))).unwrap_err();
+                len: *len,
+            });
+        let error = signature.check("t", columns).err()?.to_string();
+        let problem = error.strip_prefix("item does not match the signature of table `t`: ");
+        Some(problem.unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_column_of_another_dtype_or_shape_is_named() {
+        let signature = [("obs", FLOAT, &[None, Some(4)][..])];
+        assert_eq!(problem(&signature, &[("obs", Some(7), FLOAT, &[4])]), None);
         assert_eq!(
-            error.to_string(),
-            "item does not match the signature of table `t`: column 0 (`obs`) does not fit; \
-             asked: `obs` float32[?,4]; found: `obs` float64[7,4]"
+            problem(&signature, &[("obs", Some(7), DType::Float64, &[4])]).unwrap(),
+            "column `obs` must be float32[?,4], got float64[7,4]; signature: `obs` float32[?,4]; item: \
+             `obs` float64[7,4]"
         );
-        assert!(signature.check("t", column(&good, None)).is_err());
-        let other = FoundColumn {
-            name: "action",
-            cell: &good,
-            len: Some(7),
+        let text = problem(&signature, &[("obs", Some(7), FLOAT, &[5])]).unwrap();
+        assert!(text.starts_with("column `obs` must be float32[?,4], got float32[7,5]; "));
+    }
+
+    #[test]
+    fn missing_and_unknown_columns_are_named() {
+        let signature = [("a", FLOAT, &[][..]), ("b", FLOAT, &[]), ("c", FLOAT, &[])];
+        let text = |names: &[&'static str]| {
+            let item: Vec<_> = names
+                .iter()
+                .map(|name| (*name, None, FLOAT, &[][..]))
+                .collect();
+            let text = problem(&signature, &item).unwrap();
+            text.split_once(';').unwrap().0.to_owned()
         };
-        assert!(signature.check("t", std::iter::once(other)).is_err());
-        assert!(signature.check("t", std::iter::empty()).is_err());
+        assert_eq!(text(&["a", "c"]), "column `b` is missing");
+        assert_eq!(text(&["c"]), "columns `a`, `b` are missing");
+        assert_eq!(
+            text(&["a", "b", "c", "d"]),
+            "the signature has no column `d`"
+        );
+        assert_eq!(
+            text(&["a", "b", "d"]),
+            "column `c` is missing, and the signature has no column `d`"
+        );
+        assert_eq!(text(&["b", "a", "c"]), "its columns are in another order");
+    }
+
+    #[test]
+    fn a_missing_time_axis_is_reported() {
+        let signature = [("n", FLOAT, &[][..]), ("x", FLOAT, &[Some(3)])];
+        let item = [("n", Some(5), FLOAT, &[][..]), ("x", Some(5), FLOAT, &[3])];
+        assert_eq!(
+            problem(&signature, &item).unwrap(),
+            "columns `n`, `x` have a time axis, but the signature has none; begin each shape in the \
+             signature with the number of steps, or None for any number; signature: `n` float32[], `x` \
+             float32[3]; item: `n` float32[5], `x` float32[5,3]"
+        );
+        let signature = [("n", FLOAT, &[][..]), ("x", FLOAT, &[None, Some(3)])];
+        let item = [("n", None, FLOAT, &[][..]), ("x", None, FLOAT, &[3])];
+        assert_eq!(
+            problem(&signature, &item).unwrap(),
+            "column `x` has no time axis, but the signature has one; add the axis to the item, or remove \
+             the first size of its shape in the signature; signature: `n` float32[], `x` float32[?,3]; \
+             item: `n` float32[], `x` float32[3]"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! One table: items, the selectors that choose among them, and the limiter that holds them back.
+//! The state of a table: its items, the selectors that choose among them, and its rate limiter.
 //!
-//! Nothing here waits, locks or reads a clock; the engine does. No call's cost grows with the
-//! size of the table, but for [`TableState::reset`]'s leftovers, which the caller drops.
+//! Nothing here waits, locks or reads a clock; the engine does. The cost of a call does not grow with
+//! the size of the table, except for dropping what [`TableState::reset`] removes: the caller drops it
+//! after it has released the lock.
 
 mod apply;
 mod draw;
@@ -34,19 +35,20 @@ pub use snapshot::{
     Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotStep,
 };
 
-/// Bytes of bookkeeping that every item costs: its slot, key, and places in the selectors.
+/// Bytes of bookkeeping per item: its slot, key, and entries in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
-/// Items that one hold of a lock may change.
+/// Most items changed per hold of the table's lock.
 const ITEMS_PER_LOCK_HOLD: usize = 1024;
 
-/// The same while each may copy a page, because of a snapshot: some 5 us each.
+/// The same while a snapshot exists, when every change may copy a page, which takes about 5 us.
 const ITEMS_PER_LOCK_HOLD_COPYING: usize = 256;
 
-/// Items that one call evicts at most; the rest is left to the next.
+/// Most items that one call evicts; the next call continues.
 const EVICTIONS_PER_CALL: usize = 256;
 
-/// What left a table and may be freed once its lock is released.
+/// What was removed from a table. The caller drops it after releasing the table's lock, because freeing
+/// memory takes long.
 #[derive(Debug, Default)]
 pub struct DeferredDrops {
     trajectories: Vec<Trajectory>,
@@ -55,30 +57,30 @@ pub struct DeferredDrops {
 }
 
 impl DeferredDrops {
-    /// True when there is nothing to free.
+    /// True if there is nothing to drop.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.trajectories.is_empty() && self.contents.is_empty() && self.snapshots.is_empty()
     }
 
-    /// Takes an item that does not enter.
+    /// Adds an item that is not inserted.
     pub fn add(&mut self, item: NewItem) {
         self.trajectories.push(item.trajectory);
     }
 }
 
-/// Whether an item may enter now.
+/// Result of [`TableState::admit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Yes.
+    /// The item can be inserted.
     Ready,
-    /// Not before something else happens.
+    /// The item must wait for another change.
     Wait,
-    /// Not before [`TableState::shrink`] has made room.
+    /// [`TableState::shrink`] must evict items first.
     Shrink,
 }
 
-/// Everything that grows with the table. Replaced as a whole by a reset.
+/// The parts that grow with the table. A reset replaces them as a whole.
 #[derive(Debug)]
 struct Contents {
     items: CowPages<Item>,
@@ -86,19 +88,19 @@ struct Contents {
     sampler: Selector,
     remover: Selector,
     expiry: Option<Expiry>,
-    /// Chunks of each episode that the table refers to.
+    /// Number of referenced chunks of each episode.
     episodes: KeyMap<u32>,
     holder: HolderId,
-    /// Slots handed out so far, vacant ones included.
+    /// Number of slots ever used, including vacant ones.
     slots: Slot,
-    /// First of the vacant slots, chained through their `seq`.
+    /// First vacant slot; the others are linked through `seq`.
     vacant: Option<Slot>,
     size: u64,
     bytes: u64,
     num_episodes: u64,
 }
 
-/// Which items are due to expire first.
+/// The items in the order of their expiry.
 #[derive(Debug)]
 struct Expiry {
     order: Selector,
@@ -128,7 +130,7 @@ impl Contents {
 }
 
 impl Drop for Contents {
-    /// Chunks that outlive the table must not go on counting its references.
+    /// Releases the references that chunks count for this table: other tables may keep the chunks alive.
     fn drop(&mut self) {
         for slot in 0..self.slots {
             if let Some(trajectory) = &self.items[slot as usize].trajectory {
@@ -140,23 +142,23 @@ impl Drop for Contents {
     }
 }
 
-/// The state of one table. Its owner guards it with a lock.
+/// The state of a table. Its owner guards it with a lock.
 #[derive(Debug)]
 pub struct TableState {
     options: Arc<TableOptions>,
     sink: Arc<dyn OpSink>,
     contents: Contents,
-    /// None until an item has a session: most tables' items never do.
+    /// `None` until an item with a session number arrives.
     sessions: Option<Box<Sessions>>,
     limiter: RateLimiter,
     rng: TableRng,
     next_seq: u64,
-    /// Handles of items inserted before this are void.
+    /// Handles of items with a smaller insertion number are void: the items were removed by a reset.
     first_seq: u64,
     next_touch: u64,
     num_deleted_episodes: u64,
     num_unique_samples: u64,
-    /// Samples handed out and not ended, of items that are gone, too.
+    /// Number of open leases, including those of removed items.
     leased: u64,
     last_lsn: Lsn,
     picks: Vec<Pick>,
@@ -165,22 +167,23 @@ pub struct TableState {
     snapshot_in_progress: Option<SnapshotInProgress>,
 }
 
-/// Numbers about a table at one moment.
+/// Statistics of a table at one moment.
 #[derive(Clone, Debug)]
 pub struct TableStats {
-    /// Items, those on their last lease included.
+    /// Number of items, including hidden ones.
     pub size: u64,
-    /// Items that neither sampler nor remover may choose: on their last lease.
+    /// Number of items hidden from the selectors, because they were sampled as often as allowed and are
+    /// still leased.
     pub hidden: u64,
-    /// Bytes of the distinct chunks it refers to, and of its items.
+    /// Bytes of the items and of the distinct chunks they refer to.
     pub bytes: u64,
-    /// Distinct episodes among those chunks.
+    /// Number of distinct episodes of those chunks.
     pub num_episodes: u64,
-    /// Episodes whose last chunk left, since creation or reset.
+    /// Number of episodes whose last chunk left the table, since creation or reset.
     pub num_deleted_episodes: u64,
-    /// Items sampled at least once, since creation or reset.
+    /// Number of items sampled at least once, since creation or reset.
     pub num_unique_samples: u64,
-    /// Limits and counters.
+    /// Limits and counters of the rate limiter.
     pub limiter: RateLimiter,
 }
 
@@ -188,7 +191,7 @@ impl TableState {
     /// An empty table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the options make no sense.
+    /// [`Error::InvalidArgument`] if an option is not allowed.
     pub fn new(options: Arc<TableOptions>, sink: Arc<dyn OpSink>) -> Result<Self> {
         options.check()?;
         Ok(Self {
@@ -212,25 +215,25 @@ impl TableState {
         })
     }
 
-    /// What the table was made with; the limits may have changed since.
+    /// The options at creation; the limits may have changed since.
     #[must_use]
     pub fn options(&self) -> &Arc<TableOptions> {
         &self.options
     }
 
-    /// Limits and counters.
+    /// Limits and counters of the rate limiter.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }
 
-    /// The last change made.
+    /// Position of the last change.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {
         self.last_lsn
     }
 
-    /// Whether `item` may enter now.
+    /// Whether `item` can be inserted now.
     #[must_use]
     pub fn admit(&self, item: &NewItem) -> Admission {
         if self.must_shrink() {
@@ -242,26 +245,28 @@ impl TableState {
         }
     }
 
-    /// True while the table exceeds its bounds and [`TableState::shrink`] can do something about it.
+    /// True while the table exceeds its limits and [`TableState::shrink`] can evict items.
     #[must_use]
     pub fn must_shrink(&self) -> bool {
-        // Beside leased items only the newest is left: it must not pay for them.
-        let spare = self.contents.remover.len() > usize::from(self.hidden() > 0);
-        self.over_bounds(0) && spare
+        // With hidden items, the last visible item is kept: it must not be evicted in their place.
+        let can_evict = self.contents.remover.len() > usize::from(self.hidden() > 0);
+        self.exceeds_limits(0) && can_evict
     }
 
-    /// Whether a full table may evict for a new item. Not where only leased samples let it in, as
-    /// in a queue: their items will leave by themselves, and evicting would lose one never sampled.
+    /// True if a full table may evict an item for a new one.
+    ///
+    /// False if the limiter admits the item only because of leased samples, as in a queue: the leased
+    /// items will be removed anyway, and evicting would lose an item that was never sampled.
     #[must_use]
     pub fn may_evict(&self) -> bool {
         let limiter = &self.limiter;
-        let on_lease = self.hidden() * u64::from(self.options.max_times_sampled);
+        let leased_samples = self.hidden() * u64::from(self.options.max_times_sampled);
         !self.contents.remover.is_empty()
-            && !self.over_bounds(0)
-            && (on_lease == 0 || limiter.can_insert_without(on_lease))
+            && !self.exceeds_limits(0)
+            && (leased_samples == 0 || limiter.can_insert_without(leased_samples))
     }
 
-    /// How many items a caller should change before it lets others have the lock.
+    /// Number of items that a caller should change before it releases the lock for other threads.
     #[must_use]
     pub fn items_per_lock_hold(&self) -> usize {
         if self.contents.items.is_shared() {
@@ -280,10 +285,10 @@ impl TableState {
             .options
             .max_bytes
             .map_or(0, |_| self.options.item_bytes(item));
-        self.contents.size < self.options.max_size && !self.over_bounds(bytes)
+        self.contents.size < self.options.max_size && !self.exceeds_limits(bytes)
     }
 
-    fn over_bounds(&self, more_bytes: u64) -> bool {
+    fn exceeds_limits(&self, more_bytes: u64) -> bool {
         let Contents { size, bytes, .. } = self.contents;
         size > self.options.max_size
             || self
@@ -292,17 +297,16 @@ impl TableState {
                 .is_some_and(|max| bytes + more_bytes > max)
     }
 
-    /// Lets an item in that [`TableState::admit`] found ready; false when its key was already there.
+    /// Inserts an item; false if its key exists. Then evicts items, possibly the new one, if the table
+    /// exceeds its limits.
     ///
-    /// The caller has checked it with [`TableOptions::check_item`]. Afterwards the remover makes
-    /// room, among all items, the new one included.
+    /// The caller has checked the item with [`TableOptions::check_item`] and [`TableState::admit`].
     pub fn insert(&mut self, item: NewItem, now: u64, deferred: &mut DeferredDrops) -> bool {
         self.insert_numbered(item, None, now, deferred)
     }
 
-    /// As [`TableState::insert`], for an item that may belong to a session. The caller has asked
-    /// [`TableState::is_applied`]; the item's number counts as applied from now on, also where its
-    /// key was already there.
+    /// Like [`TableState::insert`], for an item that may have a session number. Marks the number as
+    /// applied, also if the key exists. The caller has checked [`TableState::is_applied`].
     pub fn insert_numbered(
         &mut self,
         item: NewItem,
@@ -332,7 +336,7 @@ impl TableState {
         true
     }
 
-    /// Evicts a bounded number of items where the table exceeds its bounds; true when done.
+    /// Evicts a bounded number of items while the table exceeds its limits; true when done.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
         for _ in 0..EVICTIONS_PER_CALL {
@@ -342,7 +346,7 @@ impl TableState {
             victim.clear();
             self.contents.remover.pick(1, &mut self.rng, &mut victim);
             if self.contents.remover.is_random() {
-                self.record_choice();
+                self.record_rng();
             }
             self.remove(victim[0].slot, Removal::Evicted, deferred);
         }
@@ -350,8 +354,8 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Removes items that are older than the ttl; true when none is left. Forgets some of the
-    /// sessions that have been idle for long, too.
+    /// Removes a bounded number of items older than the ttl, and of idle sessions; true if no older item
+    /// is left.
     pub fn expire(&mut self, now: u64, deferred: &mut DeferredDrops) -> bool {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
@@ -370,7 +374,7 @@ impl TableState {
         false
     }
 
-    /// When the oldest item expires, nanoseconds.
+    /// Clock reading at which the oldest item expires, in nanoseconds.
     #[must_use]
     pub fn next_expiry(&self) -> Option<u64> {
         let ttl = self.options.ttl?;
@@ -386,12 +390,12 @@ impl TableState {
         }
     }
 
-    /// Sets priorities; keys that are not there are passed over. Returns how many were.
+    /// Sets priorities and ignores unknown keys. Returns the number of known keys.
     ///
     /// The caller has checked the priorities with [`TableOptions::check_priority`].
     pub fn update(&mut self, updates: impl Iterator<Item = (u64, f64)>) -> usize {
         let mut found = std::mem::take(&mut self.found);
-        // Looking all keys up first lets the lookups' cache misses overlap.
+        // Look up all keys first, so that cache misses overlap.
         let slots = updates.filter_map(|(key, priority)| {
             self.contents
                 .keys
@@ -413,7 +417,7 @@ impl TableState {
         matched
     }
 
-    /// Deletes items; keys that are not there are passed over. Returns how many were.
+    /// Deletes items and ignores unknown keys. Returns the number of known keys.
     pub fn delete(&mut self, keys: &[u64], deferred: &mut DeferredDrops) -> usize {
         let mut matched = 0;
         for key in keys {
@@ -425,21 +429,21 @@ impl TableState {
         matched
     }
 
-    /// Forgets all items and counts; what it held goes to the deferred.
+    /// Removes all items and sets the counters to 0.
     pub fn reset(&mut self, deferred: &mut DeferredDrops) {
         self.record(&TableOp::Reset);
         self.clear(deferred);
     }
 
-    /// Frees everything, unrecorded: for a table that nobody will ask again.
+    /// Removes all items without recording the change, for a table that is no longer used.
     pub fn discard(&mut self, deferred: &mut DeferredDrops) {
         self.clear(deferred);
     }
 
-    /// Changes the limiter's bounds; its counts stay.
+    /// Sets the bounds of the rate limiter; its counters stay.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when nothing could ever be sampled under them.
+    /// [`Error::InvalidArgument`] if no item could ever be sampled.
     pub fn set_limits(&mut self, limits: RateLimits) -> Result<()> {
         limits.check(&self.options.name, self.options.max_size)?;
         self.record(&TableOp::SetLimits { limits: &limits });
@@ -447,7 +451,7 @@ impl TableState {
         Ok(())
     }
 
-    /// Numbers about this moment.
+    /// Current statistics.
     #[must_use]
     pub fn stats(&self) -> TableStats {
         TableStats {
@@ -461,10 +465,10 @@ impl TableState {
         }
     }
 
-    /// Why `n` samples can never be had, whatever happens.
+    /// Checks that `n` samples can be drawn now or later.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`]; [`Error::InvalidArgument`] when none are asked for.
+    /// [`Error::Unsatisfiable`]; [`Error::InvalidArgument`] if `n` is 0.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {
             name,
@@ -474,14 +478,14 @@ impl TableState {
         } = &*self.options;
         if n == 0 {
             return Err(Error::InvalidArgument(format!(
-                "asked for 0 samples from table `{name}`; at least 1"
+                "`n` must be at least 1, got 0 samples from table `{name}`"
             )));
         }
-        let most = max_size.saturating_mul(u64::from(*max_times_sampled));
-        if *max_times_sampled > 0 && n as u64 > most {
+        let max_samples = max_size.saturating_mul(u64::from(*max_times_sampled));
+        if *max_times_sampled > 0 && n as u64 > max_samples {
             return Err(Error::Unsatisfiable(format!(
-                "{n} samples from table `{name}` can never be had at once: it holds at most \
-                 {max_size} items, each sampled at most {max_times_sampled} times"
+                "table `{name}` can never yield {n} samples at once: it has at most {max_size} items, \
+                 each sampled at most {max_times_sampled} times"
             )));
         }
         Ok(())

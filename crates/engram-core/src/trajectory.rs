@@ -1,4 +1,4 @@
-//! Which cells of which chunks make up an item.
+//! Trajectories: the cells that an item refers to.
 
 mod check;
 
@@ -9,82 +9,81 @@ use crate::error::Result;
 use crate::schema::{CellSpec, FoundColumn, Layout, Signature};
 pub use check::MAX_ITEM_BYTES;
 
-/// What an item is made of: references into chunks, no data.
+/// The cells of an item, as references into chunks.
 #[derive(Clone, Debug)]
 pub enum Trajectory {
-    /// All columns of a chunk, the same rows of each.
+    /// The same rows of all columns of one chunk.
     Rows {
         /// The chunk.
         chunk: Arc<Chunk>,
         /// First row.
         offset: u32,
-        /// How many rows.
+        /// Number of rows.
         len: u32,
-        /// One row, without a time axis.
+        /// True for one row without a time axis.
         squeeze: bool,
     },
-    /// Slices of one chunk that many items take alike, each from a row of its own.
+    /// Slices of one chunk, given by a shape that many items share and a row per item.
     Window {
         /// The chunk.
         chunk: Arc<Chunk>,
-        /// Row that the shape's offsets count from.
+        /// Row that the offsets of the shape count from.
         offset: u32,
-        /// The slices; shared, so an item costs nothing beside itself.
+        /// The shared slices.
         shape: Arc<WindowShape>,
     },
-    /// Anything else.
+    /// Any slices of any chunks.
     Spans(Arc<Spans>),
 }
 
-// Items keep a trajectory in one cache line with their counters.
+// An item fits into one cache line together with its counters.
 const _: () = assert!(size_of::<Option<Trajectory>>() == 24);
 
-/// What the items of one pattern have in common: everything but chunk and row.
+/// What the items of one pattern share: everything except chunk and row.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowShape {
     /// Names and nesting of the columns.
     pub layout: Arc<Layout>,
-    /// One per column; their slices follow each other in `slices`.
+    /// The columns; each refers to a range of `slices`.
     pub columns: Box<[SpanColumn]>,
-    /// Runs of consecutive cells, column after column; offsets count from the item's row, and
-    /// `chunk` is 0.
+    /// The slices, column after column. Offsets count from the item's row; `chunk` is 0.
     pub slices: Box<[Slice]>,
 }
 
-/// Per-column slices over any number of chunks.
+/// Slices of any number of chunks.
 #[derive(Debug)]
 pub struct Spans {
     /// Names and nesting of the columns.
     pub layout: Arc<Layout>,
-    /// Distinct chunks that the slices refer to.
+    /// The distinct chunks that the slices refer to.
     pub chunks: Box<[Arc<Chunk>]>,
-    /// One per column; their slices follow each other in `slices`.
+    /// The columns; each refers to a range of `slices`.
     pub columns: Box<[SpanColumn]>,
-    /// Runs of consecutive cells, column after column.
+    /// The slices, column after column.
     pub slices: Box<[Slice]>,
 }
 
 /// One column of a [`Spans`] or a [`WindowShape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanColumn {
-    /// Index of its first slice; its last is the one before the next column's first.
+    /// Index of its first slice. Its slices end where the next column's begin.
     pub first_slice: u32,
-    /// Its cells in all, over its slices.
+    /// Number of cells of all its slices.
     pub len: u32,
-    /// One cell, without a time axis.
+    /// True for one cell without a time axis.
     pub squeeze: bool,
 }
 
-/// A run of consecutive cells of one chunk's column.
+/// Consecutive cells of one column of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Index into the item's chunks.
+    /// Index of the chunk among the item's.
     pub chunk: u32,
-    /// Column of that chunk.
+    /// Column of the chunk.
     pub column: u32,
     /// First cell.
     pub offset: u32,
-    /// How many cells.
+    /// Number of cells.
     pub len: u32,
 }
 
@@ -112,14 +111,14 @@ fn slices_of<'a>(columns: &[SpanColumn], slices: &'a [Slice], column: usize) -> 
     &slices[from..to]
 }
 
-/// One column of an item, ready to be gathered.
+/// Properties of one column of an item.
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnRef<'a> {
-    /// What its cells are.
+    /// Dtype and shape of its cells.
     pub cell: &'a CellSpec,
-    /// Cells in all.
+    /// Number of cells.
     pub len: usize,
-    /// One cell, without a time axis.
+    /// True for one cell without a time axis.
     pub squeeze: bool,
 }
 
@@ -144,7 +143,7 @@ impl Trajectory {
         }
     }
 
-    /// How many columns it has.
+    /// Number of columns.
     #[must_use]
     pub fn columns(&self) -> usize {
         match self {
@@ -154,7 +153,7 @@ impl Trajectory {
         }
     }
 
-    /// One column.
+    /// The properties of one column.
     #[must_use]
     pub fn column(&self, column: usize) -> ColumnRef<'_> {
         match self {
@@ -179,7 +178,7 @@ impl Trajectory {
         }
     }
 
-    /// Calls `visit(chunk, chunk's column, first cell, cells)` for each run of a column.
+    /// Calls `visit(chunk, column of the chunk, first cell, number of cells)` for each slice of a column.
     ///
     /// # Errors
     /// The first error that `visit` returns.
@@ -212,7 +211,7 @@ impl Trajectory {
         }
     }
 
-    /// The distinct chunks it refers to.
+    /// The distinct chunks that it refers to.
     #[must_use]
     pub fn chunks(&self) -> &[Arc<Chunk>] {
         match self {
@@ -221,7 +220,7 @@ impl Trajectory {
         }
     }
 
-    /// Bytes of its own, beside the item and the chunks.
+    /// Bytes of memory besides the item and the chunks.
     #[must_use]
     pub fn footprint(&self) -> usize {
         match self {
@@ -238,7 +237,7 @@ impl Trajectory {
     /// Checks the columns against a table's signature.
     ///
     /// # Errors
-    /// [`Error::Signature`] naming what does not fit.
+    /// [`Error::Signature`] naming the column that does not match.
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
         let names = &self.layout().names;
         let found = (0..self.columns()).map(|i| {

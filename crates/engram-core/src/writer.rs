@@ -1,38 +1,39 @@
-//! The client side of writing: steps go in, chunks and the items that refer to them come out.
+//! The client side of writing: turns appended steps into chunks, and into items that refer to them.
 //!
-//! Nothing here waits, reads a clock or knows a table. A [`Recorder`] takes one stream of steps,
-//! a [`BatchedRecorder`] those of many environments; [`Pattern`]s say once which items to make.
+//! Nothing here blocks, reads a clock or accesses a table. A [`Recorder`] records one stream of
+//! steps, a [`BatchedRecorder`] the steps of many environments. A [`Pattern`] describes which items
+//! to create from the newest steps.
 
-mod batch_chunk;
 mod batch_column;
 mod batched;
 mod condition;
 mod history;
 mod item_columns;
-mod keys;
-mod open;
+mod key_source;
+mod open_batch;
+mod open_chunk;
 mod options;
 mod pattern;
 mod pattern_set;
-mod pending;
-mod priority;
+mod pending_items;
+mod priority_rule;
 mod recorder;
-mod refusal;
-mod rows;
-mod select;
-mod shapes;
+mod row_map;
+mod selection;
+mod selection_error;
+mod window_shape_cache;
 
 pub use batch_column::BatchColumn;
 pub use batched::BatchedRecorder;
 pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;
-pub use keys::KeySource;
+pub use key_source::KeySource;
 pub use options::WriterOptions;
 pub use pattern::{Pattern, PatternColumn};
 pub use pattern_set::PatternSet;
-pub use priority::PriorityRule;
+pub use priority_rule::PriorityRule;
 pub use recorder::Recorder;
-pub use select::{CellPositions, ColumnSelection, Selection};
+pub use selection::{CellPositions, ColumnSelection, Selection};
 
-/// Steps before this one since the writer began: grows by one, never reused.
+/// Number of a step, counted from 0 since the writer was created; never reused.
 pub type StepPosition = u64;

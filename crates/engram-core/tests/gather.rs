@@ -1,9 +1,9 @@
-//! Gathering, byte by byte, against cells computed from where they came from.
+//! Gathered batches have the bytes of the cells they were gathered from.
 
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
-    reason = "a test's helpers may fail, and its sizes are small"
+    reason = "test helpers report failures by panicking; sizes are small"
 )]
 
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn obs(step: usize, size: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Steps `first..first + steps`.
+/// A chunk of the steps `first..first + steps`.
 fn chunk_of(
     schema: Arc<Schema>,
     first: usize,
@@ -95,7 +95,7 @@ fn rows(chunk: &Arc<Chunk>, offset: u32, len: u32) -> Trajectory {
     }
 }
 
-/// Whether a column is squeezed, and its runs: chunk, offset, length.
+/// True for a squeezed column, and its slices as (chunk, offset, length).
 type Runs<'a> = (bool, &'a [(u32, u32, u32)]);
 
 fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
@@ -151,7 +151,7 @@ fn gathered(items: &[Trajectory], length_policy: LengthPolicy) -> Result<Columns
 }
 
 #[test]
-fn rows_lie_side_by_side() {
+fn rows_of_equal_length_have_an_even_time_axis() {
     let chunk = chunk(10, 6);
     let items = [rows(&chunk, 0, 2), rows(&chunk, 3, 2), rows(&chunk, 1, 2)];
     let columns = gathered(&items, LengthPolicy::Ragged).unwrap();
@@ -167,7 +167,7 @@ fn rows_lie_side_by_side() {
 }
 
 #[test]
-fn spans_join_chunks_column_by_column() {
+fn spans_join_slices_of_several_chunks() {
     let chunks = [chunk(0, 3), chunk(3, 3), chunk(6, 2)];
     let item = spans(
         &chunks,
@@ -192,7 +192,7 @@ fn spans_join_chunks_column_by_column() {
 }
 
 #[test]
-fn uneven_items_are_ragged_or_padded() {
+fn items_of_different_lengths_are_ragged_or_padded() {
     let chunk = chunk(0, 8);
     let items = [rows(&chunk, 0, 1), rows(&chunk, 1, 3), rows(&chunk, 4, 2)];
     let ragged = gathered(&items, LengthPolicy::Ragged).unwrap();
@@ -224,27 +224,27 @@ fn uneven_items_are_ragged_or_padded() {
 }
 
 #[test]
-fn a_used_buffer_shows_nothing_in_the_padding() {
+fn padding_in_a_reused_buffer_is_zero() {
     let pool = Arc::new(Pool::default());
     let wide = chunk_of(schema(50_000), 0, 4, Compression::Off);
-    let dirty = gather(
+    let first = gather(
         &[rows(&wide, 0, 4), rows(&wide, 0, 4)],
         LengthPolicy::Pad,
         &pool,
     )
     .unwrap();
-    let address = bytes(&dirty.columns[2]).as_ptr();
-    drop(dirty);
+    let address = bytes(&first.columns[2]).as_ptr();
+    drop(first);
     let items = [rows(&wide, 0, 1), rows(&wide, 0, 4)];
     let padded = gather(&items, LengthPolicy::Pad, &pool).unwrap();
     assert_eq!(
         bytes(&padded.columns[2]).as_ptr(),
         address,
-        "the buffer is used again"
+        "the buffer is reused"
     );
-    let (first, second) = bytes(&padded.columns[2]).split_at(4 * 50_000);
-    assert!(first[..50_000] == obs(0, 50_000) && second[150_000..] == obs(3, 50_000));
-    assert!(first[50_000..].iter().all(|byte| *byte == 0));
+    let (short, long) = bytes(&padded.columns[2]).split_at(4 * 50_000);
+    assert!(short[..50_000] == obs(0, 50_000) && long[150_000..] == obs(3, 50_000));
+    assert!(short[50_000..].iter().all(|byte| *byte == 0));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_large_batch_is_the_same_in_parallel() {
         let all = gathered(&items, length_policy).unwrap();
         assert!(
             bytes(&all.columns[2]).len() > 4 << 20,
-            "large enough to be shared out"
+            "large enough to be copied in parallel"
         );
         for (i, item) in items.iter().enumerate() {
             let alone = gathered(std::slice::from_ref(item), LengthPolicy::Ragged).unwrap();
@@ -271,8 +271,8 @@ fn a_large_batch_is_the_same_in_parallel() {
                     TimeAxis::Padded { longest, .. } => i * longest,
                     time => panic!("{time:?}"),
                 };
-                let mine = bytes(&alone.columns[at]);
-                assert!(bytes(column)[start * size..].starts_with(mine));
+                let expected = bytes(&alone.columns[at]);
+                assert!(bytes(column)[start * size..].starts_with(expected));
             }
         }
     }
@@ -281,7 +281,7 @@ fn a_large_batch_is_the_same_in_parallel() {
 #[test]
 fn compressed_columns_are_unpacked() {
     let packed = chunk_of(schema(2_000), 0, 30, Compression::Auto);
-    assert!(packed.footprint() < 30_000, "it was compressed");
+    assert!(packed.footprint() < 30_000, "the chunk is compressed");
     let items: Vec<Trajectory> = (0..29).map(|at| rows(&packed, at, 2)).collect();
     let steps: Vec<usize> = (0..29).flat_map(|at| [at, at + 1]).collect();
     expect_steps(
@@ -291,7 +291,7 @@ fn compressed_columns_are_unpacked() {
 }
 
 #[test]
-fn strings_count_towards_the_most_that_a_batch_may_take() {
+fn strings_count_towards_the_limit_of_a_batch() {
     let cell = CellSpec {
         dtype: DType::String,
         shape: smallvec![],
@@ -309,22 +309,22 @@ fn strings_count_towards_the_most_that_a_batch_may_take() {
     builder.push_string(1, &text).unwrap();
     let mut compressor = Compressor::new(Compression::Off);
     let chunk = Arc::new(builder.seal(Origin::default(), &mut compressor).unwrap());
-    let within = |most| {
+    let gather_within = |max_bytes| {
         let item = rows(&chunk, 0, 1);
         gather(
             &[item],
             LengthPolicy::Ragged,
-            &Arc::new(Pool::with_max_batch(most)),
+            &Arc::new(Pool::with_max_batch(max_bytes)),
         )
     };
-    assert_eq!(bytes(&within(200).unwrap().columns[1]), text);
+    assert_eq!(bytes(&gather_within(200).unwrap().columns[1]), text);
     assert_eq!(
-        within(199).unwrap_err().to_string(),
+        gather_within(199).unwrap_err().to_string(),
         "a batch of 1 items takes at least 200 bytes, but at most 199 are allowed; sample fewer items at once"
     );
 }
 
-fn refused(items: &[Trajectory]) -> String {
+fn rejection(items: &[Trajectory]) -> String {
     match gathered(items, LengthPolicy::Pad).unwrap_err() {
         Error::Signature(text) => text,
         error => panic!("{error:?}"),
@@ -332,11 +332,11 @@ fn refused(items: &[Trajectory]) -> String {
 }
 
 #[test]
-fn items_that_do_not_go_side_by_side_are_named() {
+fn items_that_cannot_form_one_batch_are_named() {
     let narrow = rows(&chunk(0, 3), 0, 1);
     let wide = rows(&chunk_of(schema(7), 0, 3, Compression::Off), 0, 1);
     assert_eq!(
-        refused(&[narrow.clone(), wide]),
+        rejection(&[narrow.clone(), wide]),
         "column `obs` is uint8[5] with time axis in one item and uint8[7] with time axis in \
          another: such items cannot form one batch; sample them one by one"
     );
@@ -347,14 +347,14 @@ fn items_that_do_not_go_side_by_side_are_named() {
         squeeze: true,
     };
     assert_eq!(
-        refused(&[narrow.clone(), squeezed]),
+        rejection(&[narrow.clone(), squeezed]),
         "column `action` is int32[] with time axis in one item and int32[] without time axis in \
          another: such items cannot form one batch; sample them one by one"
     );
     let swapped = named(&["action", "title", "obs"], OBS);
     let swapped = rows(&chunk_of(swapped, 0, 3, Compression::Off), 0, 1);
     assert_eq!(
-        refused(&[narrow.clone(), swapped]),
+        rejection(&[narrow.clone(), swapped]),
         "items with columns `action`, `name`, `obs` and with columns `action`, `title`, `obs` cannot \
          form one batch; sample them one by one"
     );
@@ -363,17 +363,17 @@ fn items_that_do_not_go_side_by_side_are_named() {
 }
 
 #[test]
-fn an_item_of_cells_that_are_not_there_is_refused() {
+fn an_item_that_refers_to_missing_cells_is_rejected() {
     let chunks = [chunk(0, 3), chunk_of(schema(7), 3, 3, Compression::Off)];
     let text = |item: Trajectory| item.check_slices().unwrap_err().to_string();
     assert_eq!(rows(&chunks[0], 1, 2).check_slices(), Ok(()));
     assert_eq!(
         text(rows(&chunks[0], 2, 2)),
-        "item refers to cells 2..4 of column `action`, whose chunk has 3"
+        "column `action` of the item refers to cells 2..4 of a chunk that has 3"
     );
     assert_eq!(
         text(rows(&chunks[0], 1, 0)),
-        "item has no cells of column `action`; each column needs at least one"
+        "column `action` of the item is empty; each column needs at least one cell"
     );
     let one: &[(u32, u32, u32)] = &[(0, 0, 1)];
     let both: &[(u32, u32, u32)] = &[(0, 0, 1), (1, 0, 1)];
@@ -381,14 +381,14 @@ fn an_item_of_cells_that_are_not_there_is_refused() {
     assert_eq!(item.check_slices(), Ok(()));
     assert_eq!(
         text(spans(&chunks, [(false, one), (false, one), (false, both)])),
-        "item joins cells of uint8[5] and of uint8[7] in column `obs`; the cells of a column are alike"
+        "column `obs` of the item joins cells of uint8[5] and uint8[7]; all cells of a column must have one dtype and shape"
     );
     assert_eq!(
         text(spans(&chunks, [(false, one), (true, both), (false, one)])),
-        "item has 2 cells in column `name` without a time axis; such a column has one"
+        "column `name` of the item has no time axis, but 2 cells; without a time axis it must have 1"
     );
     assert_eq!(
         text(spans(&chunks, [(false, one), (false, &[]), (false, one)])),
-        "item has no cells of column `name`; each column needs at least one"
+        "column `name` of the item is empty; each column needs at least one cell"
     );
 }

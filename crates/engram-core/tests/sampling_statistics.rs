@@ -1,12 +1,12 @@
 //! Chi-square tests of the random samplers, with fixed seeds.
 //!
-//! Each statistic is compared with the 99.9 % quantile of its distribution: a correct sampler
-//! stays below it for all but one seed in a thousand, and the seeds here are among the others.
+//! Each statistic is compared with the 99.9 % quantile of its distribution. A correct sampler exceeds
+//! it for one seed in a thousand, and not for the seeds used here.
 
 #![expect(
     clippy::unwrap_used,
     clippy::cast_precision_loss,
-    reason = "a test's helpers may fail, and its counts are small"
+    reason = "test helpers report failures by panicking; counts are small"
 )]
 
 use std::collections::BTreeMap;
@@ -62,8 +62,8 @@ fn trajectory() -> Trajectory {
     }
 }
 
-/// A table after inserts past its size, many updates and deletes, with the priorities it holds.
-fn worn(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
+/// A table after evictions, many updates and deletes, and the priorities of its items.
+fn used_table(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
     let mut table = table(sampler, seed);
     let mut expected = BTreeMap::new();
     let mut deferred = DeferredDrops::default();
@@ -89,20 +89,20 @@ fn worn(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f64>) {
             expected.entry(key).and_modify(|old| *old = priority);
         }
     }
-    let gone: Vec<u64> = (500..1_500).filter(|key| key % 5 != 2).collect();
-    table.delete(&gone, &mut deferred);
-    expected.retain(|key, _| !gone.contains(key));
+    let deleted: Vec<u64> = (500..1_500).filter(|key| key % 5 != 2).collect();
+    table.delete(&deleted, &mut deferred);
+    expected.retain(|key, _| !deleted.contains(key));
     assert_eq!(expected.len(), 200);
     (table, expected)
 }
 
-/// Draws, and how often each key came.
+/// Number of draws of each key.
 fn counts(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMap<u64, usize> {
     let mut counts = BTreeMap::new();
-    let mut left = DRAWS;
-    // Sizes of requests vary: those of more than 32 are walked in several rounds.
+    let mut remaining = DRAWS;
+    // Various request sizes: the sum tree processes draws in groups.
     for n in [1, 3, 31, 32, 33, 256, 1_000].into_iter().cycle() {
-        let n = n.min(left);
+        let n = n.min(remaining);
         let mut draws = Vec::new();
         assert_eq!(
             table.draw(n, false, &mut draws, &mut DeferredDrops::default()),
@@ -113,8 +113,8 @@ fn counts(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMa
             assert!((draw.probability - expected).abs() < 1e-9);
             *counts.entry(draw.key).or_insert(0) += 1;
         }
-        left -= n;
-        if left == 0 {
+        remaining -= n;
+        if remaining == 0 {
             break;
         }
     }
@@ -130,26 +130,29 @@ fn check(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) {
         .filter(|(_, probability)| **probability > 0.0)
         .map(|(key, probability)| {
             let expected = probability * DRAWS as f64;
-            assert!(expected > 5.0, "too rare for the approximation");
+            assert!(
+                expected > 5.0,
+                "too few expected draws for the approximation"
+            );
             let found = counts.get(key).copied().unwrap_or(0) as f64;
             (found - expected).powi(2) / expected
         })
         .sum();
     let bound = chi_square_quantile(possible as f64 - 1.0);
-    assert!(statistic < bound, "{statistic} of at most {bound}");
-    // Too even a spread is not chance either.
+    assert!(statistic < bound, "{statistic}, limit {bound}");
+    // Too small a statistic is not random either.
     assert!(statistic > (possible as f64 - 1.0) * 0.5, "{statistic}");
 }
 
-/// The 99.9 % quantile, after Wilson and Hilferty.
-fn chi_square_quantile(freedom: f64) -> f64 {
+/// The 99.9 % quantile by the approximation of Wilson and Hilferty.
+fn chi_square_quantile(degrees: f64) -> f64 {
     const NORMAL: f64 = 3.090_232;
-    let spread = 2.0 / (9.0 * freedom);
-    freedom * (1.0 - spread + NORMAL * spread.sqrt()).powi(3)
+    let spread = 2.0 / (9.0 * degrees);
+    degrees * (1.0 - spread + NORMAL * spread.sqrt()).powi(3)
 }
 
 #[test]
-fn quantiles_agree_with_tables() {
+fn quantiles_agree_with_published_tables() {
     assert!((chi_square_quantile(10.0) - 29.59).abs() < 0.3);
     assert!((chi_square_quantile(100.0) - 149.45).abs() < 0.1);
 }
@@ -157,9 +160,9 @@ fn quantiles_agree_with_tables() {
 #[test]
 fn uniform_is_uniform() {
     for seed in [1, 2, 3] {
-        let (mut table, items) = worn(SelectorKind::Uniform, seed);
-        let even = 1.0 / items.len() as f64;
-        let probabilities = items.into_keys().map(|key| (key, even)).collect();
+        let (mut table, items) = used_table(SelectorKind::Uniform, seed);
+        let probability = 1.0 / items.len() as f64;
+        let probabilities = items.into_keys().map(|key| (key, probability)).collect();
         check(&mut table, &probabilities);
     }
 }
@@ -167,7 +170,7 @@ fn uniform_is_uniform() {
 #[test]
 fn prioritized_follows_the_power_of_priorities() {
     for (seed, exponent) in [(1, 0.0), (2, 0.4), (3, 1.0), (4, 1.5), (5, -0.5)] {
-        let (mut table, items) = worn(SelectorKind::Prioritized { exponent }, seed);
+        let (mut table, items) = used_table(SelectorKind::Prioritized { exponent }, seed);
         let weight = |priority: f64| {
             if priority > 0.0 {
                 priority.powf(exponent)
@@ -187,12 +190,12 @@ fn prioritized_follows_the_power_of_priorities() {
 
 #[test]
 fn all_zero_priorities_are_uniform() {
-    let (mut table, items) = worn(SelectorKind::Prioritized { exponent: 0.6 }, 1);
+    let (mut table, items) = used_table(SelectorKind::Prioritized { exponent: 0.6 }, 1);
     table.update(items.keys().map(|key| (*key, 0.0)));
-    let even = 1.0 / items.len() as f64;
-    let probabilities: BTreeMap<u64, f64> = items.keys().map(|key| (*key, even)).collect();
+    let probability = 1.0 / items.len() as f64;
+    let probabilities: BTreeMap<u64, f64> = items.keys().map(|key| (*key, probability)).collect();
     check(&mut table, &probabilities);
-    // A single weight above 0 takes everything.
+    // With one weight above 0, every draw returns its item.
     let only = *items.keys().nth(77).unwrap();
     table.update([(only, 1e-9)].into_iter());
     let mut draws = Vec::new();

@@ -85,7 +85,7 @@ fn insert_through(
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));
     let unknown = (numbers.iter().zip(options))
-        .filter(|(number, _)| outbox.unsettled_of(**number) > 0)
+        .filter(|(number, _)| outbox.incomplete_items(**number) > 0)
         .map(|(_, table)| format!("`{}`", table.name));
     let unknown: Vec<_> = unknown.collect();
     if !replied && !unknown.is_empty() {
@@ -101,6 +101,6 @@ fn insert_through(
     detached(py, || outbox.collect_finished())?;
     let accepted = numbers
         .iter()
-        .map(|number| outbox.unsettled_of(*number) == 0);
+        .map(|number| outbox.incomplete_items(*number) == 0);
     Ok(Some(accepted.collect()))
 }

@@ -75,8 +75,8 @@ impl PatternConfig {
         let conditions = self
             .conditions
             .iter()
-            .map(|(subject, leaf, comparison, a, b, inverse)| {
-                let subject = match subject.as_str() {
+            .map(|(input, leaf, comparison, a, b, inverse)| {
+                let input = match input.as_str() {
                     "step_index" => ConditionInput::StepIndex,
                     "steps_since_applied" => ConditionInput::StepsSinceApplied,
                     "history_length" => ConditionInput::HistoryLength,
@@ -92,7 +92,7 @@ impl PatternConfig {
                     },
                 };
                 Some(Condition {
-                    subject,
+                    input,
                     comparison,
                     inverse: *inverse,
                 })

@@ -84,7 +84,7 @@ impl PyServer {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let server = self.0.get(py)?;
         detached(py, || {
-            server.stop();
+            server.close();
             Ok(())
         })
     }

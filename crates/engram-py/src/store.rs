@@ -184,10 +184,10 @@ impl Store {
         let options = ClientOptions {
             address,
             token,
-            tls: tls.map(|(ca, identity, domain)| ClientTls {
+            tls: tls.map(|(ca, identity, server_name)| ClientTls {
                 ca,
                 identity,
-                domain,
+                server_name,
             }),
             reconnect_timeout: Duration::try_from_secs_f64(reconnect_timeout)
                 .unwrap_or(Duration::MAX / 4),
@@ -304,9 +304,9 @@ impl Store {
                     n: u32::try_from(n).unwrap_or(u32::MAX),
                     at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
                     timeout: timeout.duration(),
-                    partial,
+                    allow_partial: partial,
                     pad,
-                    leased: false,
+                    lease: false,
                 };
                 sample_remote(py, &remote.client, request, timeout)
             }

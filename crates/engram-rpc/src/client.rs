@@ -1,7 +1,8 @@
-//! The client: the same calls as the engine's, answered by a server.
+//! The client of a server: the calls of an engine, over the network.
 
 mod changes;
 mod connect;
+mod connect_errors;
 mod outbox;
 mod pending_inserts;
 mod pending_response;
@@ -27,6 +28,7 @@ use crate::wire::{decode_error, decode_info, decode_options, encode_limits, enco
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use changes::ChangeSender;
 use connect::{Connector, GrpcClient};
+use connect_errors::call_failure;
 use reconnecting_stream::closed_error;
 use sample_requests::SampleRequests;
 
@@ -37,18 +39,18 @@ pub use pending_response::PendingResponse;
 pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
-/// How long closing waits for a server that does not answer.
+/// How long closing waits for the server's response.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Threads that all clients of a process share.
+/// Number of threads that all clients of a process share.
 const THREADS: usize = 2;
 
-/// A server's tables. Every call returns at once, with a future that any thread may wait for.
+/// A server's tables. Every call returns a future at once; any thread may wait for it.
 #[derive(Debug)]
 pub struct Client {
     runtime: &'static Runtime,
     connector: Arc<Connector>,
-    /// For what is asked once in a while; made anew when it broke.
+    /// For management calls; opened when first needed and after it broke.
     connection: Arc<Mutex<Option<GrpcClient>>>,
     changes: ChangeSender,
     samples: SampleRequests,
@@ -58,43 +60,44 @@ pub struct Client {
     unsent: Arc<AtomicU64>,
 }
 
-/// The threads of this process's clients. A forked child gets its own: threads do not fork.
+/// Returns the threads of this process's clients. A forked child starts its own, because threads do not survive a fork.
 fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: parking_lot::Mutex<Option<(u32, &'static Runtime)>> =
         parking_lot::Mutex::new(None);
     let mut runtime = RUNTIME.lock();
-    let here = std::process::id();
+    let current = std::process::id();
     if let Some((process, runtime)) = *runtime
-        && process == here
+        && process == current
     {
         return Ok(runtime);
     }
-    let made = tokio::runtime::Builder::new_multi_thread()
+    let built = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("engram-client")
         .enable_all()
         .build();
-    let made =
-        made.map_err(|error| Error::Unavailable(format!("no threads for a client: {error}")))?;
-    let made: &'static Runtime = Box::leak(Box::new(made));
-    *runtime = Some((here, made));
-    Ok(made)
+    let built = built.map_err(|error| {
+        Error::Unavailable(format!("cannot start the threads of a client: {error}"))
+    })?;
+    let built: &'static Runtime = Box::leak(Box::new(built));
+    *runtime = Some((current, built));
+    Ok(built)
 }
 
 impl Client {
-    /// A client of the server at an address. Connects when it has something to say.
+    /// Creates a client of the server at an address. It connects when it is first used.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for impossible options, [`Error::Unavailable`] where the system
-    /// has no threads or random numbers for us.
+    /// [`Error::InvalidArgument`] for invalid options, [`Error::Unavailable`] if the system provides no threads or
+    /// random numbers.
     pub fn new(options: ClientOptions) -> Result<Self> {
         let runtime = runtime()?;
-        // The transport wants to be made where it will run.
+        // The transport must be created inside the runtime.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
         let pool = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
         let unsent = Arc::<AtomicU64>::default();
-        // With the same number in every forked child, a server would take one's items for another's.
+        // Must differ between forked children: the server recognises items by numbers derived from it.
         let entropy = random_u64()?;
         let (samples, _) = SampleRequests::open(runtime.handle(), &connector, &pool, &unsent);
         Ok(Self {
@@ -110,30 +113,29 @@ impl Client {
         })
     }
 
-    /// Ends every waiting call of this client, and lets it ask nothing any more, once the server
-    /// knows which batches were used. Calling it again does nothing.
+    /// Sends the last acknowledgements, then ends all pending calls; later calls fail. Calling it again does nothing.
     pub fn close(&self) {
         self.flush_acks();
         self.connector.close();
     }
 
-    /// Waits until the server knows which batches were used, for a second at most: of those that
-    /// it does not know of, the items go back.
+    /// Waits until the server has handled all acknowledgements of batches, for at most a second. The server takes the
+    /// items of batches that are not acknowledged back.
     pub fn flush_acks(&self) {
-        let mut patience = WaitOptions {
+        let mut options = WaitOptions {
             deadline: Some(std::time::Instant::now() + CLOSE_TIMEOUT),
             interrupted: &mut || false,
         };
-        let _ = wait(&mut self.acks_flushed(), &mut patience);
+        let _ = wait(&mut self.acks_flushed(), &mut options);
     }
 
-    /// True when the server knows which batches were used.
+    /// True if the server has handled all acknowledgements.
     #[must_use]
     pub fn are_acks_flushed(&self) -> bool {
         self.samples.are_acks_flushed()
     }
 
-    /// Ends when it does, or when those that it does not know of are void.
+    /// Returns a future that is ready once the server has handled all acknowledgements, or the connection was lost.
     pub fn acks_flushed(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
         let samples = self.samples.clone();
         Box::pin(async move {
@@ -142,13 +144,13 @@ impl Client {
         })
     }
 
-    /// The server's address, as it was given.
+    /// The server's address, as given in the options.
     #[must_use]
     pub fn address(&self) -> &str {
         self.connector.address()
     }
 
-    /// Buffers that batches arrive in.
+    /// The pool of the buffers that batches are received in.
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
@@ -162,7 +164,7 @@ impl Client {
         &self.connector
     }
 
-    /// A number to make keys from, given out once.
+    /// Returns a number that no other call returns; keys are made from it.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         engram_engine::derive_number(
@@ -171,22 +173,22 @@ impl Client {
         )
     }
 
-    /// Items for this server's tables.
+    /// Creates an outbox: it sends items to this server's tables.
     #[must_use]
     pub fn outbox(self: &Arc<Self>) -> RemoteOutbox {
         RemoteOutbox::new(self)
     }
 
-    /// A batch.
+    /// Requests a batch.
     #[must_use]
     pub fn sample(&self, request: BatchRequest) -> RemoteSampleTicket {
         self.samples.send(request)
     }
 
-    /// Batches, fetched ahead over a connection of their own.
+    /// Opens a stream that prefetches batches over a connection of its own.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for impossible options.
+    /// [`Error::InvalidArgument`] for invalid options, [`Error::Closed`] if the client is closed.
     pub fn stream(&self, table: String, options: StreamOptions) -> Result<RemoteStream> {
         if self.connector.is_closed() {
             return Err(closed_error());
@@ -196,9 +198,9 @@ impl Client {
         RemoteStream::new(samples, table, options)
     }
 
-    /// Sets priorities; yields how many of the keys were there. The server takes or refuses at most
-    /// [`MAX_KEYS_PER_REQUEST`] at a time as a whole: more are held against the table's
-    /// [`TableOptions::check_updates`] before.
+    /// Sets priorities; returns how many of the keys exist. The server applies or refuses each request of at most
+    /// [`MAX_KEYS_PER_REQUEST`] keys as a whole: a caller with more keys checks them with
+    /// [`TableOptions::check_updates`] first.
     #[must_use]
     pub fn update_priorities(
         &self,
@@ -209,31 +211,31 @@ impl Client {
         self.changes.update(table, keys, priorities)
     }
 
-    /// Deletes items; yields how many of the keys were there.
+    /// Deletes items; returns how many of the keys existed.
     #[must_use]
     pub fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.changes.delete(table, keys)
     }
 
-    /// Names of all tables.
+    /// Returns the names of all tables.
     #[must_use]
     pub fn tables(&self) -> PendingResponse<Vec<String>> {
-        self.manage(Call::Tables(pb::Empty {}), |answer| match answer {
+        self.manage(Call::Tables(pb::Empty {}), |outcome| match outcome {
             Outcome::Tables(names) => Some(Ok(names.names)),
             _ => None,
         })
     }
 
-    /// What a table was made with, but for its seed.
+    /// Returns the options of a table, except for its seed.
     #[must_use]
     pub fn describe(&self, table: &str) -> PendingResponse<Arc<TableOptions>> {
-        self.manage(Call::Describe(table.into()), |answer| match answer {
+        self.manage(Call::Describe(table.into()), |outcome| match outcome {
             Outcome::Options(options) => Some(decode_options(options, 0).map(Arc::new)),
             _ => None,
         })
     }
 
-    /// Adds a table.
+    /// Creates a table.
     #[must_use]
     pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> PendingResponse<()> {
         let options = pb::TableOptions {
@@ -243,13 +245,13 @@ impl Client {
         self.manage(Call::Create(options), expect_done)
     }
 
-    /// Removes a table; calls that wait for it end with an error.
+    /// Drops a table; calls that wait for it fail.
     #[must_use]
     pub fn drop_table(&self, table: &str) -> PendingResponse<()> {
         self.manage(Call::Drop(table.into()), expect_done)
     }
 
-    /// ChangeSender a rate limiter.
+    /// Changes the limits of a table's rate limiter.
     #[must_use]
     pub fn set_limits(&self, table: &str, limits: &RateLimits) -> PendingResponse<()> {
         let limits = Some(encode_limits(limits));
@@ -260,55 +262,55 @@ impl Client {
         )
     }
 
-    /// Empties a table.
+    /// Removes all items of a table.
     #[must_use]
     pub fn reset(&self, table: &str) -> PendingResponse<()> {
         self.manage(Call::Reset(table.into()), expect_done)
     }
 
-    /// Numbers of all tables.
+    /// Returns the statistics of all tables.
     #[must_use]
     pub fn infos(&self) -> PendingResponse<Vec<TableInfo>> {
-        self.manage(Call::Info(pb::Empty {}), |answer| match answer {
+        self.manage(Call::Info(pb::Empty {}), |outcome| match outcome {
             Outcome::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
             _ => None,
         })
     }
 
-    /// May `n` samples be taken now, as far as the limiter goes?
+    /// Returns whether the rate limiter allows `n` samples now.
     #[must_use]
     pub fn can_sample(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();
         self.manage(Call::CanSample(pb::LimiterQuery { table, n }), expect_bool)
     }
 
-    /// May `n` items be inserted now, as far as the limiter goes?
+    /// Returns whether the rate limiter allows `n` inserts now.
     #[must_use]
     pub fn can_insert(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();
         self.manage(Call::CanInsert(pb::LimiterQuery { table, n }), expect_bool)
     }
 
-    /// Has the server write all tables to its store's directory.
+    /// Makes the server write a checkpoint of all tables to its store's directory.
     #[must_use]
     pub fn checkpoint(&self) -> PendingResponse<Checkpoint> {
-        self.manage(Call::Checkpoint(pb::Empty {}), |answer| match answer {
-            Outcome::Checkpoint(made) => Some(Ok(Checkpoint {
-                number: made.number,
-                bytes: made.bytes,
-                items: made.items,
+        self.manage(Call::Checkpoint(pb::Empty {}), |outcome| match outcome {
+            Outcome::Checkpoint(checkpoint) => Some(Ok(Checkpoint {
+                number: checkpoint.number,
+                bytes: checkpoint.bytes,
+                items: checkpoint.items,
             })),
             _ => None,
         })
     }
 
-    /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
+    /// Updates the number of items that a writer holds in unfinished chunks, from its last value to a new one.
     pub fn update_unsent(&self, before: u64, now: u64) {
         self.unsent
             .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Why a table may look emptier than this client's writers think, in words.
+    /// Describes the items in unfinished chunks of this client's writers, if there are any: no table has them yet.
     #[must_use]
     pub fn unsent(&self) -> Option<String> {
         engram_engine::unsent_items_note(self.unsent.load(Ordering::Relaxed))
@@ -323,19 +325,21 @@ impl Client {
         let (connector, connection) = (Arc::clone(&self.connector), Arc::clone(&self.connection));
         let samples = self.samples.clone();
         self.runtime.spawn(async move {
-            let send_with_retry = async {
-                // The numbers count the batches that were used before.
+            let call = async {
+                // The statistics must include all acknowledged batches.
                 samples.flush_acks().await;
                 send_with_retry(&connector, &connection, call).await
             };
-            let exchanged = tokio::select! {
-                exchanged = send_with_retry => exchanged,
+            let response = tokio::select! {
+                response = call => response,
                 () = connector.closed() => Err(closed_error()),
             };
-            let outcome = match exchanged {
+            let outcome = match response {
                 Ok(Outcome::Error(error)) => Err(decode_error(error)),
-                Ok(answer) => read(answer).unwrap_or_else(|| {
-                    Err(Error::Payload("the server answered something else".into()))
+                Ok(outcome) => read(outcome).unwrap_or_else(|| {
+                    Err(Error::Payload(
+                        "invalid response: it is for another call".into(),
+                    ))
                 }),
                 Err(error) => Err(error),
             };
@@ -347,24 +351,24 @@ impl Client {
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "as the others that read answers"
+    reason = "the signature that `manage` expects"
 )]
-fn expect_done(answer: Outcome) -> Option<Result<()>> {
-    matches!(answer, Outcome::Done(_)).then_some(Ok(()))
+fn expect_done(outcome: Outcome) -> Option<Result<()>> {
+    matches!(outcome, Outcome::Done(_)).then_some(Ok(()))
 }
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "as the others that read answers"
+    reason = "the signature that `manage` expects"
 )]
-fn expect_bool(answer: Outcome) -> Option<Result<bool>> {
-    match answer {
+fn expect_bool(outcome: Outcome) -> Option<Result<bool>> {
+    match outcome {
         Outcome::CanProceed(may) => Some(Ok(may)),
         _ => None,
     }
 }
 
-/// Whether asking twice does what asking once does.
+/// True if sending a call twice has the same effect as sending it once.
 fn is_idempotent(call: &Call) -> bool {
     !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
 }
@@ -376,12 +380,12 @@ async fn send_with_retry(
 ) -> Result<Outcome> {
     let since = Instant::now();
     loop {
-        let mut used = {
+        let mut client = {
             let mut connection = connection.lock().await;
-            // What may be said only once is not said to a server that went away some time ago.
+            // A call that must not be repeated needs a connection that still works.
             if !is_idempotent(&call)
-                && let Some(known) = &mut *connection
-                && connector.handshake(known).await.is_err()
+                && let Some(open) = &mut *connection
+                && connector.handshake(open).await.is_err()
             {
                 *connection = None;
             }
@@ -393,10 +397,11 @@ async fn send_with_retry(
         let request = pb::ManageRequest {
             call: Some(call.clone()),
         };
-        let status = match used.manage(request).await {
-            Ok(reply) => {
-                let reply = reply.into_inner().outcome;
-                return reply.ok_or_else(|| Error::Payload("the server answered nothing".into()));
+        let status = match client.manage(request).await {
+            Ok(response) => {
+                let outcome = response.into_inner().outcome;
+                return outcome
+                    .ok_or_else(|| Error::Payload("invalid response: it is empty".into()));
             }
             Err(status) => status,
         };
@@ -406,13 +411,13 @@ async fn send_with_retry(
         }
         if !is_idempotent(&call) {
             return Err(Error::Unavailable(format!(
-                "the server at {} went away during this call, which may or may not have been done: {}",
+                "the server at {} cannot be reached: {}; this call may or may not have taken effect",
                 connector.address(),
-                status.message()
+                call_failure(&status)
             )));
         }
         if since.elapsed() > connector.reconnect_timeout() {
-            return Err(connector.unreachable(status.message()));
+            return Err(connector.unreachable(&call_failure(&status)));
         }
     }
 }

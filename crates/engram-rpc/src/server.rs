@@ -1,7 +1,7 @@
-//! The server: an engine's tables for everybody who may connect.
+//! The server: an engine's tables, over the network.
 //!
-//! One runtime of its own carries all connections. Each stream is a task; calls of the engine are
-//! short and made where they arise, and whatever waits is a ticket that its stream's task awaits.
+//! A runtime of its own serves all connections. Each stream is a task. Calls of the engine are short and run in that
+//! task; calls that wait are tickets that the task awaits.
 
 mod auth;
 mod change;
@@ -36,43 +36,42 @@ use serve::ServerRuntime;
 use service::Service;
 use shutdown::ShutdownSignal;
 
-/// How a server is reached, and by whom.
+/// Where a server listens, and who may connect.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// Where it listens; port 0 for any that is free.
+    /// TCP address to listen at; port 0 selects a free port.
     pub address: SocketAddr,
-    /// A Unix domain socket beside it, for this user's processes only.
+    /// A Unix domain socket to listen at as well, for processes of the same user.
     pub unix_socket: Option<PathBuf>,
-    /// A port at the same host where the server's numbers are told over HTTP, under the same token
-    /// and encryption; 0 for any that is free.
+    /// A port of the same host that serves metrics over HTTP, with the same token and encryption; 0 selects a free port.
     pub metrics_port: Option<u16>,
-    /// What every call must bring.
+    /// The token that every call must send.
     pub token: Option<String>,
     /// Encrypts TCP connections.
     pub tls: Option<ServerTls>,
-    /// Allows an address that others can reach without a token.
+    /// Allows an address that other machines can reach, without a token.
     pub insecure: bool,
-    /// A batch on lease goes back so long after it was sent.
+    /// The items of a leased batch are returned if it is not acknowledged within this time.
     pub lease_timeout: Duration,
-    /// A connection is closed unless somebody calls so long after it was made.
+    /// A connection without any call within this time is closed.
     pub first_call_timeout: Duration,
     /// Seed of tables that clients create without one.
     pub seed: u64,
 }
 
-/// What a server shows, and asks, when a connection is encrypted.
+/// The TLS options of a server.
 #[derive(Clone)]
 pub struct ServerTls {
-    /// The server's certificate, and those between it and a known authority.
+    /// The server's certificate, followed by intermediate certificates.
     pub certificate_pem: String,
     /// Its private key.
     pub key_pem: String,
-    /// The authority that clients' certificates must come from; without it, none is asked for.
+    /// The authority that must have signed clients' certificates; `None`: clients need no certificate.
     pub client_ca_pem: Option<String>,
 }
 
 impl Default for ServerOptions {
-    /// Any free port of this machine, for this machine.
+    /// A free port of the loopback address.
     fn default() -> Self {
         Self {
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -88,7 +87,7 @@ impl Default for ServerOptions {
     }
 }
 
-// By hand: neither tokens nor keys belong into logs.
+// Written by hand: tokens and keys must not get into logs.
 impl fmt::Debug for ServerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerOptions")
@@ -109,26 +108,25 @@ impl fmt::Debug for ServerTls {
     }
 }
 
-/// A running server. Dropping it stops it; the engine stays open.
+/// A running server. Dropping it closes it; the engine stays open.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     stop: watch::Sender<bool>,
-    /// Owns the runtime: it ends when everything has, or has had its time.
+    /// Runs the runtime; ends when all connections are closed, or after a timeout.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Server {
-    /// Starts serving an engine's tables; connections are accepted once this returns.
+    /// Starts a server for an engine's tables. It accepts connections once this returns.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the options are unsafe, the address or socket cannot be
-    /// had, or the certificates make no sense, [`Error::Unavailable`] where the system has no random
-    /// numbers for us.
+    /// [`Error::InvalidArgument`] if the options are unsafe, the address or socket is not available or a certificate is
+    /// unusable, [`Error::Unavailable`] if the system provides no random numbers.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "a server's options are made for it, once"
+        reason = "options are created for one server"
     )]
     pub fn start(engine: Arc<Engine>, options: ServerOptions) -> Result<Self> {
         check_address(&options)?;
@@ -146,7 +144,7 @@ impl Server {
             .spawn(move || runtime.run(listeners, &started))
             .map_err(|error| cannot_start(&error))?;
         let start_result = start_result.recv().map_err(|_| {
-            Error::InvalidArgument("the server's thread ended before it began to serve".into())
+            Error::InvalidArgument("the server's thread ended while it was starting".into())
         })?;
         start_result.map_err(|error| cannot_start(&error))?;
         Ok(Self {
@@ -157,25 +155,25 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The TCP address that it listens at.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it tells its numbers, at the path `/metrics`.
+    /// The address that serves metrics, at the path `/metrics`.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// Ends all waiting calls, gives connections two seconds to take leave, and frees the port.
-    /// Calling it again does nothing, but for waiting until the first call is done.
-    pub fn stop(&self) {
+    /// Ends all waiting calls, waits up to two seconds for connections to close, and frees the port. Calling it again
+    /// only waits until the first call has returned.
+    pub fn close(&self) {
         self.stop.send_replace(true);
         let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
-            // A panic there has closed the connections all the same.
+            // If the thread panicked, the connections are closed as well.
             let _ = thread.join();
         }
     }
@@ -183,10 +181,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop();
+        self.close();
     }
 }
 
 fn cannot_start(error: &std::io::Error) -> Error {
-    Error::InvalidArgument(format!("no threads to serve with: {error}"))
+    Error::InvalidArgument(format!("cannot start the server's threads: {error}"))
 }

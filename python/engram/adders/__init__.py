@@ -1,4 +1,4 @@
-"""Adders: environment steps go in, in dm_env's words; the items that an agent learns from come out."""
+"""Adders: they take dm_env time steps of an environment, and write the items that an agent learns from."""
 
 from engram.adders.base import Adder, TimeStep
 from engram.adders.episode import EpisodeAdder

@@ -1,4 +1,4 @@
-"""What all adders have in common: the order of calls in an episode."""
+"""The common part of all adders: the order of calls in an episode, and checks of its data."""
 
 import abc
 from collections.abc import Iterator
@@ -17,35 +17,35 @@ __all__ = ["Adder", "ItemWriter", "TimeStep"]
 
 
 class TimeStep(Protocol):
-    """What adders read of a `dm_env.TimeStep`; anything alike will do.
+    """The part of a `dm_env.TimeStep` that adders use; any object with these attributes works.
 
-    Nests are of arrays, numbers and text; an array `[...]` of any shape and dtype becomes a column of `[T, ...]`.
+    Nests consist of arrays, numbers and text. An array `[...]` of any shape and dtype becomes a column `[T, ...]`.
     """
 
     @property
     def reward(self) -> Any:  # noqa: ANN401, a nest
-        """Since the time step before: a number, an array or a nest of them. Of a first time step, it is not read."""
+        """Reward since the previous time step: a number, an array or a nest of them. Unused in first time steps."""
 
     @property
     def discount(self) -> Any:  # noqa: ANN401, an array
-        """Of what comes after: a number or an array, 0 where the episode terminated. Of a first one, it is not read."""
+        """Discount of what follows: a number or an array; 0 if the episode terminated. Unused in first time steps."""
 
     @property
     def observation(self) -> Any:  # noqa: ANN401, a nest
-        """What there is to see: a nest, alike in structure and dtypes throughout, and in shapes within an episode."""
+        """A nest of the same structure and dtypes in all episodes, and of the same shapes within an episode."""
 
     def first(self) -> bool:
-        """True where it begins an episode."""
+        """True for the first time step of an episode."""
 
     def last(self) -> bool:
-        """True where it ends one."""
+        """True for the last time step of an episode."""
 
 
 class ItemWriter(Protocol):
-    """What becomes of an adder's rows."""
+    """Creates items from an adder's rows."""
 
     def raise_item_error(self) -> None:
-        """Raises what went wrong with an item of rows that are in since the last call: the first error."""
+        """Raises the first error of an item since the last call; the rows of the item stay written."""
 
     def end_episode(self, timeout: float | None) -> None:
         """Ends the episode, and waits until the tables have its items."""
@@ -54,15 +54,15 @@ class ItemWriter(Protocol):
         """Makes all items visible, and waits until their tables have them."""
 
     def close(self, timeout: float | None) -> None:
-        """Flushes, and takes no more."""
+        """Flushes, and closes the writer."""
 
 
 class Adder(ClosingContext):
-    """Takes an episode's time steps one by one, and keeps copies. Belongs to one thread.
+    """Takes the time steps of an episode one by one, and writes items. Use it from one thread.
 
-    This is what all adders have in common; which items they make, their classes say. An item becomes visible when its
-    chunk is full, at the end of its episode, or on `flush`. Leaving an adder's block flushes and closes it; after an
-    error it does not wait:
+    This is the base class; its subclasses define which items they create. Data is copied, so an environment may reuse
+    its arrays. An item becomes visible when its chunk is full, at the end of its episode, or with `flush`. The end of a
+    `with` block flushes and closes the adder; after an exception it does not wait:
 
         with NStepTransitionAdder(store, 1, 0.99, priority_fns={"replay": 1.0}) as adder:
             adder.add_first(timestep)
@@ -72,144 +72,145 @@ class Adder(ClosingContext):
                 adder.add(action, timestep)
     """
 
-    _takes_none: ClassVar[bool] = False
-    """Leaves may be None: no value at this step."""
+    _allows_none: ClassVar[bool] = False
+    """Whether leaves may be None, which means no value at this step."""
 
     def __init__(self, items: ItemWriter, timeout: float | None) -> None:
-        """Takes what a kind of adder has made for itself: users make one of those.
+        """Sets up the common part; for subclasses.
 
         Args:
-            items: Makes items of its rows.
-            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
+            items: Creates the items.
+            timeout: Seconds that `add` and `reset` wait for tables. None: no limit; 0: do not wait.
         """
         self._items = items
         self._timeout = timeout
         self._in_episode = False
         self._closed = False
         self._observation: Any = None
-        self._is_start = False
-        self._looks: ObservationLayout | None = None
-        """Of the observation."""
-        self._known: ObservationLayout | None = None
-        """Of those that are rows."""
+        self._is_start = False  # whether `_observation` is the first of its episode
+        self._layout: ObservationLayout | None = None
+        """Layout of `_observation`, which is not written yet."""
+        self._written_layout: ObservationLayout | None = None
+        """Layout of the observations that were written."""
         self._structures: list[Any] | None = None
-        """Of what rows have beside the observation."""
+        """Structures of the other fields of the rows that were written."""
 
     def add_first(self, timestep: TimeStep) -> None:
-        """Begins an episode.
+        """Starts an episode.
 
         Args:
-            timestep: Its first time step; of that, only the observation is read.
+            timestep: The first time step; only its observation is used.
 
         Raises:
-            InvalidArgumentError: The time step is not a first one, or none at all, or an episode is under way.
-            SignatureError: The observation nests otherwise than those before, has other dtypes, or no value somewhere;
-                no episode has begun. Its shapes may be others than those of earlier episodes.
-            ClosedError: The adder was closed.
+            InvalidArgumentError: `timestep` is not a first time step, or an episode is in progress.
+            SignatureError: The observation differs from earlier ones in structure or dtypes, or a leaf is None. No
+                episode was started. Shapes may change from episode to episode.
+            ClosedError: The adder is closed.
         """
         if self._closed:
-            raise ClosedError("the adder was closed; it takes no more")
+            raise ClosedError("the adder is closed")
         try:
             is_first, observation = timestep.first(), timestep.observation
         except AttributeError as error:
-            raise _no_time_step(timestep) from error
+            raise _not_a_time_step(timestep) from error
         if not is_first:
-            raise InvalidArgumentError("`add_first` takes an episode's first time step; got one that is not first")
+            raise InvalidArgumentError("`add_first` requires the first time step of an episode; got a later one")
         if self._in_episode:
             raise InvalidArgumentError(
-                "`add_first` begins an episode, and one is under way; `add` its last time step first, or `reset`"
+                "`add_first` starts an episode, and one is in progress; `add` its last time step first, or call `reset`"
             )
-        copy, looks = copy_with_layout(observation)
-        if self._known is not None:
-            self._check_looks(looks, self._known, shapes=False)
-            looks = looks.completed(self._known)
-        elif not (self._takes_none or looks.has_all()):
-            raise SignatureError(f"an observation must have a value everywhere; got {observation!r}")
-        self._observation, self._looks = copy, looks
+        copy, layout = copy_with_layout(observation)
+        if self._written_layout is not None:
+            self._check_layout(layout, self._written_layout, shapes=False)
+            layout = layout.completed_from(self._written_layout)
+        elif not (self._allows_none or layout.has_all_values()):
+            raise SignatureError(f"an observation must not contain None; got {observation!r}")
+        self._observation, self._layout = copy, layout
         self._is_start = self._in_episode = True
 
     def add(self, action: Any, next_timestep: TimeStep, extras: Any = ()) -> None:  # noqa: ANN401, nests
-        """Adds a transition; the last of an episode ends it, and waits until the tables have its items.
+        """Adds a transition. The last one of an episode ends it, and waits until the tables have its items.
+
+        After an error that is not marked below, nothing of the transition is kept: call `add` again with a valid one.
 
         Args:
-            action: What was done at the observation before, a nest of one structure and of the same dtypes throughout.
-            next_timestep: What came of it: reward, discount and the next observation.
-            extras: What else belongs to the observation before it, a nest likewise. `()` or None: nothing.
+            action: The action at the previous observation: a nest of the same structure and dtypes throughout.
+            next_timestep: The result of the action: reward, discount and the next observation.
+            extras: Other data that belongs to the previous observation: a nest of the same structure and dtypes
+                throughout. `()` or None: no extras.
 
         Raises:
-            InvalidArgumentError: No episode is under way, or `next_timestep` begins another one, or is no time step;
-                nothing is kept.
-            SignatureError: The data nests otherwise than before, has other dtypes, no value somewhere, or one that no
-                column can hold, or items made of it would not fit their table; nothing is kept.
-            UnknownTableError: There is no table of one of the adder's names; nothing is kept. Where items are made one
-                by one, as for priorities that are functions, it is the cause of an `ItemError`.
-            PriorityError: A priority given as a number is negative or infinite, and its table's selector takes no such;
-                as for `UnknownTableError`.
-            BackpressureError: Too many items wait for their tables, for the adder's timeout; nothing is kept. Of the
-                rows that end an episode, those that were not taken are lost.
-            DeadlineExceededError: The episode has ended, and its tables did not take all items in time: they stay
-                queued. Or a client's server did not tell of a table in time: nothing is kept.
-            ItemError: The transition was added, but an item that ends with it was not made: a function of priorities
-                or of what to insert failed, or its table refused it. Other items were made: go on.
+            InvalidArgumentError: No episode is in progress, or `next_timestep` is a first time step or not a time step.
+            SignatureError: The data differs from earlier data in structure or dtypes, contains None or a value that no
+                column can store, or its items would not match the signature of their table.
+            UnknownTableError: A table of the adder does not exist. If items are created one by one, for example for
+                priorities that are functions, this is the cause of an `ItemError` instead.
+            PriorityError: A constant priority is negative or infinite, which its table's selector does not allow; or
+                the cause of an `ItemError`, as above.
+            BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Rows at the end
+                of an episode that were not accepted are lost.
+            DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
+                queued. Or the server did not describe a table in time, and nothing is kept.
+            ItemError: The transition was added, but an item that ends with it was not created, as a function of
+                priorities or of what to insert failed, or as its table refused it. Other items were created.
             UnsatisfiableError: The episode has ended, and its last items are too large for their table.
-            ClosedError: The adder was closed; or its table was dropped or its store closed, which is noticed when items
+            ClosedError: The adder is closed; or its table was dropped or its store closed, which is noticed when items
                 are sent.
         """
         if self._closed:
-            raise ClosedError("the adder was closed; it takes no more")
+            raise ClosedError("the adder is closed")
         if not self._in_episode:
-            raise InvalidArgumentError("`add` goes on with an episode, and none is under way; call `add_first` first")
+            raise InvalidArgumentError("`add` continues an episode, and none is in progress; call `add_first` first")
         try:
             is_first, is_last, observation = next_timestep.first(), next_timestep.last(), next_timestep.observation
             reward, discount = next_timestep.reward, next_timestep.discount
         except AttributeError as error:
-            raise _no_time_step(next_timestep) from error
+            raise _not_a_time_step(next_timestep) from error
         if is_first:
             raise InvalidArgumentError(
-                "`add` takes what an action led to; got a first time step: `add_first` begins the next episode"
+                "`add` requires the time step that an action led to; got a first time step: "
+                "call `add_first` to start the next episode"
             )
         if extras is None:
             extras = ()
         row = Step(self._observation, action, reward, discount, self._is_start, extras)
-        structures = self._checked(row)
-        following, looks = self._taken(observation)
+        structures = self._check_structures(row)
+        next_observation, layout = self._copy_next(observation)
         self._add(row)
         self._structures = structures
-        self._known = self._looks = looks
-        self._observation = following
+        self._written_layout = self._layout = layout
+        self._observation = next_observation
         self._is_start = False
-        with self._complaining():
+        with self._raising_item_errors():
             if is_last:
                 self._in_episode = False
-                self._end(final_row(following, row))
+                self._end(final_row(next_observation, row))
 
     def reset(self) -> None:
-        """Gives up the episode under way; items that it has made, or can, stay, and their tables are waited for.
-
-        Without an episode under way, it does nothing.
+        """Abandons the episode in progress, if any; items that are complete are kept, and their tables are waited for.
 
         Raises:
-            DeadlineExceededError: They were not taken within the adder's timeout; they stay queued.
-            ItemError, BackpressureError, UnsatisfiableError, ClosedError: As of `add`; the episode is given up.
+            DeadlineExceededError: The tables did not accept all items within the adder's `timeout`; they stay queued.
+            ItemError, BackpressureError, UnsatisfiableError, ClosedError: See `add`; the episode was abandoned.
         """
         if self._in_episode:
             self._in_episode = False
-            self._leave(self._timeout)
+            self._abandon_episode(self._timeout)
 
-    def _leave(self, timeout: float | None) -> None:
-        with self._complaining():
-            self._give_up(timeout)
+    def _abandon_episode(self, timeout: float | None) -> None:
+        with self._raising_item_errors():
+            self._abandon(timeout)
 
     @contextmanager
-    def _complaining(self) -> Iterator[None]:
-        """Raises what went wrong with an item; an error of an episode's end goes before it, and tells of it."""
+    def _raising_item_errors(self) -> Iterator[None]:
+        """Raises the error of an item at the end of the block; after another error, adds it to that one as a note."""
         try:
             yield
         except BaseException as error:
             try:
                 self._items.raise_item_error()
-            except ItemError as other:
-                error.add_note(str(other))
+            except ItemError as item_error:
+                error.add_note(str(item_error))
             raise
         self._items.raise_item_error()
 
@@ -217,49 +218,49 @@ class Adder(ClosingContext):
         """Makes all items visible, and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever, 0: not at all.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, no limit; 0: do not wait.
 
         Raises:
-            InvalidArgumentError: `timeout` is below 0, or no number.
-            DeadlineExceededError: Some were not taken in time; they stay queued.
-            UnsatisfiableError: One is too large for its table.
-            ClosedError: Their table was dropped, or the store closed, while they waited.
+            InvalidArgumentError: `timeout` is negative or not a number.
+            DeadlineExceededError: Some items were not accepted in time; they stay queued.
+            UnsatisfiableError: An item is too large for its table.
+            ClosedError: A table was dropped, or the store closed, while items waited.
         """
         self._items.flush(_checks.seconds("`timeout`", timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Gives up the episode under way, flushes, and takes no more. May be called again, also after an error.
+        """Abandons the episode in progress, flushes, and closes the adder. It may be called again, also after an error.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever, 0: not at all.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, no limit; 0: do not wait.
 
         Raises:
-            InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: As of `flush`; the adder is not
-                closed then.
-            ItemError, BackpressureError: As of `reset`; likewise.
+            InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: See `flush`; the adder is not
+                closed.
+            ItemError, BackpressureError: See `reset`; the adder is not closed.
         """
         timeout = _checks.seconds("`timeout`", timeout)
         if self._in_episode:
             self._in_episode = False
-            self._leave(timeout)
+            self._abandon_episode(timeout)
         self._items.close(timeout)
         self._closed = True
 
     @abc.abstractmethod
     def _add(self, row: Step) -> None:
-        """Another row of the episode; an error keeps nothing of it."""
+        """Adds a row to the episode; after an error, nothing of it may be kept."""
 
     @abc.abstractmethod
     def _end(self, row: Step) -> None:
-        """The row after the last; whatever happens, the episode has ended then: see `_ending`."""
+        """Adds the row after the last transition, and ends the episode even if there is an error: see `_ending`."""
 
-    def _give_up(self, timeout: float | None) -> None:
-        """The episode ends without another transition."""
+    def _abandon(self, timeout: float | None) -> None:
+        """Ends the episode without another transition."""
         self._items.end_episode(timeout)
 
     @contextmanager
     def _ending(self, timeout: float | None) -> Iterator[None]:
-        """The last rows of an episode, which ends then; an error among them is the one that is raised."""
+        """Ends the episode after the block, which writes its last rows; an error in the block is raised afterwards."""
         try:
             yield
         except BaseException:
@@ -268,55 +269,60 @@ class Adder(ClosingContext):
             raise
         self._items.end_episode(timeout)
 
-    def _taken(self, observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
-        """The next observation of the episode."""
-        asked = self._looks
-        assert asked is not None  # noqa: S101, an episode is under way
-        if isinstance(observation, np.ndarray) and asked.is_of(observation):
-            return observation.copy(), asked
-        copy, found = copy_with_layout(observation)
-        self._check_looks(found, asked, shapes=True)
-        return copy, found.completed(asked)
+    def _copy_next(self, observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
+        """Returns a copy of the next observation of the episode, and its layout."""
+        expected = self._layout
+        assert expected is not None  # noqa: S101, an episode is in progress
+        if isinstance(observation, np.ndarray) and expected.is_layout_of(observation):
+            return observation.copy(), expected
+        copy, layout = copy_with_layout(observation)
+        self._check_layout(layout, expected, shapes=True)
+        return copy, layout.completed_from(expected)
 
-    def _check_looks(self, found: ObservationLayout, asked: ObservationLayout, *, shapes: bool) -> None:
-        if not (self._takes_none or found.has_all()) or not found.fits(asked, shapes=shapes):
-            raise SignatureError(f"an observation looks unlike those before; asked: {asked}; found: {found}")
+    def _check_layout(self, layout: ObservationLayout, expected: ObservationLayout, *, shapes: bool) -> None:
+        if not (self._allows_none or layout.has_all_values()) or not layout.matches(expected, shapes=shapes):
+            raise SignatureError(f"an observation must have the layout of the earlier ones, {expected}; got {layout}")
 
-    def _checked(self, row: Step) -> list[Any]:
-        """How what the row has beside the observation nests: as before, and with a value everywhere."""
-        asked = self._structures
+    def _check_structures(self, row: Step) -> list[Any]:
+        """Returns the structures of the row's fields except the observation.
+
+        Raises:
+            SignatureError: A structure differs from the earlier rows', or a leaf is None.
+        """
+        expected = self._structures
         nests = (row.action, row.reward, row.discount, row.extras)
-        structures = [self._structure(name, nest) for name, nest in zip(_ROW, nests, strict=True)]
-        if asked is not None and structures != asked:
-            for name, nest, now, before in zip(_ROW, nests, structures, asked, strict=True):
-                if now != before:
-                    raise SignatureError(f"{name} must nest as before, {_nest(before)}; got {nest!r}")
+        structures = [self._structure(name, nest) for name, nest in zip(_FIELDS, nests, strict=True)]
+        if expected is not None and structures != expected:
+            for name, nest, structure, old in zip(_FIELDS, nests, structures, expected, strict=True):
+                if structure != old:
+                    raise SignatureError(f"`{name}` must nest as in earlier steps, {_describe(old)}; got {nest!r}")
         return structures
 
-    def _structure(self, name: str, nest: Any) -> Any:  # noqa: ANN401, nests; False is a leaf, True is nothing
-        if isinstance(nest, _ARRAYS):
+    def _structure(self, name: str, nest: Any) -> Any:  # noqa: ANN401, nests
+        """Returns the structure of a nest: False for a leaf, True for `()`, else optree's PyTreeSpec."""
+        if isinstance(nest, _LEAF_TYPES):
             return False
         if type(nest) is tuple and not nest:
             return True
         leaves, structure = flatten(nest)
-        if not self._takes_none and any(leaf is None for leaf in leaves):
-            raise SignatureError(f"{name} must have a value everywhere; got {nest!r}")
+        if not self._allows_none and any(leaf is None for leaf in leaves):
+            raise SignatureError(f"`{name}` must not contain None; got {nest!r}")
         return False if structure.is_leaf() else structure
 
 
-def _no_time_step(given: object) -> InvalidArgumentError:
+def _not_a_time_step(given: object) -> InvalidArgumentError:
     return InvalidArgumentError(
-        "a time step has `reward`, `discount`, `observation`, `first()` and `last()`, as dm_env.TimeStep; got "
+        "a time step must have `reward`, `discount`, `observation`, `first()` and `last()`, like dm_env.TimeStep; got "
         f"{given!r}"
     )
 
 
-_ROW = ("action", "reward", "discount", "extras")
+_FIELDS = ("action", "reward", "discount", "extras")
 
-_ARRAYS = (np.ndarray, np.generic, float, int, str, bytes)
+_LEAF_TYPES = (np.ndarray, np.generic, float, int, str, bytes)
 
 
-def _nest(structure: Any) -> str:  # noqa: ANN401, as of `_structure`
+def _describe(structure: Any) -> str:  # noqa: ANN401, what `_structure` returns
     if isinstance(structure, bool):
         return "()" if structure else "a single value"
     return str(structure.unflatten(["*"] * structure.num_leaves)).replace("'*'", "*")

@@ -1,4 +1,4 @@
-"""Whole episodes."""
+"""An adder of whole episodes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,14 +17,14 @@ from engram.writer import Compression
 __all__ = ["EpisodeAdder", "PaddingFn"]
 
 PaddingFn = Callable[[tuple[int, ...], npt.DTypeLike], npt.ArrayLike]
-"""From shape and dtype of a leaf to what a row of padding has there."""
+"""From the shape and dtype of a leaf to its value in rows of padding."""
 
 
 class EpisodeAdder(Adder):
-    """Makes one item of each episode: a `Step` whose leaves are `[T, ...]`, in the dtypes that were added.
+    """Creates one item per episode: a `Step` with leaves `[T, ...]`, in the dtypes that were added.
 
-    Its last row has the final observation and zeros: `n` transitions are `T = n + 1` rows. An episode that is given up
-    makes none.
+    The last row has the final observation and zeros, so `n` transitions are `T = n + 1` rows. An abandoned episode
+    creates no item.
 
         with EpisodeAdder(store, 1_000, priority_fns={"replay": None}) as adder:
             adder.add_first(timestep)
@@ -45,62 +45,64 @@ class EpisodeAdder(Adder):
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
-        """Opens a writer.
+        """Opens an adder.
 
         Args:
-            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
-            max_sequence_length: Most rows of an episode, the last one included: 2 or more. The `add` of a transition
-                that would not fit is an InvalidArgumentError, and keeps nothing.
-            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a `Step`
-                of NumPy arrays `[T, ...]`) to a number, or None for 1. None: one table, `DEFAULT_PRIORITY_TABLE`.
-            padding_fn: From shape `(...)` and dtype of a leaf of one row to an array like it, such as `numpy.zeros`: it
-                fills shorter episodes up to `max_sequence_length` rows; text is filled with empty text. An error of its
-                is raised by the `add` that ends the episode, whose item is not made. None: items are as long as their
-                episodes.
-            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+            client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
+            max_sequence_length: Maximum rows of an episode, the last one included, 2 or more. `add` raises an
+                InvalidArgumentError for a transition that does not fit, and keeps nothing of it.
+            priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` of NumPy
+                arrays `[T, ...]`) to a number, or None for 1. Default: None, the table `DEFAULT_PRIORITY_TABLE` with
+                priority 1.
+            padding_fn: Returns the padding for a leaf of one row, given its shape `(...)` and dtype, for example
+                `numpy.zeros`; episodes are padded to `max_sequence_length` rows. Text is padded with empty text. An
+                error of the function is raised by the `add` that ends the episode, and no item is created. Default:
+                None, items are as long as their episodes.
+            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
+                `Store.writer`. Default: `"auto"`.
 
         Raises:
-            InvalidArgumentError: An argument is not what is said here.
+            InvalidArgumentError: An argument has a type or value that is not allowed.
         """
         _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
         if padding_fn is not None and not callable(padding_fn):
             raise InvalidArgumentError(f"`padding_fn` must be a function of a shape and a dtype; got {padding_fn!r}")
-        self._most = _checks.integer("`max_sequence_length`", max_sequence_length, low=2)
+        self._max_rows = _checks.integer("`max_sequence_length`", max_sequence_length, low=2)
         self._padding_fn = padding_fn
-        self._plans = [
-            ItemSchedule(table=table, length=self._most, period=self._most, priority=priority)
+        self._schedules = [
+            ItemSchedule(table=table, length=self._max_rows, period=self._max_rows, priority=priority)
             for table, priority in table_priorities(priority_fns).items()
         ]
-        self._rows = TrajectoryItemWriter(
-            client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        self._item_writer = TrajectoryItemWriter(
+            client, self._schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
-        super().__init__(self._rows, timeout)
+        super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
-        if self._rows.count + 2 > self._most:
+        if self._item_writer.count + 2 > self._max_rows:
             raise InvalidArgumentError(
-                f"an episode has more than {self._most - 1} transitions; with its final row it must fit into "
-                f"`max_sequence_length`, which is {self._most}: `reset` gives it up"
+                f"an episode must have at most {self._max_rows - 1} transitions, as `max_sequence_length` is "
+                f"{self._max_rows} with the final row; call `reset` to abandon this episode"
             )
-        self._rows.append(row)
+        self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
         with self._ending(self._timeout):
-            self._rows.append(row)
-            missing = self._most - self._rows.count
+            self._item_writer.append(row)
+            missing = self._max_rows - self._item_writer.count
             if self._padding_fn is not None and missing:
-                filler = map_leaves(self._filler, row)
+                padding = map_leaves(self._padding, row)
                 for _ in range(missing):
-                    self._rows.append(filler)
-            if self._rows.count < self._most:
-                for plan in self._plans:
-                    self._rows.create(plan, self._rows.count)
+                    self._item_writer.append(padding)
+            if self._item_writer.count < self._max_rows:
+                for schedule in self._schedules:
+                    self._item_writer.create(schedule, self._item_writer.count)
 
-    def _filler(self, leaf: object) -> Any:  # noqa: ANN401, an array
+    def _padding(self, leaf: object) -> Any:  # noqa: ANN401, an array
         array = np.asarray(leaf)
         if is_text(array) or self._padding_fn is None:
             return zeros_like(array)

@@ -1,4 +1,4 @@
-"""Plans: which items of an episode's rows a table gets, said once; and who makes them."""
+"""Which items of an episode's rows a table gets, and the writers that create them."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,103 +19,120 @@ __all__ = [
     "Priority",
     "ScheduledItemWriter",
     "TrajectoryItemWriter",
-    "all_columns",
+    "append_padding",
     "open_item_writer",
-    "pad",
+    "select_all",
     "table_priorities",
 ]
 
 Priority = float | Callable[[Any], float]
-"""Of an item: a number, or a function of its data as it will be sampled, NumPy arrays without the batch axis."""
+"""Priority of an item: a number, or a function of the item's data as NumPy arrays without a batch axis."""
 
-Take = Callable[[Any, int], Any]
-"""From a row whose leaves stand for columns, and a length, to the nest of an item."""
+Select = Callable[[Any, int], Any]
+"""From a row whose leaves stand for columns, and a number of rows, to the nest of an item."""
 
 
-def all_columns(row: Any, length: int) -> Any:  # noqa: ANN401, nests
-    """The last `length` rows."""
+def select_all(row: Any, length: int) -> Any:  # noqa: ANN401, nests
+    """Selects the last `length` rows of all columns."""
     return map_leaves(lambda leaf: leaf[-length:], row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemSchedule:
-    """One table's items: the last `length` rows, first when there are so many, then every `period` rows."""
+    """The items of one table: the first ends with row `length` of an episode, later ones follow every `period` rows.
+
+    Attributes:
+        table: Name of the table.
+        length: Rows of an item.
+        period: Rows from one item to the next.
+        priority: Priority of the items.
+        select: Selects an item's data.
+        should_insert: Receives the rows of an item; the item is created if it returns True. None: always.
+    """
 
     table: str
     length: int
     period: int
     priority: Priority = 1.0
-    take: Take = all_columns
-    keep: Callable[[list[Step]], bool] | None = None
-    """Of the rows of an item: whether to make it."""
+    select: Select = select_all
+    should_insert: Callable[[list[Step]], bool] | None = None
 
-    def missing(self, rows: int) -> int:
-        """Rows that an episode of `rows` lacks to its next item."""
+    def missing_rows(self, rows: int) -> int:
+        """Rows from the end of an episode of `rows` rows to the end of its next item."""
         if rows <= self.length:
             return self.length - rows
         return -(rows - self.length) % self.period
 
-    def padding(self, rows: int) -> int:
-        """Rows of padding that complete the last item of an episode of `rows`; 0 where that would be all it has."""
-        missing = self.missing(rows)
+    def padding_rows(self, rows: int) -> int:
+        """Rows of padding that complete the last item of an episode; 0 if all its new rows would be padding."""
+        missing = self.missing_rows(rows)
         return missing if rows <= self.length or missing < self.new_rows else 0
 
     def is_due(self, rows: int, padding: int) -> bool:
-        """Whether an item ends with the newest of `rows` rows, the `padding`th that is only padding."""
-        return rows == self.length or (rows > self.length and self.missing(rows) == 0 and padding < self.new_rows)
+        """True if an item ends with the newest of `rows` rows, of which the last `padding` are padding."""
+        return rows == self.length or (rows > self.length and self.missing_rows(rows) == 0 and padding < self.new_rows)
 
     @property
     def new_rows(self) -> int:
-        """Rows that an item does not share with the one before; all of them padding: no item."""
+        """Rows that an item does not share with the item before it."""
         return min(self.period, self.length)
 
-    def looks(self) -> bool:
-        """Whether items depend on what is in them."""
-        return callable(self.priority) or self.keep is not None
+    def depends_on_data(self) -> bool:
+        """True if functions must inspect each item before it is created."""
+        return callable(self.priority) or self.should_insert is not None
 
 
 class ScheduledItemWriter(ItemWriter, Protocol):
-    """Takes an adder's rows, and makes the items of its plans."""
+    """Takes an adder's rows, and creates the items of its schedules."""
 
     @property
     def count(self) -> int:
         """Rows of the episode so far."""
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Takes a row, of the newest `padding` that are only padding the last. An error keeps nothing of it.
+        """Writes a row, and creates the items that end with it.
 
-        What goes wrong with its items is told by `raise_item_error`.
+        On an error, the row was not written. Errors of items are raised by `raise_item_error`.
+
+        Args:
+            row: The row.
+            padding: Number of newest rows that are padding, this one included; 0 if it is not padding.
         """
 
 
 def open_item_writer(
     store: TableStore,
-    plans: Sequence[ItemSchedule],
+    schedules: Sequence[ItemSchedule],
     *,
-    looking: bool = False,
+    single_items: bool = False,
     chunk_length: int | None,
     timeout: float | None,
     compression: Compression,
 ) -> ScheduledItemWriter:
-    """Who makes the items of these plans: patterns, unless somebody is `looking` at them one by one."""
+    """Opens a writer for the schedules: patterns create the items, unless items must be created one by one.
+
+    They must with `single_items`, and if items depend on their data.
+    """
     _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
     _checks.seconds("`timeout`", timeout)
-    looking = looking or any(plan.looks() for plan in plans)
-    kind = TrajectoryItemWriter if looking else PatternItemWriter
-    return kind(store, plans, chunk_length=chunk_length, timeout=timeout, compression=compression)
+    single_items = single_items or any(schedule.depends_on_data() for schedule in schedules)
+    kind = TrajectoryItemWriter if single_items else PatternItemWriter
+    return kind(store, schedules, chunk_length=chunk_length, timeout=timeout, compression=compression)
 
 
-def pad(items: ScheduledItemWriter, plans: Sequence[ItemSchedule], append: Callable[[int], None]) -> None:
-    """Appends padding, `append(1)`, `append(2)` and so on, until every plan has its last item."""
-    for padding in range(1, max(plan.padding(items.count) for plan in plans) + 1):
+def append_padding(
+    items: ScheduledItemWriter, schedules: Sequence[ItemSchedule], append: Callable[[int], None]
+) -> None:
+    """Calls `append(1)`, `append(2)` and so on, which write rows of padding, until all last items are complete."""
+    for padding in range(1, max(schedule.padding_rows(items.count) for schedule in schedules) + 1):
         append(padding)
 
 
 class BaseItemWriter:
-    """What items have in common, whoever makes them."""
+    """Common part of the item writers."""
 
     _writer: PatternWriter | TrajectoryWriter
-    _error: BaseException | None = None
+    _item_error: BaseException | None = None
 
     @property
     def count(self) -> int:
@@ -123,26 +140,28 @@ class BaseItemWriter:
         return self._writer.episode_steps
 
     def _write(self, row: Any) -> None:  # noqa: ANN401, a nest
-        """Writes a row. An error keeps nothing of it, or is an item's: then the row is in, and `raise_item_error` tells."""
+        """Writes a row. If only an item fails, the row stays written, and the error is kept for `raise_item_error`."""
         before = self.count
         try:
             self._writer.append(row)
         except BaseException as error:
             if self.count == before:
                 raise
-            self._met(error)
+            self._keep_item_error(error)
 
-    def _met(self, error: BaseException) -> None:
-        # Ctrl-C goes before whatever else went wrong.
-        if self._error is None or (isinstance(self._error, Exception) and not isinstance(error, Exception)):
-            self._error = error
+    def _keep_item_error(self, error: BaseException) -> None:
+        # The first error is kept, but Ctrl-C replaces any other.
+        if self._item_error is None or (isinstance(self._item_error, Exception) and not isinstance(error, Exception)):
+            self._item_error = error
 
     def raise_item_error(self) -> None:
-        """Raises what went wrong with an item of rows that are in since the last call: the first error."""
-        error, self._error = self._error, None
+        """Raises the first error of an item since the last call; the rows of the item stay written."""
+        error, self._item_error = self._item_error, None
         if isinstance(error, Exception):
-            found = str(error) or type(error).__name__
-            raise ItemError(f"the transition was added, but an item that ends with it was not made: {found}") from error
+            reason = str(error) or type(error).__name__
+            raise ItemError(
+                f"the transition was added, but an item that ends with it was not created: {reason}"
+            ) from error
         if error is not None:
             raise error
 
@@ -155,99 +174,100 @@ class BaseItemWriter:
         self._writer.flush(timeout)
 
     def close(self, timeout: float | None) -> None:
-        """Flushes, and takes no more."""
+        """Flushes, and closes the writer."""
         self._writer.close(timeout)
 
 
 class PatternItemWriter(BaseItemWriter):
-    """Items made by patterns: one native call per row, whatever comes of it."""
+    """Creates items with patterns: one native call per row."""
 
     def __init__(
         self,
         store: TableStore,
-        plans: Sequence[ItemSchedule],
+        schedules: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
         timeout: float | None,
         compression: Compression,
     ) -> None:
-        # Padded to its own boundary, a plan has no item of padding only; to another's, it would.
-        self._counts_padding = len({(plan.length, plan.period) for plan in plans}) > 1
-        patterns = [pattern for plan in plans for pattern in self._patterns(plan)]
+        # With one schedule, padding ends at its own boundary, and no item has only padding as new rows. With several,
+        # padding continues to the furthest boundary, and a column counts it so that such items are not created.
+        self._counts_padding = len({(schedule.length, schedule.period) for schedule in schedules}) > 1
+        patterns = [pattern for schedule in schedules for pattern in self._patterns(schedule)]
         self._writer: PatternWriter = store.pattern_writer(
             patterns, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
 
-    def _patterns(self, plan: ItemSchedule) -> list[Pattern]:
-        def take(row: Any) -> Any:  # noqa: ANN401, nests
-            return plan.take(row["row"] if self._counts_padding else row, plan.length)
+    def _patterns(self, schedule: ItemSchedule) -> list[Pattern]:
+        def select(row: Any) -> Any:  # noqa: ANN401, nests
+            return schedule.select(row["row"] if self._counts_padding else row, schedule.length)
 
         def pattern(*when: Condition) -> Pattern:
-            return Pattern(plan.table, take, when=when, priority=cast("float", plan.priority))
+            return Pattern(schedule.table, select, when=when, priority=cast("float", schedule.priority))
 
-        first = plan.length - 1
-        periodic = [step_index() % plan.period == first % plan.period] if plan.period > 1 else []
+        first = schedule.length - 1
+        periodic = [step_index() % schedule.period == first % schedule.period] if schedule.period > 1 else []
         if not self._counts_padding:
             return [pattern(*periodic)]
-        more = column(lambda row: row["padding"]) < plan.new_rows
-        return [pattern(step_index() == first), pattern(step_index() > first, more, *periodic)]
+        has_new_rows = column(lambda row: row["padding"]) < schedule.new_rows
+        return [pattern(step_index() == first), pattern(step_index() > first, has_new_rows, *periodic)]
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Takes a row."""
+        """Writes a row; the patterns create its items."""
         self._write({"padding": padding, "row": row} if self._counts_padding else row)
 
 
 class TrajectoryItemWriter(BaseItemWriter):
-    """Items made one by one: somebody looks at their data, or says when."""
+    """Creates items one by one, as functions decide on them or their lengths differ."""
 
     def __init__(
         self,
         store: TableStore,
-        plans: Sequence[ItemSchedule],
+        schedules: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
         timeout: float | None,
         compression: Compression,
     ) -> None:
-        self._plans = plans
-        history = max(plan.length for plan in plans)
+        self._schedules = schedules
+        history = max(schedule.length for schedule in schedules)
         self._writer: TrajectoryWriter = store.writer(
             history=history, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
-        looked_at = [plan.length for plan in plans if plan.keep is not None]
-        self._newest: deque[Any] = deque(maxlen=max(looked_at, default=0))
+        inspected = [schedule.length for schedule in schedules if schedule.should_insert is not None]
+        self._newest_rows: deque[Any] = deque(maxlen=max(inspected, default=0))  # for `should_insert`
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Takes a row, and makes the items that are due."""
+        """Writes a row, and creates the items that end with it."""
         self._write(row)
-        if self._newest.maxlen:
-            # Whoever gave the row may write into its arrays.
-            self._newest.append(map_leaves(copy_leaf, row))
-        for plan in self._plans:
-            if plan.is_due(self.count, padding):
-                self.create(plan, plan.length)
+        if self._newest_rows.maxlen:
+            # A copy, as the caller may reuse the row's arrays.
+            self._newest_rows.append(map_leaves(copy_leaf, row))
+        for schedule in self._schedules:
+            if schedule.is_due(self.count, padding):
+                self.create(schedule, schedule.length)
 
-    def create(self, plan: ItemSchedule, length: int) -> None:
-        """Makes an item of the last `length` rows. The row is in, whatever becomes of it: `raise_item_error` tells."""
+    def create(self, schedule: ItemSchedule, length: int) -> None:
+        """Creates an item of the last `length` rows; `raise_item_error` raises its error."""
         try:
-            if plan.keep is not None and not plan.keep(list(self._newest)[-length:]):
+            if schedule.should_insert is not None and not schedule.should_insert(list(self._newest_rows)[-length:]):
                 return
-            item = plan.take(self._writer.history, length)
-            priority = plan.priority
+            item = schedule.select(self._writer.history, length)
+            priority = schedule.priority
             if callable(priority):
                 priority = priority(map_leaves(lambda part: part.numpy(), item))
-            self._writer.create_item(plan.table, priority, item)
+            self._writer.create_item(schedule.table, priority, item)
         except BaseException as error:  # noqa: BLE001, raised by `raise_item_error`
-            self._met(error)
+            self._keep_item_error(error)
 
 
 def table_priorities(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:
-    """The tables to write to, each with the priority of its items; None is 1."""
+    """Returns the tables to write to, each with the priority of its items; the default is 1."""
     if priority_fns is None:
         return {DEFAULT_PRIORITY_TABLE: 1.0}
     if not isinstance(priority_fns, Mapping) or not priority_fns:
         raise InvalidArgumentError(
-            "`priority_fns` must map tables to priorities, to functions of an item's data, or to None for 1; "
+            "`priority_fns` must map table names to a number, a function of an item's data, or None for 1; "
             f"got {priority_fns!r}"
         )
     priorities: dict[str, Priority] = {}
@@ -255,5 +275,5 @@ def table_priorities(priority_fns: Mapping[str, Priority | None] | None) -> dict
         _checks.table_name("each key of `priority_fns`", table)
         priorities[table] = 1.0 if priority is None else priority
         if not callable(priorities[table]):
-            _checks.number(f"the priority for `{table}`", priorities[table])
+            _checks.number(f"the priority of table `{table}`", priorities[table])
     return priorities

@@ -1,11 +1,11 @@
-"""Sequences of several lengths for several tables, and only those that are wanted."""
+"""An adder of sequences of several lengths for several tables, with filters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, pad, table_priorities
+from engram.adders.item_writers import ItemSchedule, Priority, append_padding, open_item_writer, table_priorities
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import TableStore
@@ -15,11 +15,11 @@ __all__ = ["MultiSequenceAdder"]
 
 
 class MultiSequenceAdder(Adder):
-    """Makes items for several tables out of the same rows, each with a length and a period of its own.
+    """Creates items for several tables from the same rows, with a length and a period for each table.
 
-    Items are `Step`s whose leaves are `[T, ...]`, with the `T` of their table, in the dtypes that were added. Every
-    table gets what a `SequenceAdder` of its own would write: padding goes to its own next boundary, and no item is made
-    whose rows, those aside that it shares with the one before, are only padding.
+    Items are `Step`s with leaves `[T, ...]`, with the `T` of their table, in the dtypes that were added. Each table
+    gets the items that a `SequenceAdder` for it alone would create: its last item of an episode is padded, but an item
+    whose new rows would all be padding is not created.
 
         adder = MultiSequenceAdder(store, {"short": 5, "long": 50}, {"short": 5, "long": 25})
     """
@@ -38,72 +38,78 @@ class MultiSequenceAdder(Adder):
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
-        """Opens a writer.
+        """Opens an adder.
 
         Args:
-            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
-            sequence_lengths: Rows of an item, `T`, by table: 1 or more.
-            periods: Rows from the beginning of one item to that of the next, by table: 1 or more.
-            priority_fns: By table: its items' priority, a number, a function from an item's data (a `Step` of NumPy
-                arrays `[T, ...]`) to one, or None for 1. None: 1 for all.
-            should_insert_fns: By table: a function of an item's `T` rows, a list of `Step`s without a time axis, that
-                says whether to make it. None: all are made.
-            pad_end_of_episode: True: rows of zeros complete the last items of an episode; False: its last rows may be
-                in no item.
-            final_row: True: write the row after an episode's last transition: its final observation, and zeros. Without
-                it, a reward of 0 in a sequence is one that was observed, unless it is padded.
-            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+            client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
+            sequence_lengths: Rows of an item, `T`, by table; 1 or more.
+            periods: Rows from the start of one item to the start of the next, by table; 1 or more.
+            priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` of NumPy
+                arrays `[T, ...]`) to a number, or None for 1. Default: None, 1 for all tables.
+            should_insert_fns: By table, a function of an item's rows, a list of `T` `Step`s without a time axis; the
+                item is created if it returns True. Default: None, all items are created.
+            pad_end_of_episode: Complete the last items of an episode with rows of zeros. If False, its last rows may be
+                in no item. Default: True.
+            final_row: Write the row after an episode's last transition, with the final observation and zeros. If False,
+                a reward of 0 is always an observed one, unless the row is padding. Default: True.
+            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
+                `Store.writer`. Default: `"auto"`.
 
         Raises:
-            InvalidArgumentError: The mappings are not of the same tables, or an argument is not what is said here.
+            InvalidArgumentError: The mappings do not have the same tables, or an argument has a type or value that is
+                not allowed.
         """
         mappings: dict[str, Mapping[str, Any]] = {"sequence_lengths": sequence_lengths, "periods": periods}
         optional = {"priority_fns": priority_fns, "should_insert_fns": should_insert_fns}
         mappings |= {name: mapping for name, mapping in optional.items() if mapping is not None}
         for name, mapping in mappings.items():
             if not isinstance(mapping, Mapping):
-                raise InvalidArgumentError(f"`{name}` must be a mapping, by table; got {mapping!r}")
+                raise InvalidArgumentError(f"`{name}` must be a mapping by table name; got {mapping!r}")
         if not sequence_lengths:
-            raise InvalidArgumentError("`sequence_lengths` must name a table at least; got none")
+            raise InvalidArgumentError("`sequence_lengths` must have at least one table; got {}")
         for name, mapping in mappings.items():
             if set(mapping) != set(sequence_lengths):
                 raise InvalidArgumentError(
-                    f"`{name}` must be of the same tables as `sequence_lengths`, {sorted(sequence_lengths)}; "
+                    f"`{name}` must have the same tables as `sequence_lengths`, {sorted(sequence_lengths)}; "
                     f"got {sorted(mapping)}"
                 )
-        for table, wanted in (should_insert_fns or {}).items():
-            if not callable(wanted):
-                raise InvalidArgumentError(f"what to insert into `{table}` must be said by a function; got {wanted!r}")
+        for table, should_insert in (should_insert_fns or {}).items():
+            if not callable(should_insert):
+                raise InvalidArgumentError(
+                    f"`should_insert_fns` must have a function for table `{table}`; got {should_insert!r}"
+                )
         priorities = table_priorities(priority_fns if priority_fns is not None else dict.fromkeys(sequence_lengths))
-        self._plans = [
+        self._schedules = [
             ItemSchedule(
                 table=table,
-                length=_checks.integer(f"the sequence length for `{table}`", sequence_lengths[table]),
-                period=_checks.integer(f"the period for `{table}`", periods[table]),
+                length=_checks.integer(f"the sequence length of table `{table}`", sequence_lengths[table]),
+                period=_checks.integer(f"the period of table `{table}`", periods[table]),
                 priority=priority,
-                keep=None if should_insert_fns is None else should_insert_fns[table],
+                should_insert=None if should_insert_fns is None else should_insert_fns[table],
             )
             for table, priority in priorities.items()
         ]
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
         _checks.boolean("`final_row`", final_row)
-        self._pads = pad_end_of_episode
+        self._pad_end_of_episode = pad_end_of_episode
         self._has_final_row = final_row
-        self._rows = open_item_writer(
-            client, self._plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        self._item_writer = open_item_writer(
+            client, self._schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
-        super().__init__(self._rows, timeout)
+        super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
-        self._rows.append(row)
+        self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
         with self._ending(self._timeout):
             if self._has_final_row:
-                self._rows.append(row)
-            if self._pads:
+                self._item_writer.append(row)
+            if self._pad_end_of_episode:
                 zeros = zeros_like(row)
-                pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))
+                append_padding(
+                    self._item_writer, self._schedules, lambda padding: self._item_writer.append(zeros, padding)
+                )

@@ -1,4 +1,4 @@
-"""The return of the last `n` steps."""
+"""Discounted returns over the last `n` steps."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _REAL = (float, int, np.floating, np.integer, np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class RewardLayout:
-    """What rewards and discounts look like."""
+    """Structure, shapes and dtypes of rewards and discounts."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -24,47 +24,52 @@ class RewardLayout:
     discount_shape: tuple[int, ...]
     discount_dtype: np.dtype[Any]
 
-    def is_number(self) -> bool:
-        """A reward is a single number, and a discount too."""
+    def is_scalar(self) -> bool:
+        """True if reward and discount are single numbers."""
         return self.structure.is_leaf() and self.shapes == ((),) and self.discount_shape == ()
 
 
 @dataclass(frozen=True, slots=True)
 class RewardStep:
-    """A reward's leaves and a discount."""
+    """The leaves of a step's reward, and its discount."""
 
-    form: RewardLayout
+    layout: RewardLayout
     rewards: list[Any]
     discount: Any
 
 
 class NStepReturns:
-    """Sums of the last `n` rewards, discounted by the steps' discounts and one's own.
+    """Sums the last `n` rewards, discounted by the steps' discounts and by the adder's own.
 
-    They are reckoned in f64, and come in the dtypes that the first rewards and discounts had, f64 for integers. With
-    `n` of 1 there is nothing to reckon: all stays as it is.
+    Results are computed in f64 and have the dtypes of the first reward and discount, or f64 if those are integers. With
+    `n` of 1, rewards and discounts are returned unchanged.
+
+    Attributes:
+        n: Maximum number of steps.
+        steps: The last steps, up to `n`, the oldest first.
+        layout: The layout of rewards and discounts; None before the first step.
     """
 
     def __init__(self, n: int, discount: float) -> None:
         self.n = n
         self.steps: deque[RewardStep] = deque(maxlen=n)
-        self.form: RewardLayout | None = None
+        self.layout: RewardLayout | None = None
         self._discount = discount
-        self._is_plain = False
-        """Rewards and discounts are single numbers."""
+        self._is_scalar = False  # whether rewards and discounts are single numbers
 
     def read(self, reward: Any, discount: Any) -> RewardStep:  # noqa: ANN401, nests
-        """A step to `push`, once it is in.
+        """Returns a step, to be passed to `push` after its row was written.
 
         Raises:
-            SignatureError: They are not numbers, arrays, or, the reward, a nest of those; or look unlike those before.
+            SignatureError: The reward is not a nest of numbers or arrays, the discount is not a number or an array, or
+                one of them differs from earlier ones in structure, shape or dtype.
         """
-        form = self.form
-        if self._is_plain and form is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
+        layout = self.layout
+        if self._is_scalar and layout is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
             if self.n > 1 and not isinstance(reward, int):
-                return RewardStep(form, [float(reward)], float(discount))
-            if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (form.dtypes[0], form.discount_dtype):
-                return RewardStep(form, [reward], discount)
+                return RewardStep(layout, [float(reward)], float(discount))
+            if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (layout.dtypes[0], layout.discount_dtype):
+                return RewardStep(layout, [reward], discount)
         leaves, structure = flatten(reward)
         try:
             arrays = [np.array(leaf) for leaf in leaves]
@@ -76,75 +81,77 @@ class NStepReturns:
         found = RewardLayout(
             structure,
             tuple(array.shape for array in arrays),
-            tuple(self._kept(array.dtype) for array in arrays),
+            tuple(self._result_dtype(array.dtype) for array in arrays),
             factor.shape,
-            self._kept(factor.dtype),
+            self._result_dtype(factor.dtype),
         )
-        _check(found, reward, discount)
+        _check_dtypes(found, reward, discount)
         if self.n > 1:
-            _check_axes(found)
-        if form is not None:
-            self._check_alike(form, found, reward, discount)
+            _check_discount_shape(found)
+        if layout is not None:
+            self._check_layout(layout, found, reward, discount)
         if self.n > 1:
             arrays = [array.astype(np.float64) for array in arrays]
             factor = factor.astype(np.float64)
-        return RewardStep(form or found, arrays, factor)
+        return RewardStep(layout or found, arrays, factor)
 
-    def _kept(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    def _result_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if self.n == 1 or dtype.kind not in "biu" else np.dtype(np.float64)
 
-    def _check_alike(self, asked: RewardLayout, found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
-        def fits(now: np.dtype[Any], before: np.dtype[Any]) -> bool:
-            return now == before if self.n == 1 else np.can_cast(now, before, "same_kind")
+    def _check_layout(self, expected: RewardLayout, found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+        def fits(dtype: np.dtype[Any], old: np.dtype[Any]) -> bool:
+            return dtype == old if self.n == 1 else np.can_cast(dtype, old, "same_kind")
 
-        if (asked.structure, asked.shapes) != (found.structure, found.shapes) or not all(
-            map(fits, found.dtypes, asked.dtypes)
+        if (expected.structure, expected.shapes) != (found.structure, found.shapes) or not all(
+            map(fits, found.dtypes, expected.dtypes)
         ):
-            before = asked.structure.unflatten(map(_words, asked.dtypes, asked.shapes))
-            raise SignatureError(f"a reward looks unlike those before, which were {before}; got {reward!r}")
-        if asked.discount_shape != found.discount_shape or not fits(found.discount_dtype, asked.discount_dtype):
-            before = _words(asked.discount_dtype, asked.discount_shape)
-            raise SignatureError(f"a discount looks unlike those before, which were {before}; got {discount!r}")
+            old = expected.structure.unflatten(map(_describe, expected.dtypes, expected.shapes))
+            raise SignatureError(f"a reward must have the layout of the earlier ones, {old}; got {reward!r}")
+        if expected.discount_shape != found.discount_shape or not fits(found.discount_dtype, expected.discount_dtype):
+            description = _describe(expected.discount_dtype, expected.discount_shape)
+            raise SignatureError(
+                f"a discount must have the layout of the earlier ones, {description}; got {discount!r}"
+            )
 
     def push(self, step: RewardStep) -> None:
-        """Another step; the one `n` before it is forgotten."""
-        if self.form is None:
-            self.form = step.form
-            self._is_plain = step.form.is_number()
+        """Adds a step, and drops the oldest one if there are more than `n`."""
+        if self.layout is None:
+            self.layout = step.layout
+            self._is_scalar = step.layout.is_scalar()
         self.steps.append(step)
 
-    def total(self, form: RewardLayout) -> tuple[Any, Any]:
-        """Reward and discount over the steps; without any, zeros of that form."""
+    def total(self, layout: RewardLayout) -> tuple[Any, Any]:
+        """Returns reward and discount over the steps; without steps, zeros of the layout."""
         if not self.steps:
-            totals = [np.zeros(shape, dtype) for shape, dtype in zip(form.shapes, form.dtypes, strict=True)]
-            return form.structure.unflatten(totals), np.zeros(form.discount_shape, form.discount_dtype)
+            totals = [np.zeros(shape, dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)]
+            return layout.structure.unflatten(totals), np.zeros(layout.discount_shape, layout.discount_dtype)
         first, *others = self.steps
         totals, product = first.rewards, first.discount
         for step in others:
             weight = self._discount * product
             totals = [total + part * weight for total, part in zip(totals, step.rewards, strict=True)]
             product = weight * step.discount
-        kept = [np.asarray(total, dtype) for total, dtype in zip(totals, form.dtypes, strict=True)]
-        reward = kept[0] if form.is_number() else form.structure.unflatten(kept)
-        return reward, np.asarray(product, form.discount_dtype)
+        results = [np.asarray(total, dtype) for total, dtype in zip(totals, layout.dtypes, strict=True)]
+        reward = results[0] if layout.is_scalar() else layout.structure.unflatten(results)
+        return reward, np.asarray(product, layout.discount_dtype)
 
 
-def _check(found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+def _check_dtypes(found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
     if not found.dtypes or not all(map(_is_real, found.dtypes)):
         raise SignatureError(f"a reward must be a number, an array or a nest of them; got {reward!r}")
     if not _is_real(found.discount_dtype):
         raise SignatureError(f"a discount must be a number or an array; got {discount!r}")
 
 
-def _check_axes(found: RewardLayout) -> None:
+def _check_discount_shape(found: RewardLayout) -> None:
     for shape in found.shapes:
         axes = shape[len(shape) - len(found.discount_shape) :]
         if len(found.discount_shape) > len(shape) or any(
             size not in {1, axis} for size, axis in zip(found.discount_shape, axes, strict=True)
         ):
             raise SignatureError(
-                f"a discount must be a number, or fit the axes of each reward; got one of shape {found.discount_shape} "
-                f"for a reward of shape {shape}"
+                "a discount must be a number, or an array that broadcasts to each reward; "
+                f"got shape {found.discount_shape} for a reward of shape {shape}"
             )
 
 
@@ -152,5 +159,5 @@ def _is_real(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biuf" or dtype.name == "bfloat16"
 
 
-def _words(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def _describe(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"{dtype}{list(shape)}"

@@ -1,4 +1,4 @@
-"""What observations look like: those of an adder look alike."""
+"""Structure, dtypes and shapes of observations, which must be the same throughout an adder's life."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,37 +12,43 @@ __all__ = ["ObservationLayout", "copy_with_layout"]
 
 @dataclass(frozen=True, slots=True)
 class ObservationLayout:
-    """Nesting, dtypes (None: no value) and shapes."""
+    """Layout of an observation.
+
+    Attributes:
+        structure: The nest, as optree's PyTreeSpec.
+        dtypes: The dtype of each leaf: a NumPy dtype, `"text"`, or None if the leaf is None.
+        shapes: The shape of each leaf.
+    """
 
     structure: Any
     dtypes: list[Any]
     shapes: list[tuple[int, ...]]
 
-    def is_of(self, array: np.ndarray[Any, Any]) -> bool:
-        """It is of this array, and nothing else."""
+    def is_layout_of(self, array: np.ndarray[Any, Any]) -> bool:
+        """True if an observation that is this single array has the layout."""
         return self.dtypes == [array.dtype] and self.shapes == [array.shape] and self.structure.is_leaf()
 
-    def has_all(self) -> bool:
-        """Every leaf has a value."""
-        return all(dtype is not None for dtype in self.dtypes)  # to NumPy, None is float64
+    def has_all_values(self) -> bool:
+        """True if no leaf is None."""
+        return all(dtype is not None for dtype in self.dtypes)  # not `None in`: NumPy's float64 equals None
 
-    def fits(self, asked: "ObservationLayout", *, shapes: bool) -> bool:
-        """ObservationLayout like `asked` where both have a value; in its shapes, too, if `shapes`."""
-        if self.structure != asked.structure:
+    def matches(self, expected: "ObservationLayout", *, shapes: bool) -> bool:
+        """True if all leaves that both layouts have values for are equal in dtype and, with `shapes`, in shape."""
+        if self.structure != expected.structure:
             return False
-        both = zip(self.dtypes, asked.dtypes, self.shapes, asked.shapes, strict=True)
+        leaves = zip(self.dtypes, expected.dtypes, self.shapes, expected.shapes, strict=True)
         return all(
-            found is None or dtype is None or (found == dtype and (shape == before or not shapes))
-            for found, dtype, shape, before in both
+            dtype is None or old_dtype is None or (dtype == old_dtype and (shape == old_shape or not shapes))
+            for dtype, old_dtype, shape, old_shape in leaves
         )
 
-    def completed(self, asked: "ObservationLayout") -> "ObservationLayout":
-        """The same, with what `asked` has a value for and this has none."""
-        if self.has_all():
+    def completed_from(self, other: "ObservationLayout") -> "ObservationLayout":
+        """Returns this layout, with leaves without a value taken from `other`."""
+        if self.has_all_values():
             return self
-        both = list(zip(self.dtypes, asked.dtypes, self.shapes, asked.shapes, strict=True))
-        dtypes = [dtype if found is None else found for found, dtype, _, _ in both]
-        shapes = [before if found is None else shape for found, _, shape, before in both]
+        leaves = list(zip(self.dtypes, other.dtypes, self.shapes, other.shapes, strict=True))
+        dtypes = [other_dtype if dtype is None else dtype for dtype, other_dtype, _, _ in leaves]
+        shapes = [other_shape if dtype is None else shape for dtype, _, shape, other_shape in leaves]
         return ObservationLayout(self.structure, dtypes, shapes)
 
     def __str__(self) -> str:
@@ -54,14 +60,14 @@ class ObservationLayout:
 
 
 def copy_with_layout(observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
-    """A copy, as environments may write into what they gave, and what it looks like."""
+    """Returns a copy of an observation, as environments may reuse its arrays, and its layout."""
     leaves, structure = flatten(observation)
     copies = [copy_leaf(leaf) for leaf in leaves]
-    dtypes = [None if copy is None else _kind(copy) for copy in copies]
+    dtypes = [None if copy is None else _dtype(copy) for copy in copies]
     return structure.unflatten(copies), ObservationLayout(structure, dtypes, [np.shape(copy) for copy in copies])
 
 
-def _kind(leaf: Any) -> Any:  # noqa: ANN401, a dtype or a word
+def _dtype(leaf: Any) -> Any:  # noqa: ANN401, a dtype or "text"
     array = np.asarray(leaf)
     if is_text(array):
         return "text"

@@ -1,4 +1,4 @@
-"""Sequences that may overlap."""
+"""An adder of sequences, which may overlap."""
 
 import enum
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from engram.adders.item_writers import (
     ItemSchedule,
     Priority,
     TrajectoryItemWriter,
+    append_padding,
     open_item_writer,
-    pad,
     table_priorities,
 )
 from engram.adders.step import Step, zeros_like
@@ -23,33 +23,33 @@ __all__ = ["EndBehavior", "SequenceAdder"]
 
 
 class EndBehavior(enum.Enum):
-    """What becomes of the rows at an episode's end that fill no sequence.
+    """What happens to rows at the end of an episode that do not fill a sequence.
 
-    The row after the last transition, with the final observation, is one of the episode's rows.
+    The episode's rows include the row after the last transition, which has the final observation.
     """
 
     ZERO_PAD = "zero_pad"
-    """Rows of zeros complete their sequence."""
+    """Rows of zeros complete the sequence."""
 
     TRUNCATE = "truncate"
-    """Their sequence is shorter."""
+    """The sequence is shorter."""
 
     WRITE = "write"
-    """The last sequence ends with the episode, though it begins early; it is shorter where the episode is."""
+    """The last sequence ends with the episode and starts earlier; it is shorter only if the whole episode is."""
 
     CONTINUE = "continue"
-    """The next episode's rows complete it: sequences go on over the ends of episodes, but not over a `reset`."""
+    """The next episode's rows complete the sequence: sequences continue across episodes, but not across a `reset`."""
 
     DROP = "drop"
-    """They are in no sequence."""
+    """The rows are dropped."""
 
 
 class SequenceAdder(Adder):
-    """Makes items of the last `sequence_length` rows, every `period` rows: `Step`s whose leaves are `[T, ...]`.
+    """Creates items of the last `sequence_length` rows, every `period` rows: `Step`s with leaves `[T, ...]`.
 
-    Leaves keep the dtypes that were added. The row after an episode's last transition has its final observation and
-    zeros. Sequences that are padded, continued or dropped are made by patterns; where priorities are functions, or ends
-    truncated or written, one by one.
+    Leaves keep the dtypes that were added. The row after an episode's last transition has the final observation and
+    zeros. One native call per row creates the items, except for priorities that are functions and for the end
+    behaviors `TRUNCATE` and `WRITE`: they create items one by one, which is slower.
 
         adder = SequenceAdder(store, 20, 10, priority_fns={"replay": None})
     """
@@ -66,26 +66,29 @@ class SequenceAdder(Adder):
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
-        """Opens a writer.
+        """Opens an adder.
 
         Args:
-            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
-            sequence_length: Rows of an item, `T`: 1 or more.
-            period: Rows from one item's first to the next one's, 1 or more: `sequence_length` for no overlap.
-            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a `Step`
-                of NumPy arrays `[T, ...]`) to a number, or None for 1. None: one table, `DEFAULT_PRIORITY_TABLE`.
-            end_of_episode_behavior: What becomes of rows that fill no sequence: an `EndBehavior`, or its value as text,
-                such as `"truncate"`. Default: rows of zeros complete it.
-            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+            client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
+            sequence_length: Rows of an item, `T`; 1 or more.
+            period: Rows from the start of one item to the start of the next, 1 or more. With `sequence_length`, items
+                do not overlap.
+            priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` of NumPy
+                arrays `[T, ...]`) to a number, or None for 1. Default: None, the table `DEFAULT_PRIORITY_TABLE` with
+                priority 1.
+            end_of_episode_behavior: What happens to rows that do not fill a sequence: an `EndBehavior` or its value as
+                text, for example `"truncate"`. Default: `EndBehavior.ZERO_PAD`.
+            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
+                `Store.writer`. Default: `"auto"`.
 
         Raises:
-            InvalidArgumentError: An argument is not what is said here.
+            InvalidArgumentError: An argument has a type or value that is not allowed.
         """
         try:
-            self._behavior = EndBehavior(end_of_episode_behavior)
+            self._end_behavior = EndBehavior(end_of_episode_behavior)
         except ValueError:
             allowed = ", ".join(repr(behavior.value) for behavior in EndBehavior)
             raise InvalidArgumentError(
@@ -93,55 +96,62 @@ class SequenceAdder(Adder):
             ) from None
         length = _checks.integer("`sequence_length`", sequence_length)
         period = _checks.integer("`period`", period)
-        self._plans = [
+        self._schedules = [
             ItemSchedule(table=table, length=length, period=period, priority=priority)
             for table, priority in table_priorities(priority_fns).items()
         ]
-        # An item of another length is made one by one.
-        looking = self._behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
-        self._rows = open_item_writer(
-            client, self._plans, looking=looking, chunk_length=chunk_length, timeout=timeout, compression=compression
+        # They create items of other lengths, which patterns cannot.
+        single_items = self._end_behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
+        self._item_writer = open_item_writer(
+            client,
+            self._schedules,
+            single_items=single_items,
+            chunk_length=chunk_length,
+            timeout=timeout,
+            compression=compression,
         )
-        super().__init__(self._rows, timeout)
+        super().__init__(self._item_writer, timeout)
 
     def reset(self) -> None:
-        """Gives up the episode under way, and with `CONTINUE` the sequence, too; see `Adder.reset`.
+        """Abandons the episode in progress, and with `CONTINUE` also the sequence; see `Adder.reset`.
 
         Raises:
-            DeadlineExceededError, ItemError, BackpressureError, UnsatisfiableError, ClosedError: As of `Adder.reset`.
+            DeadlineExceededError, ItemError, BackpressureError, UnsatisfiableError, ClosedError: See `Adder.reset`.
         """
-        if self._behavior is EndBehavior.CONTINUE and not self._in_episode:
-            self._rows.end_episode(self._timeout)
+        if self._end_behavior is EndBehavior.CONTINUE and not self._in_episode:
+            self._item_writer.end_episode(self._timeout)
         super().reset()
 
     def _add(self, row: Step) -> None:
-        self._rows.append(row)
+        self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
-        if self._behavior is EndBehavior.CONTINUE:
-            self._go_on(row)
+        if self._end_behavior is EndBehavior.CONTINUE:
+            self._end_and_continue(row)
             return
         with self._ending(self._timeout):
-            self._rows.append(row)
-            if self._behavior is EndBehavior.ZERO_PAD:
+            self._item_writer.append(row)
+            if self._end_behavior is EndBehavior.ZERO_PAD:
                 zeros = zeros_like(row)
-                pad(self._rows, self._plans, lambda padding: self._rows.append(zeros, padding))
-            elif isinstance(self._rows, TrajectoryItemWriter):
-                self._last_items(self._rows)
+                append_padding(
+                    self._item_writer, self._schedules, lambda padding: self._item_writer.append(zeros, padding)
+                )
+            elif isinstance(self._item_writer, TrajectoryItemWriter):
+                self._create_last_items(self._item_writer)
 
-    def _go_on(self, row: Step) -> None:
+    def _end_and_continue(self, row: Step) -> None:
         try:
-            self._rows.append(row)
+            self._item_writer.append(row)
         except BaseException:
-            # Sequences must not go on over a gap.
+            # A sequence must not continue across a missing row.
             with suppress(EngramError):
-                self._rows.end_episode(0)
+                self._item_writer.end_episode(0)
             raise
-        self._rows.flush(self._timeout)
+        self._item_writer.flush(self._timeout)
 
-    def _last_items(self, rows: TrajectoryItemWriter) -> None:
-        for plan in self._plans:
-            if self._behavior is EndBehavior.WRITE and plan.missing(rows.count):
-                rows.create(plan, min(plan.length, rows.count))
-            elif self._behavior is EndBehavior.TRUNCATE and plan.padding(rows.count):
-                rows.create(plan, plan.length - plan.padding(rows.count))
+    def _create_last_items(self, items: TrajectoryItemWriter) -> None:
+        for schedule in self._schedules:
+            if self._end_behavior is EndBehavior.WRITE and schedule.missing_rows(items.count):
+                items.create(schedule, min(schedule.length, items.count))
+            elif self._end_behavior is EndBehavior.TRUNCATE and schedule.padding_rows(items.count):
+                items.create(schedule, schedule.length - schedule.padding_rows(items.count))

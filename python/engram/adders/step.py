@@ -1,4 +1,4 @@
-"""What adders write: steps and transitions, and how their nests are taken apart."""
+"""Steps and transitions, which adders write, and helpers for their nests."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,21 +20,22 @@ __all__ = [
 ]
 
 DEFAULT_PRIORITY_TABLE = "priority_table"
-"""The table that adders write to when they are told of none."""
+"""The table that adders write to if `priority_fns` is None."""
 
 
 class Step(NamedTuple):
-    """One row of a sequence. As an item of `T` rows, its leaves are `[T, ...]`, in the dtypes that were added.
+    """One row of a sequence. In items of `T` rows, its leaves are `[T, ...]`, in the dtypes that were added.
 
-    An episode's last row has the final observation, and zeros in place of what never came.
+    The last row of an episode has the final observation, and zeros in all other fields.
 
     Attributes:
-        observation: What the agent saw, a nest of `[...]`.
-        action: What it then did, a nest of `[...]`.
-        reward: What it got for that, a number, an array `[...]` or a nest.
-        discount: Of what comes after, a number or an array `[...]`: 0 where the episode terminated.
-        start_of_episode: bool `[]`: the observation is the episode's first.
-        extras: What else the agent wants to find again, a nest of `[...]`; `()`: nothing.
+        observation: What the agent observed, a nest of `[...]`.
+        action: The agent's action, a nest of `[...]`.
+        reward: The reward for the action: a number, an array `[...]` or a nest.
+        discount: The environment's discount after the action, a number or an array `[...]`; 0 if the episode
+            terminated.
+        start_of_episode: bool `[]`, True for the first row of an episode.
+        extras: Other data of the agent, a nest of `[...]`; `()` if there is none.
     """
 
     observation: Any
@@ -46,16 +47,16 @@ class Step(NamedTuple):
 
 
 class MaskedStep(NamedTuple):
-    """A `Step` that says whether it is a transition.
+    """A `Step` with a mask that marks real transitions.
 
     Attributes:
-        observation: As of `Step`, like all but `mask`.
-        action: What the agent then did.
-        reward: What it got for that.
-        discount: Of what comes after.
-        start_of_episode: bool `[]`: the observation is the episode's first.
-        extras: What else the agent wants to find again.
-        mask: f32 `[]`: 1 for a transition; 0 for an episode's final observation, and for padding.
+        observation: See `Step`.
+        action: See `Step`.
+        reward: See `Step`.
+        discount: See `Step`.
+        start_of_episode: bool `[]`, True for the first row of an episode.
+        extras: See `Step`.
+        mask: f32 `[]`, 1 for a transition; 0 for the final observation of an episode and for padding.
     """
 
     observation: Any
@@ -68,15 +69,15 @@ class MaskedStep(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """From one observation to one `n` steps later; no leaf has a time axis.
+    """A transition over `n` steps; its leaves have no time axis.
 
     Attributes:
-        observation: Where it began, a nest of `[...]`, in the dtypes that were added.
-        action: What was done there, a nest likewise.
-        reward: Sum of the discounted rewards on the way, a number, an array `[...]` or a nest.
-        discount: Product of the discounts on the way, a number or an array `[...]`; which, its adder says.
-        next_observation: Where it ended, a nest like `observation`.
-        extras: Those of where it began, a nest of `[...]`; `()`: nothing.
+        observation: The first observation, a nest of `[...]`, in the dtypes that were added.
+        action: The action at the first observation, a nest of `[...]`.
+        reward: Discounted sum of the rewards: a number, an array `[...]` or a nest.
+        discount: Product of the discounts, a number or an array `[...]`; see `NStepTransitionAdder`.
+        next_observation: The last observation, a nest like `observation`.
+        extras: The extras of the first step, a nest of `[...]`; `()` if there are none.
     """
 
     observation: Any
@@ -88,30 +89,30 @@ class Transition(NamedTuple):
 
 
 def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:  # noqa: ANN401, nests
-    """A nest like `nest` with `function` of each leaf; None is a leaf."""
+    """Returns the nest with `function` applied to each leaf; None is a leaf."""
     return optree.tree_map(function, nest, none_is_leaf=True, namespace="engram")
 
 
 def flatten(nest: Any) -> tuple[list[Any], Any]:  # noqa: ANN401, a nest
-    """Leaves, and how they nest."""
+    """Returns the leaves of a nest and its structure, an optree PyTreeSpec; None is a leaf."""
     return optree.tree_flatten(nest, none_is_leaf=True, namespace="engram")
 
 
 def zeros_like(nest: Any) -> Any:  # noqa: ANN401, nests
-    """Zeros of the same dtypes and shapes; empty strings for text; None stays."""
+    """Returns zeros of the same dtypes and shapes; text becomes empty text, and None stays None."""
     return map_leaves(_zero, nest)
 
 
-_UNCHANGING = (str, bytes, np.generic, bool, int, float, type(None))
+_IMMUTABLE = (str, bytes, np.generic, bool, int, float, type(None))
 
 
 def copy_leaf(leaf: Any) -> Any:  # noqa: ANN401, a leaf
-    """A copy of what may be written into; NumPy would cut zeros off the end of text."""
-    return leaf if isinstance(leaf, _UNCHANGING) else np.array(leaf)
+    """Returns a leaf that no one else can change; `bytes` stay as they are, as NumPy would drop trailing zeros."""
+    return leaf if isinstance(leaf, _IMMUTABLE) else np.array(leaf)
 
 
 def is_text(array: np.ndarray[Any, Any]) -> bool:
-    """Whether its elements are strings."""
+    """True if the elements of an array are strings."""
     return array.dtype.kind in "SUOT"
 
 
@@ -119,12 +120,12 @@ def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
     if leaf is None:
         return None
     array = np.asarray(leaf)
-    # NumPy's zeros of objects are numbers.
+    # For dtype object, `zeros_like` would return the integer 0.
     return np.full(array.shape, b"", object) if array.dtype == object else np.zeros_like(array)
 
 
 def final_row(observation: Any, like: Step) -> Step:  # noqa: ANN401, a nest
-    """The row after the last transition: its observation, and zeros."""
+    """Returns the row after the last transition `like`: the final observation, and zeros in all other fields."""
     return like._replace(
         observation=observation,
         action=zeros_like(like.action),

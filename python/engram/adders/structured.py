@@ -1,4 +1,4 @@
-"""Items of any patterns."""
+"""An adder whose items are defined by patterns."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,17 +17,16 @@ __all__ = ["StructuredAdder"]
 
 
 class StructuredAdder(Adder):
-    """Makes the items of patterns over `Step`s.
+    """Creates the items of patterns over `Step`s.
 
         two_rows = Pattern("replay", lambda step: {"obs": step.observation[-2:], "action": step.action[-2]})
         adder = StructuredAdder(store, [two_rows])
 
-    The row after an episode's last transition has its final observation, and no value but that (and a
-    `start_of_episode` of False): items that would need more of it are not made. Leaves may be None, too: no value at
-    this step.
+    The row after an episode's last transition has only the final observation and a `start_of_episode` of False; items
+    that need other fields of it are not created. Leaves may be None, which means no value at this step.
     """
 
-    _takes_none = True
+    _allows_none = True
 
     def __init__(
         self,
@@ -38,80 +37,81 @@ class StructuredAdder(Adder):
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
-        """Opens a writer.
+        """Opens an adder.
 
         Args:
-            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
-            patterns: One `Pattern` or more. Their functions get a `Step` whose leaves stand for columns: `leaf[-2:]` is
-                `[2, ...]`, `leaf[-1]` is `[...]`.
-            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+            client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
+            patterns: One or more `Pattern`s. Their functions receive a `Step` whose leaves stand for columns:
+                `leaf[-2:]` is `[2, ...]`, `leaf[-1]` is `[...]`.
+            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
+                `Store.writer`. Default: `"auto"`.
 
         Raises:
-            InvalidArgumentError: An argument is not what is said here. What is wrong with a pattern's function is found
-                when it runs, at the first `add`.
+            InvalidArgumentError: An argument has a type or value that is not allowed. Errors of a pattern's
+                function are raised when it runs, at the first `add`.
         """
         _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
         _checks.seconds("`timeout`", timeout)
-        chosen = checked_patterns(patterns)
-        self._rows = _Rows(
-            lambda: client.pattern_writer(chosen, chunk_length=chunk_length, timeout=timeout, compression=compression)
+        checked = checked_patterns(patterns)
+        self._item_writer = _StructuredItemWriter(
+            lambda: client.pattern_writer(checked, chunk_length=chunk_length, timeout=timeout, compression=compression)
         )
-        super().__init__(self._rows, timeout)
+        super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
-        self._rows.append(row)
+        self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
-        nothing = map_leaves(lambda _: None, row)
+        no_values = map_leaves(lambda _: None, row)
         try:
-            self._rows.append(nothing._replace(observation=row.observation, start_of_episode=False))
+            self._item_writer.append(no_values._replace(observation=row.observation, start_of_episode=False))
         except BaseException:
-            # The row before is not the episode's end: nobody may take it for that.
+            # Patterns that wait for the end must not take the row before for the last one.
             with suppress(EngramError):
-                self._rows.renew(0)
+                self._item_writer.restart(0)
             raise
-        self._rows.end_episode(self._timeout)
+        self._item_writer.end_episode(self._timeout)
 
-    def _give_up(self, timeout: float | None) -> None:
-        self._rows.renew(timeout)
+    def _abandon(self, timeout: float | None) -> None:
+        self._item_writer.restart(timeout)
 
 
-class _Rows(BaseItemWriter):
-    """Rows of a writer, and what is left of those before it."""
+class _StructuredItemWriter(BaseItemWriter):
+    """A pattern writer that can be replaced; earlier ones stay until they are flushed and closed."""
 
-    def __init__(self, open_one: Callable[[], PatternWriter]) -> None:
-        self._open = open_one
-        self._left: list[PatternWriter] = []
-        self._writer: PatternWriter = open_one()
+    def __init__(self, open_writer: Callable[[], PatternWriter]) -> None:
+        self._open_writer = open_writer
+        self._earlier: list[PatternWriter] = []
+        self._writer: PatternWriter = open_writer()
 
     def append(self, row: Step) -> None:
-        """Takes a row, and makes the items that are due."""
+        """Writes a row; the patterns create its items."""
         self._write(row)
 
-    def renew(self, timeout: float | None) -> None:
-        """Begins anew: patterns that wait for an end would take `end_episode` for one."""
-        self._left.append(self._writer)
+    def restart(self, timeout: float | None) -> None:
+        """Replaces the writer, so that patterns that wait for the end of an episode do not create items."""
+        self._earlier.append(self._writer)
         try:
-            self._writer = self._open()
+            self._writer = self._open_writer()
         finally:
-            self._each(None, timeout)
+            self._close_earlier_and(None, timeout)
 
-    def _each(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
-        """Closes the writers that are left, then calls; all of that is tried before an error is raised."""
+    def _close_earlier_and(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
+        """Closes the earlier writers, then makes the call. All of them are tried; the first error is raised."""
         end = None if timeout is None else time.monotonic() + timeout
         first: EngramError | None = None
-        for writer in list(self._left):
+        for writer in list(self._earlier):
             try:
-                writer.close(_until(end))
-                self._left.remove(writer)
+                writer.close(_remaining(end))
+                self._earlier.remove(writer)
             except EngramError as error:
                 first = first or error
         if call is not None:
             try:
-                call(_until(end))
+                call(_remaining(end))
             except EngramError as error:
                 first = first or error
         if first is not None:
@@ -119,12 +119,12 @@ class _Rows(BaseItemWriter):
 
     def flush(self, timeout: float | None) -> None:
         """Makes all items visible."""
-        self._each(self._writer.flush, timeout)
+        self._close_earlier_and(self._writer.flush, timeout)
 
     def close(self, timeout: float | None) -> None:
-        """Flushes, and takes no more."""
-        self._each(self._writer.close, timeout)
+        """Flushes, and closes the writer."""
+        self._close_earlier_and(self._writer.close, timeout)
 
 
-def _until(end: float | None) -> float | None:
+def _remaining(end: float | None) -> float | None:
     return None if end is None else max(0.0, end - time.monotonic())

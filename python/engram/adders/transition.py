@@ -1,4 +1,4 @@
-"""Transitions over `n` steps."""
+"""An adder of transitions over `n` steps."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,20 +15,21 @@ __all__ = ["NStepTransitionAdder"]
 
 
 class NStepTransitionAdder(Adder):
-    """Makes a `Transition` from each observation to the one `n` steps later, or to the episode's last.
+    """Creates a `Transition` from each observation to the one `n` steps later, or to the last of the episode.
 
-    With rewards `r` and discounts `d` of the `k <= n` steps between them, and `g` the adder's own discount,
+    With the rewards `r` and discounts `d` of the `k <= n` steps in between, and the adder's own discount `g`,
 
         reward   = r_1 + (g d_1) r_2 + (g d_1)(g d_2) r_3 + ... + (g d_1)...(g d_{k-1}) r_k
         discount = g^(k-1) d_1 d_2 ... d_k
 
-    A learner multiplies `discount` by `g` once more: `reward + g discount V(next_observation)` (n-step returns: Sutton
-    and Barto 2018, section 7.1; this bookkeeping: Acme's).
+    The learner multiplies `discount` by `g` once more: the target is `reward + g discount V(next_observation)`. This is
+    Acme's convention; for n-step returns see Sutton and Barto 2018, section 7.1.
 
-    Rewards may be nests; a discount is a number, or fits the axes `[...]` of each reward. With `n` of 1 both stay as
-    they are. Otherwise they are reckoned in f64, and come in the dtypes that the first ones had, f64 for integers.
+    Rewards may be nests; a discount is a number, or an array that broadcasts to each reward `[...]`. With `n` of 1 both
+    are stored unchanged. Otherwise they are computed in f64, and stored in the dtypes of the first reward and discount,
+    or f64 if those are integers.
 
-    Items come with the `add` after the one that completes them, and all that are left at an episode's end or `reset`.
+    An item is created by the `add` after the one that completes it; the rest at the end of the episode or by `reset`.
     """
 
     def __init__(
@@ -42,68 +43,69 @@ class NStepTransitionAdder(Adder):
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
-        """Opens a writer.
+        """Opens an adder.
 
         Args:
-            client: An `engram.Store` or `engram.Client`: where the tables are. They are looked for when rows come.
-            n_step: `n`, 1 or more.
-            discount: `g`, from 0 to 1.
-            priority_fns: The tables, each with its items' priority: a number, a function from an item's data (a
-                `Transition` of NumPy arrays `[...]`) to a number, or None for 1. None: one table,
-                `DEFAULT_PRIORITY_TABLE`.
-            chunk_length: Rows per chunk. None: 1 to 16, about 16 KiB, as of `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables; None: for ever, 0: not at all.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step: as of
+            client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
+            n_step: Number of steps `n`, 1 or more.
+            discount: The adder's discount `g`, from 0 to 1.
+            priority_fns: Priority of the items by table: a number, a function from an item's data (a `Transition` of
+                NumPy arrays `[...]`) to a number, or None for 1. Default: None, the table `DEFAULT_PRIORITY_TABLE` with
+                priority 1.
+            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
+                `Store.writer`. Default: `"auto"`.
 
         Raises:
-            InvalidArgumentError: An argument is not what is said here.
+            InvalidArgumentError: An argument has a type or value that is not allowed.
         """
         self._returns = NStepReturns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
-        plans = [
-            ItemSchedule(table=table, length=n_step + 1, period=1, priority=priority, take=_transition)
+        schedules = [
+            ItemSchedule(table=table, length=n_step + 1, period=1, priority=priority, select=_select_transition)
             for table, priority in table_priorities(priority_fns).items()
         ]
-        self._rows = open_item_writer(
-            client, plans, chunk_length=chunk_length, timeout=timeout, compression=compression
+        self._item_writer = open_item_writer(
+            client, schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
-        self._last: Step | None = None
-        super().__init__(self._rows, timeout)
+        self._last_row: Step | None = None
+        super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
         step = self._returns.read(row.reward, row.discount)
-        self._append(row, step.form)
+        self._append(row, step.layout)
         self._returns.push(step)
-        self._last = row
+        self._last_row = row
 
-    def _append(self, row: Step, form: RewardLayout) -> None:
-        """A row has what led to it: the return of the n steps before its observation."""
-        reward, discount = self._returns.total(form)
-        self._rows.append(Step(row.observation, row.action, reward, discount, (), row.extras))
+    def _append(self, row: Step, layout: RewardLayout) -> None:
+        """Writes a row with the return of the `n` steps before its observation."""
+        reward, discount = self._returns.total(layout)
+        self._item_writer.append(Step(row.observation, row.action, reward, discount, (), row.extras))
 
     def _end(self, row: Step) -> None:
-        # The later a transition begins, the shorter it is: as if the episode stood still at its end.
-        form = self._returns.form
+        # Each further row drops the oldest step, so the last transitions have fewer than `n` steps.
+        layout = self._returns.layout
         try:
             with self._ending(self._timeout):
-                while self._returns.steps and form is not None:
-                    self._append(row, form)
-                    if self._rows.count > self._returns.n:
+                while self._returns.steps and layout is not None:
+                    self._append(row, layout)
+                    if self._item_writer.count > self._returns.n:
                         self._returns.steps.popleft()
         finally:
             self._returns.steps.clear()
 
-    def _give_up(self, timeout: float | None) -> None:
-        steps, form = self._returns.steps, self._returns.form
+    def _abandon(self, timeout: float | None) -> None:
+        steps, layout = self._returns.steps, self._returns.layout
         try:
             with self._ending(timeout):
-                if len(steps) == self._returns.n and form is not None and self._last is not None:
-                    self._append(final_row(self._observation, self._last), form)
+                if len(steps) == self._returns.n and layout is not None and self._last_row is not None:
+                    self._append(final_row(self._observation, self._last_row), layout)
         finally:
             steps.clear()
 
 
-def _transition(row: Any, length: int) -> Transition:  # noqa: ANN401, a nest
+def _select_transition(row: Any, length: int) -> Transition:  # noqa: ANN401, a nest
     return Transition(
         observation=map_leaves(lambda leaf: leaf[-length], row.observation),
         action=map_leaves(lambda leaf: leaf[-length], row.action),

@@ -1,7 +1,7 @@
-"""Datasets in the words of a framework: `engram.data.numpy`, `.torch`, `.jax` and `.tensorflow`.
+"""Datasets for NumPy, PyTorch, JAX and TensorFlow, one module for each: `engram.data.numpy`, `.torch`, `.jax`, ...
 
-Each module has `dataset(store, table, ...)`, which yields `Element`s of that framework's arrays. Import the one you
-need: this package imports no framework.
+Each module has a function `dataset(store, table, ...)` that yields `Element`s with arrays of that framework. Import the
+module you need: this package imports no framework.
 """
 
 from engram.data.elements import Element, Info, Options, Ragged

@@ -1,4 +1,4 @@
-"""The end of the process: a framework's threads must have left Python by then, or they never return."""
+"""Keeps a framework's threads from calling Python while the process exits, which would block the exit."""
 
 import atexit
 import math
@@ -9,61 +9,66 @@ from types import TracebackType
 
 __all__ = ["ExitGuard"]
 
-_PATIENCE = 5.0
-_QUIET = 0.5
-"""Seconds."""
+_EXIT_TIMEOUT = 5.0
+"""Seconds that the exit waits for running calls at most."""
+
+_QUIET_PERIOD = 0.5
+"""Seconds without a call after which no thread is considered to be in Python any more."""
 
 
 class ExitGuard:
-    """What a framework's threads call: once the process ends, nothing more is begun, and what is under way is awaited.
+    """Guards code that a framework's threads call: at exit, no new call starts, and running calls are waited for.
 
-    A thread that is in Python after that never returns, and a framework that waits for its threads never ends. What it
-    calls is the block of a `with`, which is told whether to do anything:
+    A thread that still runs Python code when the interpreter exits never returns, and a framework that waits for its
+    threads then blocks the exit. Guarded code is the block of a `with`, and runs only if the guard is true:
 
-        with calls as may_run:
+        with exit_guard as may_run:
             return next(reader) if may_run else None
     """
 
-    def __init__(self, end: Callable[[], None] | None = None) -> None:
-        """Awaits nothing yet.
+    def __init__(self, on_exit: Callable[[], None] | None = None) -> None:
+        """Creates a guard that is not registered yet.
 
         Args:
-            end: Called once no thread calls any more.
+            on_exit: Called at exit, when no guarded call runs any more.
         """
-        self._end = end
-        self._lock = threading.Lock()  # never held while anything waits
-        self._is_awaited = False
-        self._has_come = False
-        self._under_way = 0
-        self._seen = -math.inf
+        self._on_exit = on_exit
+        self._lock = threading.Lock()  # never held while waiting
+        self._is_registered = False
+        self._is_exiting = False
+        self._running_calls = 0
+        self._last_call_end = -math.inf  # of calls outside the main thread
 
     def register(self) -> None:
-        """To be called after the framework has been imported, so that this comes before what that does at the end."""
+        """Registers the exit handler; call it after importing the framework, so that it runs before the framework's."""
         with self._lock:
-            if not self._is_awaited:
-                self._is_awaited = True
-                atexit.register(self._come)
+            if not self._is_registered:
+                self._is_registered = True
+                atexit.register(self._exit)
 
     def __enter__(self) -> bool:
         with self._lock:
-            self._under_way += 1
-            return not self._has_come
+            self._running_calls += 1
+            return not self._is_exiting
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        is_main = threading.get_ident() == threading.main_thread().ident  # which ends the process only once it is back
+        # The main thread runs the exit handlers itself, so it is never inside the framework then.
+        is_main = threading.get_ident() == threading.main_thread().ident
         with self._lock:
-            self._under_way -= 1
+            self._running_calls -= 1
             if not is_main:
-                self._seen = time.monotonic()
+                self._last_call_end = time.monotonic()
 
-    def _come(self) -> None:
-        """Waits a while until no thread calls any more; those that have just called are still on their way out."""
+    def _exit(self) -> None:
+        """Waits until no call runs; a thread whose call ended less than `_QUIET_PERIOD` ago may still be in Python."""
         with self._lock:
-            self._has_come = True
-        end = time.monotonic() + _PATIENCE
-        while time.monotonic() < end and (self._under_way or time.monotonic() < self._seen + _QUIET):
+            self._is_exiting = True
+        end = time.monotonic() + _EXIT_TIMEOUT
+        while time.monotonic() < end and (
+            self._running_calls or time.monotonic() < self._last_call_end + _QUIET_PERIOD
+        ):
             time.sleep(0.01)
-        if self._end is not None:
-            self._end()
+        if self._on_exit is not None:
+            self._on_exit()

@@ -1,4 +1,4 @@
-"""How many elements have left a dataset, as TensorFlow itself counts them: calls of a function would cost much more."""
+"""Counts the elements that leave a tf.data dataset with TensorFlow's own statistics: no Python call per element."""
 
 import importlib
 import threading
@@ -9,86 +9,95 @@ import numpy as np
 
 __all__ = ["TfElementCounter", "count_elements", "with_element_counter"]
 
-_NAME = "engram_taken"
-"""Of the resource that counts for all iterations, each under the number that it has while it lasts."""
+_AGGREGATOR_NAME = "engram_element_counter"
+"""TensorFlow resource that holds the counts of all iterations, each under its slot as the tag."""
 
 _lock = threading.Lock()
-_free: list[int] = []
-_most = 0
+_free_slots: list[int] = []
+_last_slot = 0
 
 
 def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """The dataset that `make` makes of tensors: those of `args`, and a number for `TfElementCounter`.
+    """Returns the dataset that `make` builds from tensors, with its elements counted.
 
-    Nothing leaves it unasked: TensorFlow's own idea of reading ahead is switched off.
+    TensorFlow's own prefetching is disabled, so that no element leaves before it is requested.
+
+    Args:
+        make: Receives the tensors of `args` and, last, the slot of a `TfElementCounter`, i64 `[]`.
+        args: Tensors, or values that become tensors.
     """
     tf = _tensorflow()
 
     def iteration(*tensors: Any) -> Any:  # noqa: ANN401, tensors
-        number = tf.numpy_function(_begin, [], tf.int64)
-        number.set_shape([])
-        return count_elements(make([*tensors, number]), number)
+        slot = tf.numpy_function(_reserve_slot, [], tf.int64)
+        slot.set_shape([])
+        return count_elements(make([*tensors, slot]), slot)
 
-    only_asked = tf.data.Options()
-    only_asked.experimental_optimization.inject_prefetch = False
-    as_it_is = tf.autograph.experimental.do_not_convert(iteration)
-    return tf.data.Dataset.from_tensors(tuple(args)).flat_map(as_it_is).with_options(only_asked)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    unconverted = tf.autograph.experimental.do_not_convert(iteration)
+    return tf.data.Dataset.from_tensors(tuple(args)).flat_map(unconverted).with_options(options)
 
 
-def count_elements(dataset: Any, number: Any) -> Any:  # noqa: ANN401, TensorFlow's
-    """The same dataset; the elements that leave it count for the `TfElementCounter` of that number, a tensor."""
+def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
+    """Returns the dataset with each element that leaves it counted in `slot`, an i64 tensor `[]`."""
     tf = _tensorflow()
     spec = dataset.element_spec
     leaves = tf.nest.flatten(spec)
-    like = {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
+    outputs = {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
     variant = tf.data.experimental.to_variant(dataset)
-    # What it measures of each is of no interest.
-    variant = tf.raw_ops.LatencyStatsDataset(input_dataset=variant, tag=tf.as_string(number), **like)
+    # It records a latency per element; only the number of records is read.
+    variant = tf.raw_ops.LatencyStatsDataset(input_dataset=variant, tag=tf.as_string(slot), **outputs)
     variant = tf.raw_ops.SetStatsAggregatorDataset(
-        input_dataset=variant, stats_aggregator=_counter(tf), tag="", counter_prefix="", **like
+        input_dataset=variant, stats_aggregator=_aggregator(tf), tag="", counter_prefix="", **outputs
     )
     return tf.data.experimental.from_variant(variant, spec)
 
 
 class TfElementCounter:
-    """The elements that have left one iteration of a dataset, which has a number while it lasts."""
+    """Counts the elements that have left one iteration of a dataset.
 
-    def __init__(self, number: int | None = None) -> None:
-        self.number = int(_begin() if number is None else number)
-        self._before = _count(self.number)
+    Attributes:
+        slot: Number of the iteration's counter, reused after `close`.
+    """
+
+    def __init__(self, slot: int | None = None) -> None:
+        """Starts at 0, in `slot` or, if None, in a new one."""
+        self.slot = int(_reserve_slot() if slot is None else slot)
+        self._start = _count(self.slot)
 
     @property
     def elements(self) -> int:
-        """So many so far."""
-        return _count(self.number) - self._before
+        """Number of elements that have left so far."""
+        return _count(self.slot) - self._start
 
     def close(self) -> None:
-        """No more leave it."""
+        """Frees the slot; the iteration has ended."""
         with _lock:
-            _free.append(self.number)
+            _free_slots.append(self.slot)
 
 
 def _tensorflow() -> Any:  # noqa: ANN401, a module
     return importlib.import_module("tensorflow")
 
 
-def _begin() -> Any:  # noqa: ANN401, NumPy's
-    global _most  # noqa: PLW0603, there is one counter
+def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
+    global _last_slot  # noqa: PLW0603, one sequence for the process
     with _lock:
-        if _free:
-            return np.int64(_free.pop())
-        _most += 1
-        return np.int64(_most)
+        if _free_slots:
+            return np.int64(_free_slots.pop())
+        _last_slot += 1
+        return np.int64(_last_slot)
 
 
-def _counter(tf: Any) -> Any:  # noqa: ANN401, a tensor
-    return tf.raw_ops.StatsAggregatorHandle(container="", shared_name=_NAME)
+def _aggregator(tf: Any) -> Any:  # noqa: ANN401, a tensor
+    return tf.raw_ops.StatsAggregatorHandle(container="", shared_name=_AGGREGATOR_NAME)
 
 
-def _count(number: int) -> int:
+def _count(slot: int) -> int:
     tf = _tensorflow()
-    # An iteration may end wherever Python collects garbage: also where a function is being traced.
+    # Garbage collection may end an iteration at any point, also while a function is being traced.
     with tf.init_scope(), tf.device("CPU:0"):
-        text = tf.raw_ops.StatsAggregatorSummary(iterator=_counter(tf)).numpy()
+        text = tf.raw_ops.StatsAggregatorSummary(iterator=_aggregator(tf)).numpy()
     summary = tf.compat.v1.Summary.FromString(text)
-    return next((int(value.histo.num) for value in summary.value if value.tag == str(number)), 0)
+    return next((int(value.histo.num) for value in summary.value if value.tag == str(slot)), 0)

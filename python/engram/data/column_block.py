@@ -1,4 +1,4 @@
-"""Items and steps side by side, as flat columns: made from what the engine hands over, cut, and joined."""
+"""Blocks of items or steps as flat columns: created from the engine's batches, split, and joined to batches."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,31 +14,32 @@ __all__ = [
     "Array",
     "BatchBuffer",
     "ColumnBlock",
-    "Convert",
-    "arrays",
-    "element",
+    "ColumnConverter",
     "item_block",
-    "items",
-    "rows",
+    "numpy_leaves",
+    "split_items",
+    "split_steps",
     "step_block",
+    "to_element",
 ]
 
 Array = npt.NDArray[Any]
 
-Convert = Callable[[list[Array], list[Array | None]], list[Any]]
-"""Columns and their row splits (None: even) into a framework's leaves."""
+ColumnConverter = Callable[[list[Array], list[Array | None]], list[Any]]
+"""Converts columns, and their row splits (None for columns that are not ragged), to a framework's leaves."""
 
 
 class ColumnBlock(NamedTuple):
-    """Items, or steps, side by side.
+    """`N` items or steps, stored by column.
 
     Attributes:
         info: Arrays `[N]`.
-        columns: Of items `[N, T, ...]`, `[N, ...]` (squeezed) or `[sum of T, ...]` (ragged), of steps `[N, ...]`.
-        splits: Per column, i64 `[N + 1]` where it is ragged, else None.
-        lengths: Per column, i64 `[N]` where it was padded, else None.
-        squeezed: Per column, whether it has no time axis.
-        structure: How the columns nest.
+        columns: Of items `[N, T, ...]`, `[N, ...]` (squeezed: no time axis) or `[sum of T, ...]` (ragged); of steps
+            `[N, ...]`.
+        splits: For each column, its row splits, i64 `[N + 1]`, if it is ragged, else None.
+        lengths: For each column, the number of steps before padding, i64 `[N]`, if it was padded, else None.
+        squeezed: For each column, True if it has no time axis.
+        structure: The nest that the columns are the leaves of, as the engine encodes it.
     """
 
     info: Info
@@ -49,33 +50,33 @@ class ColumnBlock(NamedTuple):
     structure: str
 
     @property
-    def number(self) -> int:
-        """`N`."""
+    def size(self) -> int:
+        """Number of items or steps, `N`."""
         return len(self.info.key)
 
 
-def arrays(columns: list[Array], splits: list[Array | None]) -> list[Any]:
-    """NumPy's leaves."""
+def numpy_leaves(columns: list[Array], splits: list[Array | None]) -> list[Any]:
+    """Converts columns to NumPy's leaves: arrays, and `Ragged` for ragged columns."""
     return [column if split is None else Ragged(column, split) for column, split in zip(columns, splits, strict=True)]
 
 
 def item_block(native: _engram.Batch) -> ColumnBlock:
-    """The items of a batch."""
+    """Returns the items of a batch."""
     columns, _, structure = _engram.flatten(native.data)
     info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
-    nothing: list[Array | None] = [None] * len(columns)
+    absent: list[Array | None] = [None] * len(columns)
     return ColumnBlock(
         info,
         columns,
-        nothing if native.row_splits is None else _engram.flatten(native.row_splits)[0],
-        nothing if native.lengths is None else _engram.flatten(native.lengths)[0],
+        absent if native.row_splits is None else _engram.flatten(native.row_splits)[0],
+        absent if native.lengths is None else _engram.flatten(native.lengths)[0],
         native.squeezed,
         structure,
     )
 
 
-def element(convert: Convert, block: ColumnBlock) -> Element:
-    """What a dataset yields of a block."""
+def to_element(convert: ColumnConverter, block: ColumnBlock) -> Element:
+    """Returns a block as an element of a dataset."""
     data = _engram.unflatten(block.structure, convert(block.columns, block.splits))
     if all(length is None for length in block.lengths):
         return Element(block.info, data)
@@ -83,141 +84,138 @@ def element(convert: Convert, block: ColumnBlock) -> Element:
         None if length is None else np.arange(column.shape[1]) < length[:, None]
         for column, length in zip(block.columns, block.lengths, strict=True)
     ]
-    padded = [mask for mask in masks if mask is not None]
-    made = iter(convert(padded, [None] * len(padded)))
-    leaves = [None if mask is None else next(made) for mask in masks]
+    present = [mask for mask in masks if mask is not None]
+    converted = iter(convert(present, [None] * len(present)))
+    leaves = [None if mask is None else next(converted) for mask in masks]
     return Element(block.info, data, _engram.unflatten(block.structure, leaves))
 
 
-def items(block: ColumnBlock) -> Iterator[ColumnBlock]:
-    """Each item by itself, without the axis of the batch."""
+def split_items(block: ColumnBlock) -> Iterator[ColumnBlock]:
+    """Yields each item as a block without the batch axis."""
+    absent: list[Array | None] = [None] * len(block.columns)
     splits = [None if split is None else split.tolist() for split in block.splits]
-    even: list[Array | None] = [None] * len(splits)
-    for i in range(block.number):
+    for i in range(block.size):
         columns = [
             column[i, ...] if split is None else column[split[i] : split[i + 1]]
             for column, split in zip(block.columns, splits, strict=True)
         ]
-        yield ColumnBlock(
-            Info(*(array[i, ...] for array in block.info)), columns, even, even, block.squeezed, block.structure
-        )
+        info = Info(*(array[i, ...] for array in block.info))
+        yield ColumnBlock(info, columns, absent, absent, block.squeezed, block.structure)
 
 
-def rows(block: ColumnBlock) -> Iterator[ColumnBlock]:
-    """Each step by itself."""
-    return (_part(block, (i, ...)) for i in range(block.number))
+def split_steps(block: ColumnBlock) -> Iterator[ColumnBlock]:
+    """Yields each step as a block without the batch axis."""
+    return (_part(block, (i, ...)) for i in range(block.size))
 
 
 def step_block(native: _engram.Batch) -> tuple[ColumnBlock, list[int]]:
-    """The steps of all items, end to end; `info` is of each step's item. Beside it, how many each item has.
+    """Returns the steps of a batch's items, concatenated, and the number of steps of each item.
 
     Raises:
-        SignatureError: A column has no time axis, or an item's columns differ in length.
+        SignatureError: A column has no time axis, or the columns of an item differ in length.
     """
     block = item_block(native)
-    number = block.number
     lengths = [
-        None if squeezed else np.full(number, column.shape[1]) if split is None else np.diff(split)
+        None if squeezed else np.full(block.size, column.shape[1]) if split is None else np.diff(split)
         for column, split, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
     ]
     first = lengths[0]
     if first is None or any(each is None or not np.array_equal(each, first) for each in lengths):
-        raise SignatureError(_uneven(block, lengths))
+        raise SignatureError(_different_lengths(block, lengths))
     columns = [
         column.reshape(-1, *column.shape[2:]) if split is None else column
         for column, split in zip(block.columns, block.splits, strict=True)
     ]
     info = Info(*(np.repeat(array, first) for array in block.info))
-    # The block's lengths: none.
-    steps = ColumnBlock(info, columns, block.lengths, block.lengths, block.squeezed, block.structure)
-    return steps, first.tolist()
+    absent: list[Array | None] = [None] * len(columns)
+    return ColumnBlock(info, columns, absent, absent, block.squeezed, block.structure), first.tolist()
 
 
-def _uneven(block: ColumnBlock, lengths: list[Array | None]) -> str:
-    """Says how long the columns of the first bad item are."""
+def _different_lengths(block: ColumnBlock, lengths: list[Array | None]) -> str:
+    """Returns an error text with the lengths of the columns of the first item that has no steps."""
 
     def of_item(i: int) -> list[int | None]:
         return [None if each is None else int(each[i]) for each in lengths]
 
-    bad = next(i for i in range(block.number) if len(set(of_item(i))) > 1 or None in of_item(i))
+    bad = next(i for i in range(block.size) if len(set(of_item(i))) > 1 or None in of_item(i))
     names = _engram.names(block.structure)
     found = ", ".join(
         f"`{name}` {'no time axis' if n is None else n}" for name, n in zip(names, of_item(bad), strict=True)
     )
-    return f"`steps` needs items whose columns have as many steps each; found: {found}"
+    return f"`steps` requires items whose columns have a time axis of the same length; got the lengths {found}"
 
 
 class BatchBuffer:
-    """Steps, or items, that do not fill a batch yet; they are joined once, when they do."""
+    """Collects items or steps until they fill batches; the parts of a batch are concatenated once, when it is full."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
         self._parts: list[ColumnBlock] = []
         self._count = 0
 
-    def filled(self, block: ColumnBlock) -> list[ColumnBlock]:
-        """The batches that a block fills together with what is held; `keep` the block once they are of use.
+    def full_batches(self, block: ColumnBlock) -> list[ColumnBlock]:
+        """Returns the batches that the buffered parts and `block` fill; the buffer changes only with `add`.
 
         Raises:
-            SignatureError: The block is not like what is held.
+            SignatureError: The block differs from the buffered parts in columns, dtypes or shapes.
         """
         batches, start = [], 0
-        count = block.number
         if self._parts:
-            _check_alike(self._parts[0], block)
-            start = self._size - self._count
-            if count < start:
+            _check_same_layout(self._parts[0], block)
+            start = self._batch_size - self._count
+            if block.size < start:
                 return []
-            batches.append(_joined([*self._parts, _part(block, slice(0, start))]))
+            batches.append(_concatenate([*self._parts, _part(block, slice(0, start))]))
         return batches + [
-            _part(block, slice(at, at + self._size)) for at in range(start, count - self._size + 1, self._size)
+            _part(block, slice(at, at + self._batch_size))
+            for at in range(start, block.size - self._batch_size + 1, self._batch_size)
         ]
 
-    def keep(self, block: ColumnBlock) -> None:
-        """Holds what of a block fills no batch."""
-        count = block.number
-        rest = (self._count + count) % self._size
-        if self._count + count >= self._size:
+    def add(self, block: ColumnBlock) -> None:
+        """Adds a block after its `full_batches` were used: only what fills no batch stays in the buffer."""
+        total = self._count + block.size
+        rest = total % self._batch_size
+        if total >= self._batch_size:
             self._parts = []
-            block = _part(block, slice(count - rest, None))
+            block = _part(block, slice(block.size - rest, None))
         if rest:
             self._parts.append(block)
         self._count = rest
 
-    def rest(self) -> ColumnBlock | None:
-        """What is held."""
-        return _joined(self._parts) if self._parts else None
+    def remainder(self) -> ColumnBlock | None:
+        """Returns what is in the buffer, None if it is empty."""
+        return _concatenate(self._parts) if self._parts else None
 
 
-def _part(steps: ColumnBlock, at: slice | tuple[Any, ...]) -> ColumnBlock:
+def _part(block: ColumnBlock, at: slice | tuple[Any, ...]) -> ColumnBlock:
     return ColumnBlock(
-        Info(*(array[at] for array in steps.info)),
-        [column[at] for column in steps.columns],
-        steps.splits,
-        steps.lengths,
-        steps.squeezed,
-        steps.structure,
+        Info(*(array[at] for array in block.info)),
+        [column[at] for column in block.columns],
+        block.splits,
+        block.lengths,
+        block.squeezed,
+        block.structure,
     )
 
 
-def _joined(parts: list[ColumnBlock]) -> ColumnBlock:
+def _concatenate(parts: list[ColumnBlock]) -> ColumnBlock:
     return parts[0]._replace(
         info=Info(*map(np.concatenate, zip(*(part.info for part in parts), strict=True))),
         columns=[np.concatenate(pieces) for pieces in zip(*(part.columns for part in parts), strict=True)],
     )
 
 
-def _check_alike(held: ColumnBlock, steps: ColumnBlock) -> None:
-    said = "the steps of a batch must be alike"
-    names, found = _engram.names(held.structure), _engram.names(steps.structure)
+def _check_same_layout(first: ColumnBlock, other: ColumnBlock) -> None:
+    rule = "the steps of a batch must have the same columns, dtypes and shapes"
+    names, found = _engram.names(first.structure), _engram.names(other.structure)
     if names != found:
-        raise SignatureError(f"{said}; columns were {_listed(names)}, and are {_listed(found)}")
-    if held.structure != steps.structure:
-        raise SignatureError(f"{said}; their nest was {held.structure}, and is {steps.structure}")
-    for name, old, new in zip(names, held.columns, steps.columns, strict=True):
+        raise SignatureError(f"{rule}; got the columns {_listed(names)}, then {_listed(found)}")
+    if first.structure != other.structure:
+        raise SignatureError(f"{rule}; got the nest {first.structure}, then {other.structure}")
+    for name, old, new in zip(names, first.columns, other.columns, strict=True):
         if (old.dtype, old.shape[1:]) != (new.dtype, new.shape[1:]):
-            was, now = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))
-            raise SignatureError(f"{said}; `{name}` was {was}, and is {now}")
+            before, now = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))
+            raise SignatureError(f"{rule}; got {before} for `{name}`, then {now}")
 
 
 def _listed(names: list[str]) -> str:

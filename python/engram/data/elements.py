@@ -1,4 +1,4 @@
-"""What datasets yield, and what they can be told: the same words for every framework."""
+"""What datasets yield, and the options that all of them share."""
 
 from typing import Any, NamedTuple, TypedDict
 
@@ -6,16 +6,16 @@ __all__ = ["Element", "Info", "Options", "Ragged"]
 
 
 class Info(NamedTuple):
-    """What is known about the items of an element: arrays `[B]`, or `[]` where there is no batch.
+    """Metadata of the items of an element: NumPy arrays `[B]`, or `[]` without a batch; tensors in TensorFlow.
 
-    They are NumPy's, but for TensorFlow's datasets, where they are tensors. Of steps, each has its item's.
+    In datasets of steps, each step has the metadata of its item.
 
     Attributes:
-        key: u64, to update priorities with: `store.update_priorities("replay", element.info.key, priorities)`.
-        probability: f64, with which the item was drawn; 1 for the deterministic selectors.
-        table_size: i64, items in the table at the draw.
-        priority: f64, at the draw.
-        times_sampled: i32, this time included.
+        key: u64, for updates of priorities: `store.update_priorities("replay", element.info.key, priorities)`.
+        probability: f64, the probability with which the item was drawn; 1 for deterministic selectors.
+        table_size: i64, number of items in the table at the draw.
+        priority: f64, the item's priority at the draw.
+        times_sampled: i32, how often the item has been sampled, this draw included.
     """
 
     key: Any
@@ -26,11 +26,11 @@ class Info(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """A column of items of different lengths, in NumPy's arrays: other frameworks have types of their own for it.
+    """A column of items of different lengths, as NumPy arrays; other frameworks use types of their own.
 
     Attributes:
-        values: `[sum of T, ...]`, the items' steps end to end, in the column's dtype.
-        row_splits: i64 `[B + 1]`: item `i` is `values[row_splits[i]:row_splits[i + 1]]`.
+        values: `[sum of T, ...]`, the steps of all items, concatenated, in the column's dtype.
+        row_splits: i64 `[B + 1]`; item `i` is `values[row_splits[i]:row_splits[i + 1]]`.
     """
 
     values: Any
@@ -38,15 +38,16 @@ class Ragged(NamedTuple):
 
 
 class Element(NamedTuple):
-    """What a dataset yields.
+    """One element of a dataset.
 
     Attributes:
-        info: Of the items, or of each step's item: `[B]`, or `[]` without a batch.
-        data: The nest that was written, in its dtypes; NumPy has text as bytes, in arrays of objects. Of items its
-            leaves are `[B, T, ...]` (`[B, ...]` for squeezed columns), of steps `[B, ...]`; without a batch there is
-            no `B`.
-        mask: With `pad`: a nest like `data` with bool `[B, T]` leaves, True where there is a step, and None where a
-            column needed no padding; None where none did. TensorFlow's says more: see its `dataset`.
+        info: Metadata of the items, or of each step's item: `[B]`, or `[]` without a batch.
+        data: The nest that was written, in the dtypes that were written. NumPy has text as arrays of `bytes` objects.
+            Leaves of items are `[B, T, ...]`, or `[B, ...]` for columns without a time axis; leaves of steps are
+            `[B, ...]`. Without a batch there is no `B`.
+        mask: With `pad`, a nest like `data` whose leaves are bool `[B, T]`, True for real steps, or None for columns
+            that needed no padding. None if no column was padded. TensorFlow differs: see
+            `engram.data.tensorflow.dataset`.
     """
 
     info: Info
@@ -55,26 +56,26 @@ class Element(NamedTuple):
 
 
 class Options(TypedDict, total=False):
-    """What every dataset can be told, by keyword.
+    """Keyword options that every dataset accepts.
 
     Attributes:
-        batch_size: Items, or steps, per element, exactly, from 1 to 2**24; only the last batch of steps may be smaller.
-            None (the default): one by one.
-        steps: Yield the items' steps, in order, instead of whole items. All columns must have a time axis of one
-            length. An item counts as used with its first step, once that is yielded; but where an insert waits for the
-            room of items whose steps do not fill a batch yet, these count as used before, from then on; and so do items
-            whose steps have waited for some minutes for their batch to be full. Default False.
-        drop_remainder: Leave out a last batch of steps that would be smaller. Default False.
-        pad: Fill shorter items of a batch up with zeros (text: empty text); otherwise their columns are ragged. Needs
-            a `batch_size`, and does not go with `steps`. Default False.
-        prefetch: Batches kept ready, 1 or more. Steps and single items come in blocks of items, and so many of those
-            are kept ready. A block holds as many items as make 4 MiB when read, by what was read so far, and no more
-            than a batch takes, or 64 without; it is one item where the table hands each item out so many times only, as
-            others may wait for them. Default 2.
-        max_batches: Elements to end after, 1 or more. None (the default): never.
-        timeout: Seconds that a reader waits in vain for an element until the dataset ends. None (the default): for
-            ever. What the table could give at once, or has given already, is waited for up to 0.5 s all the same: with
-            0, a dataset yields what can be had without waiting for an insert.
+        batch_size: Number of items, or of steps, per element, from 1 to 2**24. Every batch has exactly this size,
+            except for a last batch of steps, which may be smaller. Default: None, elements without a batch axis.
+        steps: Yield the steps of the items, in order, instead of whole items. All columns need a time axis of the same
+            length. An item counts as consumed when its first step is yielded. It counts earlier in two cases: if an
+            insert waits for space that is held by items whose steps do not fill a batch yet, and if its steps have
+            waited 2 to 4 minutes for their batch to fill. Default: False.
+        drop_remainder: Drop a last batch of steps that would be smaller than `batch_size`. Default: False.
+        pad: Fill shorter items of a batch up with zeros, text with empty text; without it, their columns are ragged.
+            Requires `batch_size`; not allowed with `steps`. Default: False.
+        prefetch: Number of batches that are fetched in advance, 1 or more. Datasets of steps and of single items fetch
+            blocks of items, and this many blocks in advance. A block has as many items as make about 4 MiB, estimated
+            from the items read so far, but at most as many as a batch needs, or 64 without `batch_size`. In tables with
+            `max_times_sampled`, where other readers may wait for the items, it is one item. Default: 2.
+        max_batches: Number of elements after which the dataset ends, 1 or more. Default: None, no limit.
+        timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, no limit. Items
+            that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller: with 0, a dataset
+            yields everything that is available without waiting for an insert.
     """
 
     batch_size: int | None

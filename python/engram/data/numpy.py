@@ -11,32 +11,33 @@ __all__ = ["dataset"]
 
 
 def dataset(store: TableStore, table: str, **options: Unpack[Options]) -> Iterable[Element]:
-    """A table's items or steps, as NumPy arrays.
+    """Returns a dataset of a table's items or steps as NumPy arrays.
 
         for element in dataset(store, "replay", batch_size=256):
             learn(element.data)
 
-    Nothing changes them later, and no two elements share memory that is theirs to write. Steps and single items are
-    views of the block that they were read in, which lives as long as any of them: copy those that you keep.
+    Elements are not changed after they are yielded, and writing to one does not change another. Steps and single items
+    are views of the block that they were read in, and keep its memory alive: copy the ones that you store.
 
     Args:
-        store: Where the table is: an `engram.Store` or `engram.Client`.
-        table: Its name.
-        **options: Each of `engram.data.Options`.
+        store: The `engram.Store` or `engram.Client` that has the table.
+        table: The table's name.
+        **options: Options of `engram.data.Options`.
 
     Returns:
-        An iterable of `Element`s, whose leaves are arrays `[B, T, ...]`, or `Ragged` where items of a batch differ in
-        length. It may be iterated any number of times. Each iterator fetches ahead on lease: what it has not yielded
-        when it ends goes back.
+        An iterable of `Element`s with leaves `[B, T, ...]`, or `Ragged` if the items of a batch differ in length. It
+        can be iterated any number of times. Each iterator fetches ahead, on lease; items of which it has yielded
+        nothing when it ends are returned to the table.
 
     Raises:
-        InvalidArgumentError: An option is not what `Options` says.
-        TypeError: There is no such option.
-        SignatureError: On iteration: items of a batch differ in columns, dtypes or shapes, or there are no `steps`: a
-            column has no time axis, or an item's columns differ in length. They go back; what came before is yielded.
-        UnsatisfiableError: On iteration: the table can never hold as many items as make a batch, each of which it hands
-            out so many times only.
-        UnknownTableError, ClosedError, UnavailableError: On iteration: there is no such table, it or its store is gone,
-            or the server is.
+        InvalidArgumentError: An argument has a type or value that is not allowed.
+        TypeError: An option is unknown.
+        SignatureError: On iteration: items of a batch differ in columns, dtypes or shapes; or, with `steps`, a column
+            has no time axis or the columns of an item differ in length. These items are returned to the table; elements
+            read before are yielded first.
+        UnsatisfiableError: On iteration: the table has `max_times_sampled` and can never hold enough items for a batch.
+        UnknownTableError: On iteration: the table does not exist.
+        ClosedError: On iteration: the table was dropped, or the store closed.
+        UnavailableError: On iteration: the server cannot be reached.
     """
     return TableReader.of(store, table, options)

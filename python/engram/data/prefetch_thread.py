@@ -1,4 +1,4 @@
-"""A thread that makes elements before they are asked for."""
+"""A thread that computes elements before they are requested."""
 
 import queue
 import threading
@@ -8,7 +8,8 @@ from typing import TypeVar
 
 __all__ = ["POLL_INTERVAL", "prefetch_in_thread"]
 
-POLL_INTERVAL = 0.05  # seconds after which a thread that waits for data looks whether anybody still wants it
+POLL_INTERVAL = 0.05
+"""Seconds after which a thread that waits for data checks whether its reader has stopped."""
 
 T = TypeVar("T")
 
@@ -16,44 +17,46 @@ _END = object()
 
 
 def prefetch_in_thread(elements: Generator[T | None], number: int) -> Generator[T]:
-    """The elements that are not None, up to `number` of them made before they are asked for.
+    """Yields the elements that are not None; a thread computes up to `number` of them in advance.
 
-    Errors come after what was made before them. `elements` is closed when this ends; it yields None now and then, so
-    that it can be.
+    An error is raised after the elements computed before it. When the generator ends, it closes `elements`, which must
+    yield None every `POLL_INTERVAL` or so while it waits, so that it can be closed.
     """
-    made: queue.SimpleQueue[object] = queue.SimpleQueue()
-    room = threading.Semaphore(number)
+    ready: queue.SimpleQueue[object] = queue.SimpleQueue()
+    free_places = threading.Semaphore(number)
     stop = threading.Event()
 
     def run() -> None:
         end: object = _END
         try:
             with closing(elements):
-                room.acquire()
+                free_places.acquire()
                 for element in elements:
                     if element is not None:
-                        made.put(element)
-                        room.acquire()
+                        ready.put(element)
+                        free_places.acquire()
                     if stop.is_set():
                         break
-        except BaseException as error:  # noqa: BLE001, the reader's to see
+        except BaseException as error:  # noqa: BLE001, raised in the reader's thread
             end = _Raised(error)
-        made.put(end)
+        ready.put(end)
 
-    thread = threading.Thread(target=run, name="engram-ahead", daemon=True)
+    thread = threading.Thread(target=run, name="engram-prefetch", daemon=True)
     thread.start()
     try:
-        while (found := made.get()) is not _END:
-            if isinstance(found, _Raised):
-                raise found.error
-            room.release()
-            yield found  # type: ignore[misc]  # what `run` put there
+        while (element := ready.get()) is not _END:
+            if isinstance(element, _Raised):
+                raise element.error
+            free_places.release()
+            yield element  # type: ignore[misc]  # what `run` put there
     finally:
         stop.set()
-        room.release()
+        free_places.release()
         thread.join()
 
 
 class _Raised:
+    """An error on its way to the reader's thread."""
+
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Reads a table's items or steps, one by one or in batches, and has a framework's converter make elements of them."""
+"""Reads a table's items or steps, singly or in batches, as elements of any framework."""
 
 import math
 from collections.abc import Callable, Generator, Iterator
@@ -12,7 +12,7 @@ from engram import _checks, _engram
 from engram._consumption import ConsumptionTracker
 from engram.batch import Batch
 from engram.data import column_block
-from engram.data.column_block import ColumnBlock, Convert
+from engram.data.column_block import BatchBuffer, ColumnBlock, ColumnConverter
 from engram.data.elements import Element, Options
 from engram.dataset import Dataset
 from engram.errors import EngramError, InvalidArgumentError, SignatureError
@@ -22,17 +22,26 @@ from engram.store import TableStore
 __all__ = ["TableReader"]
 
 BLOCK_BYTES = 4 * 2**20
-BLOCK_ITEMS = 64  # where nobody named a batch size
-FIRST_ITEMS = 16  # before any has been seen
-LOOK_AROUND = 0.2  # seconds without anything after which it is asked whether items that are held are in the way
-FADES = 0.875  # how much earlier blocks weigh beside a new one
+"""Target size of a block as it is read."""
+
+MAX_BLOCK_ITEMS = 64
+"""Items of a block if there is no `batch_size`."""
+
+FIRST_BLOCK_ITEMS = 16
+"""Items of the first block, whose size is a guess."""
+
+INSERT_CHECK_INTERVAL = 0.2
+"""Seconds without data after which the reader checks whether an insert waits for items that it holds."""
+
+BLOCK_WEIGHT_DECAY = 0.875
+"""Factor by which the weight of earlier blocks in the size estimates falls with each new block."""
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """A table and how it is read; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
+    """A table and the options of a dataset of it; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
 
     store: TableStore
     table: str
@@ -46,17 +55,17 @@ class TableReader:
 
     @classmethod
     def of(cls, store: TableStore, table: str, options: Options) -> Self:
-        """Checks what a user gave.
+        """Creates a reader from a caller's arguments.
 
         Raises:
-            InvalidArgumentError: An option is not what `Options` says.
-            TypeError: There is no such option.
+            InvalidArgumentError: An argument has a type or value that `Options` does not allow.
+            TypeError: An option is unknown.
         """
         known = sorted(Options.__optional_keys__)
         for name in options:
             if name not in known:
                 listed = ", ".join(f"`{each}`" for each in known)
-                raise TypeError(f"dataset() has no option `{name}`; beside its own it has {listed}")
+                raise TypeError(f"dataset() has no option `{name}`; the options that all datasets share are {listed}")
         return cls(store, table, **options)
 
     def __post_init__(self) -> None:
@@ -75,60 +84,68 @@ class TableReader:
         object.__setattr__(self, "timeout", _checks.seconds("`timeout`", self.timeout))
         if self.pad and self.steps:
             raise InvalidArgumentError(
-                "`pad` is for whole items: steps of items of any lengths need none; leave it out"
+                "`pad` pads whole items and cannot be combined with `steps`; leave one of them out"
             )
         if self.pad and self.batch_size is None:
-            raise InvalidArgumentError("`pad` fills items up to the longest of their batch: give a `batch_size`, too")
+            raise InvalidArgumentError(
+                "`pad` fills items up to the longest one of their batch; give a `batch_size`, too"
+            )
 
     def limited(self, max_batches: int) -> Self:
-        """The same, ending after so many elements."""
+        """Returns a copy with another `max_batches`."""
         return replace(self, max_batches=max_batches)
 
     def __iter__(self) -> Iterator[Element]:
-        return self.elements(column_block.arrays)
+        return self.elements(column_block.numpy_leaves)
 
-    def elements(self, convert: Convert) -> Generator[Element]:
-        """Elements with the leaves that `convert` makes; items that it refuses are not used."""
-        # Nothing is None without a glance.
-        return cast("Generator[Element]", self.read(partial(column_block.element, convert)))
+    def elements(self, convert: ColumnConverter) -> Generator[Element]:
+        """Yields elements with leaves from `convert`; if it raises, the items are returned to the table."""
+        # Without a poll interval, no element is None.
+        return cast("Generator[Element]", self.read(partial(column_block.to_element, convert)))
 
-    def read(self, make: Callable[[ColumnBlock], R], glance: float | None = None) -> Generator[R | None]:
-        """What `make` makes of each element's block; with `glance`, None wherever so many seconds brought nothing."""
+    def read(self, make: Callable[[ColumnBlock], R], poll_interval: float | None = None) -> Generator[R | None]:
+        """Yields `make(block)` for the block of each element; None after `poll_interval` seconds without data."""
         if self.steps or self.batch_size is None:
-            return self._cut(make, glance)
-        whole = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
-        return whole._read(lambda native: make(column_block.item_block(native)), glance)  # noqa: SLF001, every dataset's half
+            return self._split(make, poll_interval)
+        dataset = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
+        return dataset._read(lambda native: make(column_block.item_block(native)), poll_interval)  # noqa: SLF001, the package's own
 
     def read_together(
         self,
         make: Callable[[list[ColumnBlock]], R],
         together: int,
         tracker: ConsumptionTracker,
-        glance: float | None = None,
+        poll_interval: float | None = None,
     ) -> Generator[R | None]:
-        """What `make` makes of the blocks of so many batches, or as many as there are; for tables that keep items.
+        """Yields `make(blocks)` for up to `together` batches at a time; for tables without `max_times_sampled`.
 
-        A block of items that differ in length comes whole. What of the items is used, `tracker` is to be told.
+        If items of one read differ in length, their block is passed on as it is, without being split into batches.
+
+        Args:
+            make: Receives the blocks of one or more batches; may receive none.
+            together: Maximum number of batches.
+            tracker: Receives the items read; the caller sets `consumed`.
+            poll_interval: Seconds without data after which None is yielded. Default: never.
         """
-        size = self.batch_size or 1
-        held = column_block.BatchBuffer(size)
+        batch_size = self.batch_size or 1
+        buffer = BatchBuffer(batch_size)
 
         def take(native: _engram.Batch) -> R:
             block = column_block.item_block(native)
             if any(split is not None for split in block.splits):
                 return make([block])
-            made = make(held.filled(block))
-            held.keep(block)
+            result = make(buffer.full_batches(block))
+            buffer.add(block)
             tracker.add_items([1] * len(native))
-            return made
+            return result
 
-        most = None if self.max_batches is None else min(self.max_batches * size, _checks.MAX_I64)
-        source = self._dataset(size * together, prefetch=1, at_least=size, max_items=most)
-        return source._read(take, glance, tracker)  # noqa: SLF001, every dataset's half
+        max_items = None if self.max_batches is None else min(self.max_batches * batch_size, _checks.MAX_I64)
+        dataset = self._dataset(batch_size * together, prefetch=1, at_least=batch_size, max_items=max_items)
+        return dataset._read(take, poll_interval, tracker)  # noqa: SLF001, the package's own
 
     @property
     def keeps_items(self) -> bool:
-        """Whether the table hands out an item any number of times."""
+        """True if the table has no `max_times_sampled`: sampling does not remove items."""
         info = self.store.info().get(self.table)
         return info is not None and info.max_times_sampled is None
 
@@ -137,47 +154,50 @@ class TableReader:
             self.store, self.table, batch_size, **{"prefetch": self.prefetch, "timeout": self.timeout, **options}
         )
 
-    def _cut(self, make: Callable[[ColumnBlock], R], glance: float | None) -> Generator[R | None]:
+    def _split(self, make: Callable[[ColumnBlock], R], poll_interval: float | None) -> Generator[R | None]:
+        """Yields `make(block)` for each element of blocks of items, whose sizes adapt to what was read."""
         info = self.store.info().get(self.table)
-        fit = _Fit(info, self.batch_size, steps=self.steps)
-        cutter = _Cutter(self, make, fit)
+        block_size = _BlockSize(info, self.batch_size, steps=self.steps)
+        splitter = _BlockSplitter(self, make, block_size)
         left = self.max_batches
-        broken: EngramError | None = None
+        raised: EngramError | None = None
         try:
-            while left != 0 and not cutter.has_ended:
-                found = self._blocks(cutter, fit, left, glance)
+            while left != 0 and not splitter.has_ended:
+                elements_of_blocks = self._read_blocks(splitter, block_size, left, poll_interval)
                 try:
-                    with closing(found) as elements:
+                    with closing(elements_of_blocks) as elements:
                         for each in elements:
                             yield each
                             if each is not None and left is not None:
                                 left -= 1
                 except SignatureError:
-                    # Items that do not go side by side may be read one by one, unless they are to fill batches.
-                    if fit.by_one or self.batch_size is not None:
+                    # Items that differ too much for one block can still be read singly, unless they must fill batches.
+                    if block_size.is_single or self.batch_size is not None:
                         raise
-                    fit.by_one = True
+                    block_size.is_single = True
         except EngramError as error:
-            broken = error
+            raised = error
         if left != 0:
-            yield from cutter.last
-        if broken is not None:
-            raise broken
+            yield from splitter.last
+        if raised is not None:
+            raise raised
 
-    def _blocks(self, cutter: "_Cutter[R]", fit: "_Fit", left: int | None, glance: float | None) -> Generator[R | None]:
-        """Elements of blocks of one size: up to `left`, until another fits better or there are no more."""
-        size, is_sure = fit.items(), fit.is_sure
+    def _read_blocks(
+        self, splitter: "_BlockSplitter[R]", block_size: "_BlockSize", left: int | None, poll_interval: float | None
+    ) -> Generator[R | None]:
+        """Yields up to `left` elements of blocks of one size, until another size fits better or the data ends."""
+        size, is_estimated = block_size.items(), block_size.is_estimated
         # Every item has one step or more.
-        most = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
-        source = self._dataset(size, at_least=1, max_items=most, max_batches=None if is_sure else 1)
-        tracker, pieces = cutter.tracker, self.batch_size or 1
-        look = LOOK_AROUND if glance is None and self.steps and pieces > 1 else glance
-        with closing(source._read(cutter.take, look, tracker)) as taken:  # noqa: SLF001, every dataset's half
-            for elements in taken:
+        max_items = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
+        dataset = self._dataset(size, at_least=1, max_items=max_items, max_batches=None if is_estimated else 1)
+        tracker, pieces = splitter.tracker, self.batch_size or 1
+        interval = INSERT_CHECK_INTERVAL if poll_interval is None and self.steps and pieces > 1 else poll_interval
+        with closing(dataset._read(splitter.split, interval, tracker)) as reads:  # noqa: SLF001, the package's own
+            for elements in reads:
                 if elements is None:
-                    if tracker.is_holding and self._is_in_the_way():
+                    if tracker.is_holding and self._has_waiting_insert():
                         tracker.stop_holding()
-                    if glance is not None:
+                    if poll_interval is not None:
                         yield None
                     continue
                 for each in islice(elements, left):
@@ -187,97 +207,106 @@ class TableReader:
                     left = None if left is None else left - 1
                 if left == 0:
                     return
-                if not is_sure or not fit.still(size):
+                if not is_estimated or not block_size.is_close_to(size):
                     tracker.consume_all()
                     return
-        cutter.has_ended = True
+        splitter.has_ended = True
 
-    def _is_in_the_way(self) -> bool:
-        """Whether somebody waits to insert: maybe for the room of items that are held until they fill a batch."""
+    def _has_waiting_insert(self) -> bool:
+        """True if an insert waits, possibly for the space of items that are held until they fill a batch."""
         info = self.store.info().get(self.table)
         return info is not None and info.waiting_inserts > 0
 
 
-class _Fit:
-    """How many items a block should have, from what those so far were like."""
+class _BlockSize:
+    """Chooses the number of items per block from the sizes of the items read so far.
+
+    Attributes:
+        is_single: True if blocks have one item.
+    """
 
     def __init__(self, info: TableInfo | None, batch_size: int | None, *, steps: bool) -> None:
-        self._most = batch_size or BLOCK_ITEMS
+        self._max_items = batch_size or MAX_BLOCK_ITEMS
         self._batch_size = batch_size if steps else None
-        self.by_one = info is None or info.max_times_sampled is not None
-        # They are no smaller than what the table keeps of them, as a rule.
-        self._first = FIRST_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
-        self._items = self._steps = self._bytes = 0.0
+        self.is_single = info is None or info.max_times_sampled is not None
+        # Items are usually at least as large when read as they are in the table, where they are compressed.
+        self._first = FIRST_BLOCK_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
+        self._items = self._steps = self._bytes = 0.0  # decaying sums
 
     @property
-    def is_sure(self) -> bool:
-        """Whether the size is more than a guess."""
-        return self.by_one or self._items > 0
+    def is_estimated(self) -> bool:
+        """True if the size follows from items that were read; before the first block it is a guess."""
+        return self.is_single or self._items > 0
 
-    def saw(self, items: int, steps: int, nbytes: int) -> None:
-        """Counts a block."""
-        self._items = self._items * FADES + items
-        self._steps = self._steps * FADES + steps
-        self._bytes = self._bytes * FADES + nbytes
+    def add(self, items: int, steps: int, nbytes: int) -> None:
+        """Adds a block to the estimates."""
+        self._items = self._items * BLOCK_WEIGHT_DECAY + items
+        self._steps = self._steps * BLOCK_WEIGHT_DECAY + steps
+        self._bytes = self._bytes * BLOCK_WEIGHT_DECAY + nbytes
 
     def items(self) -> int:
-        """As many as make `BLOCK_BYTES`, and no more than a batch needs."""
-        if self.by_one:
+        """Number of items that make about `BLOCK_BYTES`, but at most as many as a batch needs."""
+        if self.is_single:
             return 1
         if self._items == 0:
-            return max(1, min(self._most, FIRST_ITEMS, self._first))
-        fit = min(self._most, int(BLOCK_BYTES * self._items / max(self._bytes, 1)))
+            return max(1, min(self._max_items, FIRST_BLOCK_ITEMS, self._first))
+        size = min(self._max_items, int(BLOCK_BYTES * self._items / max(self._bytes, 1)))
         if self._batch_size is not None:
-            fit = min(fit, math.ceil(self._batch_size * self._items / max(self._steps, 1)))
-        return max(1, fit)
+            size = min(size, math.ceil(self._batch_size * self._items / max(self._steps, 1)))
+        return max(1, size)
 
-    def still(self, size: int) -> bool:
-        """Whether blocks of a size are about right: it costs something to begin with others."""
+    def is_close_to(self, size: int) -> bool:
+        """True if `size` is within a factor of two of the best size: a change of size costs a new stream."""
         return size == (best := self.items()) or best < 2 * size < 4 * best
 
 
-class _Cutter(Generic[R]):
-    """Cuts blocks into elements.
+class _BlockSplitter(Generic[R]):
+    """Splits blocks of items into elements.
 
     Attributes:
-        tracker: Which items were used.
-        last: What is left to yield once nothing more comes.
-        has_ended: Nothing more comes.
+        tracker: Counts the consumed items.
+        last: Elements to yield after the end of the data.
+        has_ended: True if there is no more data.
     """
 
-    def __init__(self, reading: TableReader, make: Callable[[ColumnBlock], R], fit: _Fit) -> None:
-        self._steps = reading.steps
-        size = reading.batch_size
-        self._held = None if size is None or not reading.steps else column_block.BatchBuffer(size)
-        self._drops = reading.drop_remainder
+    def __init__(self, reader: TableReader, make: Callable[[ColumnBlock], R], block_size: _BlockSize) -> None:
+        self._steps = reader.steps
+        batch_size = reader.batch_size
+        self._buffer = None if batch_size is None or not reader.steps else BatchBuffer(batch_size)
+        self._drop_remainder = reader.drop_remainder
         self._make = make
-        self._fit = fit
-        self.tracker = ConsumptionTracker(self._rest)
+        self._block_size = block_size
+        self.tracker = ConsumptionTracker(self._make_last)
         self.last: list[R] = []
         self.has_ended = False
 
-    def take(self, native: _engram.Batch) -> Iterator[R]:
-        """The elements of a block. What is the matter with one is so with all: the first is made before any counts."""
-        block, lengths = (
-            column_block.step_block(native) if self._steps else (column_block.item_block(native), [1] * len(native))
-        )
-        if not self._steps:
-            parts = column_block.items(block)
-        elif self._held is None:
-            parts = column_block.rows(block)
-        else:
-            parts = iter(self._held.filled(block))
-        first = next(parts, None)
-        made = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
-        if self._held is not None:
-            self._held.keep(block)
-        self.tracker.add_items(lengths)
-        self._fit.saw(len(native), block.number, sum(column.nbytes for column in block.columns))
-        return made
+    def split(self, native: _engram.Batch) -> Iterator[R]:
+        """Returns the elements of a block.
 
-    def _rest(self) -> bool:
-        """Makes what is left of steps that did not fill a batch; whether their items are used."""
-        rest = None if self._held is None or self._drops else self._held.rest()
+        The first element is made before anything is counted, so that an error, which all elements of a block share,
+        leaves no item consumed.
+        """
+        if self._steps:
+            block, lengths = column_block.step_block(native)
+        else:
+            block, lengths = column_block.item_block(native), [1] * len(native)
+        if not self._steps:
+            parts = column_block.split_items(block)
+        elif self._buffer is None:
+            parts = column_block.split_steps(block)
+        else:
+            parts = iter(self._buffer.full_batches(block))
+        first = next(parts, None)
+        elements = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
+        if self._buffer is not None:
+            self._buffer.add(block)
+        self.tracker.add_items(lengths)
+        self._block_size.add(len(native), block.size, sum(column.nbytes for column in block.columns))
+        return elements
+
+    def _make_last(self) -> bool:
+        """Makes the last, smaller batch of steps; False if there is none, so that its items are not consumed."""
+        rest = None if self._buffer is None or self._drop_remainder else self._buffer.remainder()
         if rest is not None:
             self.last = [self._make(rest)]
         return rest is not None

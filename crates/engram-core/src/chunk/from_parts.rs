@@ -1,4 +1,4 @@
-//! Chunks out of parts that came from outside: nothing is believed.
+//! Chunks built of untrusted parts, which are all checked.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,21 +13,21 @@ use crate::holders::Holders;
 use crate::payload::Payload;
 use crate::schema::{CellSpec, Schema};
 
-/// Raw bytes that an LZ4 block of so many bytes can hold: each byte of a length adds at most 255.
+/// Most raw bytes of an LZ4 block of `stored` bytes: each length byte adds at most 255.
 const fn max_raw_bytes(stored: u64) -> u64 {
     255 * stored + 64
 }
 
 impl Chunk {
-    /// A chunk of parts that came from outside: read from a file, sent by a writer elsewhere.
+    /// A chunk of untrusted parts, read from a file or received from a remote writer.
     ///
-    /// What it accepts can be read without a panic and without allocating more than the raw sizes
-    /// of its columns, [`MAX_CHUNK_BYTES`] in all. Compressed bytes are not unpacked here: damage
-    /// to them is found by whoever reads them.
+    /// Reading an accepted chunk does not panic and allocates at most the raw sizes of its columns,
+    /// [`MAX_CHUNK_BYTES`] in total. Compressed bytes are not decoded here: reading them reports
+    /// corruption.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for parts that contradict each other or are too large,
-    /// [`Error::Payload`] for strings that do not fill their column.
+    /// [`Error::InvalidArgument`] if parts contradict each other or are too large, [`Error::Payload`] if
+    /// the offsets or lengths of a string column are inconsistent.
     pub fn from_parts(
         origin: Origin,
         schema: Arc<Schema>,
@@ -60,7 +60,7 @@ impl Chunk {
         let pinned = self.payload.pin()?;
         if pinned.len() != self.payload.len() {
             return Err(Error::Payload(format!(
-                "chunk's payload says it has {} bytes, but {} can be read",
+                "the payload of a chunk has {} bytes according to its header, but {} can be read",
                 self.payload.len(),
                 pinned.len()
             )));
@@ -80,7 +80,7 @@ fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<
     let invalid = |text: String| Err(Error::InvalidArgument(text));
     if cells.len() != layout.names.len() || cells.len() != extents.len() {
         return invalid(format!(
-            "chunk of {} columns comes with {} names and {} extents; each column has one of each",
+            "a chunk of {} columns has {} names and {} extents; each column needs one of each",
             cells.len(),
             layout.names.len(),
             extents.len()
@@ -88,7 +88,7 @@ fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<
     }
     if payload > MAX_CHUNK_BYTES {
         return invalid(format!(
-            "chunk's payload has {payload} bytes; a chunk has at most {MAX_CHUNK_BYTES}"
+            "the payload of a chunk has {payload} bytes; at most {MAX_CHUNK_BYTES} are allowed"
         ));
     }
     let mut raw = 0_u64;
@@ -99,13 +99,13 @@ fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<
     }
     if raw > MAX_CHUNK_BYTES as u64 {
         return invalid(format!(
-            "chunk's columns have {raw} bytes when unpacked; a chunk has at most {MAX_CHUNK_BYTES}"
+            "the columns of a chunk have {raw} bytes once decompressed; at most {MAX_CHUNK_BYTES} are allowed"
         ));
     }
     Ok(())
 }
 
-/// Raw bytes of a column that fits its payload.
+/// Raw bytes of a column. Checks its position and encoding.
 fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, String> {
     let Extent {
         offset,
@@ -116,22 +116,22 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
     let end = u64::from(offset) + u64::from(stored);
     if end > payload || !(offset as usize).is_multiple_of(ALIGN) {
         return Err(format!(
-            "lies at bytes {offset}..{end} of its chunk; its first is a multiple of {ALIGN}, its \
-             last is within the {payload} of the payload"
+            "has bytes {offset}..{end} of its chunk; they must begin at a multiple of {ALIGN} and end \
+             within the {payload} bytes of the payload"
         ));
     }
     let Some((_, bytes)) = cell.checked_size() else {
-        return Err(format!("has cells of {cell}; such cells are too large"));
+        return Err(format!("has cells of {cell}, which are too large"));
     };
     let stored = u64::from(stored);
     if cell.dtype == DType::String {
-        let least = 4 * (u64::from(rows) + 1);
+        let offsets = 4 * (u64::from(rows) + 1);
         return match codec {
             Codec::Lz4 | Codec::Delta => {
-                Err("is of compressed strings; strings are stored raw".into())
+                Err("has compressed strings; strings must be stored raw".into())
             }
-            Codec::Raw if stored < least => Err(format!(
-                "has {stored} bytes for {rows} rows of strings; their offsets alone take {least}"
+            Codec::Raw if stored < offsets => Err(format!(
+                "has {stored} bytes for {rows} rows of strings; their offsets alone take {offsets}"
             )),
             Codec::Raw => Ok(stored),
         };
@@ -139,27 +139,29 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
     let raw = u64::from(rows).saturating_mul(bytes as u64);
     if codec == Codec::Delta && !cell.dtype.is_integer() {
         return Err(format!(
-            "is of differences of {cell}; only integers have them"
+            "has delta-encoded cells of {cell}; only integers can be delta-encoded"
         ));
     }
     match codec {
         Codec::Raw if stored != raw => Err(format!(
-            "has {stored} bytes for {rows} rows of {cell}; they take {raw}"
+            "has {stored} bytes for {rows} rows of {cell}, which take {raw}"
         )),
         Codec::Lz4 | Codec::Delta if raw > MAX_LZ4_BYTES as u64 => Err(format!(
-            "has {raw} raw bytes in one LZ4 block; a block holds at most {MAX_LZ4_BYTES}, larger columns \
-             are stored raw"
+            "has {raw} raw bytes in an LZ4 block; at most {MAX_LZ4_BYTES} are allowed, larger columns must \
+             be stored raw"
         )),
         Codec::Lz4 | Codec::Delta if raw > max_raw_bytes(stored) => Err(format!(
-            "has {stored} compressed bytes for {raw} raw ones; so many hold at most {}",
+            "has {stored} compressed bytes for {raw} raw bytes; they can hold at most {}",
             max_raw_bytes(stored)
         )),
         Codec::Raw | Codec::Lz4 | Codec::Delta => Ok(raw),
     }
 }
 
-/// A chunk has a row per step, or per step and environment, and where a step is still open one
-/// more. Of its environments each has an episode at least, and each row begins at most one.
+/// Checks the numbers of rows, steps and episodes.
+///
+/// A chunk has one row per step and environment, plus at most one row per environment for a step that
+/// is not complete. Each environment has at least one episode, and each row begins at most one.
 fn check_origin(origin: &Origin, extents: &[Extent]) -> Result<()> {
     let Origin {
         episodes,
@@ -168,30 +170,30 @@ fn check_origin(origin: &Origin, extents: &[Extent]) -> Result<()> {
         ..
     } = origin;
     let rows = u64::from(extents.iter().map(|extent| extent.rows).max().unwrap_or(0));
-    let most = (u64::from(*steps) + 1).saturating_mul(episodes.len() as u64);
-    if episodes.is_empty() || episodes.len() as u64 > rows.max(1) || rows > most {
+    let max_rows = (u64::from(*steps) + 1).saturating_mul(episodes.len() as u64);
+    if episodes.is_empty() || episodes.len() as u64 > rows.max(1) || rows > max_rows {
         return Err(Error::InvalidArgument(format!(
-            "chunk of {steps} steps has {rows} rows of {} episodes; it has 1 episode or more, at \
-             most one per row, and at most a row per episode and step and one per episode more",
+            "a chunk of {steps} steps has {rows} rows and {} episodes; it needs at least 1 episode, at \
+             most one per row, and at most {max_rows} rows",
             episodes.len()
         )));
     }
     if first_step.checked_add(u64::from(*steps)).is_none() {
         return Err(Error::InvalidArgument(format!(
-            "chunk has {steps} steps from step {first_step} on; steps are numbered below 2^64"
+            "a chunk has {steps} steps from step {first_step} on; step numbers must be below 2^64"
         )));
     }
     Ok(())
 }
 
-/// `rows + 1` offsets that begin at 0 and never decrease, then the cells end to end; in each the
-/// elements, `u32 length, bytes`.
+/// Checks a string column: `rows + 1` offsets that begin at 0 and never decrease, followed by the
+/// cells end to end. A cell consists of its elements, each a `u32` length and the bytes.
 fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<(), String> {
-    let heads = &column.as_chunks::<4>().0[..=rows];
-    let mut cells = &column[size_of_val(heads)..];
+    let offsets = &column.as_chunks::<4>().0[..=rows];
+    let mut cells = &column[size_of_val(offsets)..];
     let mut at = 0;
-    for (row, head) in heads.iter().enumerate() {
-        let next = u32::from_le_bytes(*head);
+    for (row, offset) in offsets.iter().enumerate() {
+        let next = u32::from_le_bytes(*offset);
         let size = next.checked_sub(at).map(|size| size as usize);
         let found = match size {
             Some(size) if row > 0 || size == 0 => cells.split_at_checked(size),
@@ -199,14 +201,14 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
         };
         let Some((found, later)) = found else {
             return Err(format!(
-                "has offset {next} after {at} with {} bytes left; offsets begin at 0, never \
+                "has offset {next} after {at} with {} bytes left; offsets must begin at 0, never \
                  decrease and end with the column",
                 cells.len()
             ));
         };
         if row > 0 && !is_elements(found, cell.elements()) {
             return Err(format!(
-                "has {} bytes in row {} that are not {} elements, a length and that many bytes each",
+                "has {} bytes in row {} that are not {} elements, each a length and that many bytes",
                 found.len(),
                 row - 1,
                 cell.elements()
@@ -218,7 +220,7 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
         Ok(())
     } else {
         Err(format!(
-            "has {} bytes after its last cell; it ends there",
+            "has {} bytes after its last cell; it must end there",
             cells.len()
         ))
     }

@@ -1,8 +1,9 @@
-//! Integers as differences from row to row: small where rows change little.
+//! Delta encoding of integers: differences from row to row, which are small if rows change little.
 
 use crate::schema::CellSpec;
 
-/// `raw`, rows of `cell`, each row but the first less the one before it; `None` where these are no integers.
+/// Delta-encodes `raw`, rows of `cell`: each row but the first minus the row before it. `None` if the
+/// cells are not integers.
 pub(super) fn differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
     let (row, size) = (cell.bytes(), cell.dtype.size());
     if !cell.dtype.is_integer() || row == 0 {
@@ -12,16 +13,16 @@ pub(super) fn differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
     let rows = raw.chunks_exact(row).zip(raw.chunks_exact(row).skip(1));
     for ((old, new), out) in rows.zip(out.chunks_exact_mut(row).skip(1)) {
         match size {
-            1 => each(old, new, out, |old, new| {
+            1 => set_each(old, new, out, |old, new| {
                 u8::wrapping_sub(new[0], old[0]).to_le_bytes()
             }),
-            2 => each(old, new, out, |old, new| {
+            2 => set_each(old, new, out, |old, new| {
                 le16(new).wrapping_sub(le16(old)).to_le_bytes()
             }),
-            4 => each(old, new, out, |old, new| {
+            4 => set_each(old, new, out, |old, new| {
                 le32(new).wrapping_sub(le32(old)).to_le_bytes()
             }),
-            _ => each(old, new, out, |old, new| {
+            _ => set_each(old, new, out, |old, new| {
                 le64(new).wrapping_sub(le64(old)).to_le_bytes()
             }),
         }
@@ -29,7 +30,7 @@ pub(super) fn differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The rows that differences stand for, in their place.
+/// Decodes delta-encoded rows in place.
 pub(crate) fn undo_differences(bytes: &mut [u8], cell: &CellSpec) {
     let (row, size) = (cell.bytes(), cell.dtype.size());
     if row == 0 {
@@ -39,16 +40,16 @@ pub(crate) fn undo_differences(bytes: &mut [u8], cell: &CellSpec) {
         let (before, now) = bytes.split_at_mut(at);
         let (old, now) = (&before[at - row..], &mut now[..row]);
         match size {
-            1 => add(old, now, |old, new| {
+            1 => update_each(old, now, |old, new| {
                 u8::wrapping_add(new[0], old[0]).to_le_bytes()
             }),
-            2 => add(old, now, |old, new| {
+            2 => update_each(old, now, |old, new| {
                 le16(new).wrapping_add(le16(old)).to_le_bytes()
             }),
-            4 => add(old, now, |old, new| {
+            4 => update_each(old, now, |old, new| {
                 le32(new).wrapping_add(le32(old)).to_le_bytes()
             }),
-            _ => add(old, now, |old, new| {
+            _ => update_each(old, now, |old, new| {
                 le64(new).wrapping_add(le64(old)).to_le_bytes()
             }),
         }
@@ -67,7 +68,7 @@ fn le64(bytes: [u8; 8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-fn each<const N: usize>(
+fn set_each<const N: usize>(
     old: &[u8],
     new: &[u8],
     out: &mut [u8],
@@ -79,7 +80,11 @@ fn each<const N: usize>(
     }
 }
 
-fn add<const N: usize>(old: &[u8], now: &mut [u8], work: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+fn update_each<const N: usize>(
+    old: &[u8],
+    now: &mut [u8],
+    work: impl Fn([u8; N], [u8; N]) -> [u8; N],
+) {
     for (old, now) in old.as_chunks().0.iter().zip(now.as_chunks_mut().0) {
         *now = work(*old, *now);
     }
@@ -91,7 +96,7 @@ mod tests {
     use crate::dtype::DType;
 
     #[test]
-    fn differences_add_up_again_whatever_the_width() {
+    fn delta_encoding_round_trips_for_every_dtype() {
         let noise: Vec<u8> = (0..240_u32)
             .map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[3])
             .collect();
@@ -118,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_without_bytes_are_left_alone() {
+    fn cells_without_bytes_are_unchanged() {
         let cell = CellSpec {
             dtype: DType::Int32,
             shape: [0].into_iter().collect(),

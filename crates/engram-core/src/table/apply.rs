@@ -1,4 +1,4 @@
-//! The one place where a table changes: each function is one [`TableOp`], recorded by its caller.
+//! Applies changes to a table. Each function applies the change of one [`TableOp`]; its caller records it.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use crate::selector::TableRng;
 use crate::table::{Contents, DeferredDrops, ITEM_OVERHEAD, TableState};
 
 impl TableState {
-    /// Records a change that is about to be applied, or just has been.
+    /// Records a change.
     pub(super) fn record(&mut self, op: &TableOp<'_>) {
         self.last_lsn = self.sink.append(&self.options.name, op);
     }
 
-    /// Records that the generator has made choices.
-    pub fn record_choice(&mut self) {
+    /// Records the current state of the random generator.
+    pub fn record_rng(&mut self) {
         let op = TableOp::SetRng { rng: &self.rng };
         self.last_lsn = self.sink.append(&self.options.name, &op);
     }
 
-    /// Makes the table's random choices.
+    /// Generator of the table's random choices.
     #[must_use]
     pub fn generator(&self) -> &TableRng {
         &self.rng
     }
 
-    /// Applies a recorded change without recording it again: how a journal is replayed.
+    /// Applies a recorded change without recording it, to replay a journal.
     pub fn replay(&mut self, op: &TableOp<'_>, deferred: &mut DeferredDrops) {
         let slot_of = |state: &Self, key| state.contents.keys.get(key);
         match *op {
@@ -83,24 +83,24 @@ impl TableState {
         }
     }
 
-    /// As [`TableState::replay`], for the change of that number.
+    /// Like [`TableState::replay`], and sets the position of the last change.
     pub fn replay_at(&mut self, op: &TableOp<'_>, lsn: Lsn, deferred: &mut DeferredDrops) {
         self.replay(op, deferred);
         self.last_lsn = lsn;
     }
 
-    /// Says that the changes up to this one are in, or were not of this table.
+    /// Sets the position of the last change: all changes to this table up to it are applied.
     pub fn set_last_lsn(&mut self, lsn: Lsn) {
         self.last_lsn = lsn;
     }
 
-    /// From now on, changes are recorded there.
+    /// Sets the sink that later changes are recorded in.
     pub fn set_sink(&mut self, sink: Arc<dyn OpSink>) {
         self.sink = sink;
     }
 
-    /// Applies and records a removal, in that order: a sink's lock waits until the memory has come that was asked
-    /// for before, and after it that of the key would be waited for again.
+    /// Removes an item and records it, in this order: recording takes the sink's lock, which waits for
+    /// pending memory accesses, so that removing the item afterwards would wait for its own again.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
         let key = self.contents.items[slot as usize].key;
         self.remove_item(slot, deferred);
@@ -145,7 +145,7 @@ impl TableState {
     }
 
     pub(super) fn record_number(&mut self, number: SessionNumber, now: u64) {
-        self.sessions.get_or_insert_default().count(number, now);
+        self.sessions.get_or_insert_default().record(number, now);
     }
 
     pub(super) fn remove_item(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
@@ -178,7 +178,7 @@ impl TableState {
         }
     }
 
-    /// Counts one sample; hides the item when it was the last one allowed.
+    /// Counts one sample; hides the item if it was the last one allowed.
     pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) -> &Item {
         let item = &mut self.contents.items[slot as usize];
         self.limiter.samples += 1;
@@ -192,18 +192,18 @@ impl TableState {
         &self.contents.items[slot as usize]
     }
 
-    /// Ends one lease for good.
+    /// Ends one lease; its sample stays counted.
     pub(super) fn end_lease(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
     }
 
-    /// As [`Item::is_exhausted`].
+    /// See [`Item::is_exhausted`].
     pub(super) fn is_exhausted(&self, slot: Slot) -> bool {
         self.contents.items[slot as usize].is_exhausted()
     }
 
-    /// Ends one lease as if the sample had never been taken. The caller has undone the limiter's count.
+    /// Ends one lease and undoes the counts of its sample, except the limiter's, which the caller undoes.
     pub(super) fn undo_sample(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
@@ -222,7 +222,8 @@ impl TableState {
         }
     }
 
-    /// Session numbers stay: what was sent before a reset must not come back after it.
+    /// Removes all items and counts. Session numbers stay: a retry of an item sent before the reset must
+    /// not insert it again.
     pub(super) fn clear(&mut self, deferred: &mut DeferredDrops) {
         let empty = Contents::new(&self.options);
         deferred
@@ -240,7 +241,7 @@ impl TableState {
 }
 
 impl Contents {
-    /// Takes an item out of everything that chooses.
+    /// Removes an item from the selectors and the expiry order.
     fn hide(&mut self, slot: Slot) {
         self.sampler.remove(slot);
         self.remover.remove(slot);
@@ -266,7 +267,7 @@ impl Contents {
         }
     }
 
-    /// Returns how many episodes lost their last chunk.
+    /// Releases the references of a removed item. Returns the number of episodes that lost their last chunk.
     fn release_chunks(&mut self, item: &Item) -> u64 {
         let Some(trajectory) = &item.trajectory else {
             return 0;

@@ -1,4 +1,4 @@
-//! Handing items out, for good or on lease.
+//! Drawing samples, with or without a lease.
 
 use crate::item::Slot;
 use crate::op::{Removal, TableOp};
@@ -7,49 +7,49 @@ use crate::selector::Odds;
 use crate::table::{DeferredDrops, TableState};
 use crate::trajectory::Trajectory;
 
-/// Draws made in one call at most, so that no lock hold grows with the request.
+/// Most draws per call, to bound the time that the table's lock is held.
 const DRAWS_PER_CALL: usize = 16_384;
 
-/// A sampled item. The trajectory stays readable whatever happens to the item.
+/// A sampled item. Its trajectory stays readable after the item is removed.
 #[derive(Clone, Debug)]
 pub struct Draw {
-    /// What it is made of.
+    /// The cells it refers to.
     pub trajectory: Trajectory,
-    /// Where the item is, to end the lease.
+    /// Identifies the item, to end the lease.
     pub handle: Handle,
     /// Its key.
     pub key: u64,
-    /// With what probability it was drawn.
+    /// Probability of the draw.
     pub probability: f64,
-    /// Its priority when drawn.
+    /// Its priority at the draw.
     pub priority: f64,
-    /// How often it has been sampled, this time included.
+    /// Number of times it was sampled, including this draw.
     pub times_sampled: u32,
-    /// Items in the table when it was drawn.
+    /// Number of items in the table at the draw.
     pub table_size: u64,
-    /// What else could have been drawn.
+    /// Properties of the distribution it was drawn from.
     pub odds: Odds,
 }
 
-/// What is known about a sampled item, without the item.
+/// The properties of a sampled item, without its trajectory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampledItemInfo {
     /// Its key.
     pub key: u64,
-    /// With what probability it was drawn.
+    /// Probability of the draw.
     pub probability: f64,
-    /// Its priority when drawn.
+    /// Its priority at the draw.
     pub priority: f64,
-    /// How often it has been sampled, this time included.
+    /// Number of times it was sampled, including this draw.
     pub times_sampled: u32,
-    /// Items in the table when it was drawn.
+    /// Number of items in the table at the draw.
     pub table_size: u64,
-    /// What else could have been drawn.
+    /// Properties of the distribution it was drawn from.
     pub odds: Odds,
 }
 
 impl Draw {
-    /// What is known about the item.
+    /// The properties of the sampled item.
     #[must_use]
     pub fn info(&self) -> SampledItemInfo {
         SampledItemInfo {
@@ -63,7 +63,8 @@ impl Draw {
     }
 }
 
-/// An item at one moment: void once the item is gone, also when its slot holds another.
+/// Identifies an item: its slot and insertion number. Void once the item is removed, also if its slot is
+/// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     slot: Slot,
@@ -71,7 +72,7 @@ pub struct Handle {
 }
 
 impl TableState {
-    /// Draws as many of `n` items as the limiter and the table allow now; returns how many.
+    /// Draws up to `n` items, as many as the limiter and the table allow now; returns the number drawn.
     ///
     /// Each leased draw must be ended by [`TableState::acknowledge`] or [`TableState::return_leases`].
     pub fn draw(
@@ -84,7 +85,7 @@ impl TableState {
         let n = n.min(self.draws_per_call());
         let before = draws.len();
         if self.options.max_times_sampled == 0 {
-            // Nothing is removed while we draw: all at once is the same as one by one.
+            // Drawing removes no items: all draws can be made at once.
             #[expect(clippy::cast_possible_truncation, reason = "at most n")]
             let allowed = self.limiter.samples_allowed(n as u64) as usize;
             if allowed > 0 && !self.contents.sampler.is_empty() {
@@ -101,11 +102,11 @@ impl TableState {
         draws.len() - before
     }
 
-    /// True when `n` draws would all be made now, whatever they are.
+    /// True if `n` draws are certain to succeed now.
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
         let allowed = n <= self.draws_per_call() && self.limiter.can_sample(n as u64);
-        // Draws that remove items change what the next may do: those go one by one.
+        // A draw that removes its item changes what the limiter allows next: only one is certain.
         allowed
             && !self.contents.sampler.is_empty()
             && (self.options.max_times_sampled == 0 || n == 1)
@@ -146,7 +147,7 @@ impl TableState {
             }
         }
         if self.contents.sampler.is_random() {
-            self.record_choice();
+            self.record_rng();
         }
         self.record(&TableOp::Sample {
             keys: &keys,
@@ -181,13 +182,13 @@ impl TableState {
         self.keys = keys;
     }
 
-    /// The leased draws were used: they are final.
+    /// Ends leases; their samples stay counted.
     pub fn acknowledge(
         &mut self,
         handles: impl Iterator<Item = Handle>,
         deferred: &mut DeferredDrops,
     ) {
-        // Items from before a reset: their samples went with the counters.
+        // A reset has dropped the counts of items inserted before it.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
@@ -210,11 +211,11 @@ impl TableState {
         }
     }
 
-    /// The leased draws were not used: counters are undone and hidden items regain their place.
+    /// Ends leases and undoes the counts of their samples; hidden items become visible again.
     ///
-    /// Nothing comes back after a delete or a reset.
+    /// Items that were deleted meanwhile stay deleted.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
-        // Items from before a reset: their samples went with the counters.
+        // A reset has dropped the counts of items inserted before it.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {

@@ -1,4 +1,4 @@
-//! What a table is made with, and which items and priorities it takes.
+//! Table options, and the checks of items and priorities against them.
 
 use std::sync::Arc;
 
@@ -9,66 +9,66 @@ use crate::schema::Signature;
 use crate::selector::SelectorKind;
 use crate::table::ITEM_OVERHEAD;
 
-/// What a table is made with.
+/// The options of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableOptions {
-    /// Unique in its store.
+    /// Name, unique in its store.
     pub name: String,
-    /// Most items it holds; the remover makes room beyond.
+    /// Most items; the remover evicts further ones.
     pub max_size: u64,
-    /// Most bytes it holds: distinct chunks and item overhead.
+    /// Most bytes of distinct chunks and bookkeeping. `None`: unlimited.
     pub max_bytes: Option<u64>,
-    /// An item leaves once it was sampled this often; 0 for no limit.
+    /// Number of samples after which an item is removed; 0: unlimited.
     pub max_times_sampled: u32,
-    /// An item leaves when it is this old, nanoseconds.
+    /// Age at which an item is removed, in nanoseconds. `None`: never.
     pub ttl: Option<u64>,
-    /// Chooses what is sampled.
+    /// Chooses the items to sample.
     pub sampler: SelectorKind,
-    /// Chooses what makes room.
+    /// Chooses the items to evict.
     pub remover: SelectorKind,
-    /// How far inserts and samples may run apart.
+    /// Bounds of the rate limiter.
     pub limits: RateLimits,
-    /// What every item must look like.
+    /// The columns that every item must have. `None`: any.
     pub signature: Option<Arc<Signature>>,
     /// Seed of the table's random choices.
     pub seed: u64,
-    /// Text kept with the table for whoever made it; nothing here reads it.
+    /// Text stored with the table for its creator; the engine does not read it.
     pub note: Option<Arc<str>>,
 }
 
-/// Bytes that a note may have.
+/// Most bytes of a note.
 pub const MAX_NOTE: usize = 64 << 10;
 
 impl TableOptions {
-    /// Checks that a table can be made of these.
+    /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming what is impossible.
+    /// [`Error::InvalidArgument`] naming the option that is not allowed.
     pub fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidArgument(text));
         let Self { name, max_size, .. } = self;
         if name.is_empty() {
-            return invalid("a table's name is empty; it must have at least one character".into());
+            return invalid("a table's name must have at least one character, got \"\"".into());
         }
         if !(1..u64::from(Slot::MAX)).contains(max_size) {
             let most = Slot::MAX - 1;
             return invalid(format!(
-                "max_size of table `{name}` is {max_size}; 1 to {most} is allowed"
+                "max_size of table `{name}` must be 1 to {most}, got {max_size}"
             ));
         }
         if self.max_bytes.is_some_and(|max| max <= ITEM_OVERHEAD) {
             return invalid(format!(
-                "max_bytes of table `{name}` is {}; one item alone takes more than {ITEM_OVERHEAD}",
+                "max_bytes of table `{name}` must be above {ITEM_OVERHEAD}, the bookkeeping of one item, got {}",
                 self.max_bytes.unwrap_or_default()
             ));
         }
         if self.ttl == Some(0) {
-            return invalid(format!("ttl of table `{name}` is 0; it must be above 0"));
+            return invalid(format!("ttl of table `{name}` must be above 0, got 0"));
         }
         if let Some(note) = self.note.as_ref().filter(|note| note.len() > MAX_NOTE) {
             let len = note.len();
             return invalid(format!(
-                "note of table `{name}` has {len} bytes; at most {MAX_NOTE} are allowed"
+                "note of table `{name}` must have at most {MAX_NOTE} bytes, got {len}"
             ));
         }
         self.sampler.check(name)?;
@@ -85,14 +85,14 @@ impl TableOptions {
         self.remover.check_priority(&self.name, priority)
     }
 
-    /// Checks the arguments of an update, all of them.
+    /// Checks all keys and priorities of an update.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for unequal lengths, [`Error::Priority`].
     pub fn check_updates(&self, keys: &[u64], priorities: &[f64]) -> Result<()> {
         if keys.len() != priorities.len() {
             return Err(Error::InvalidArgument(format!(
-                "{} keys and {} priorities for table `{}`; there must be one priority per key",
+                "{} keys and {} priorities for table `{}`; each key needs one priority",
                 keys.len(),
                 priorities.len(),
                 self.name
@@ -102,16 +102,16 @@ impl TableOptions {
         priorities.try_for_each(|priority| self.check_priority(*priority))
     }
 
-    /// Checks that an item could be taken, if not now then later.
+    /// Checks that an item can be inserted now or later.
     ///
     /// # Errors
-    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key from 2^63
-    /// or cells that are not there, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
+    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key of 2^63 or more
+    /// or missing cells, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
     pub fn check_item(&self, item: &NewItem) -> Result<()> {
         self.check_priority(item.priority)?;
         if item.key >> 63 != 0 {
             return Err(Error::InvalidArgument(format!(
-                "item key {} for table `{}` is out of range; keys are below 2^63",
+                "item key {} for table `{}` is out of range; keys must be below 2^63",
                 item.key, self.name
             )));
         }
@@ -127,12 +127,12 @@ impl TableOptions {
             return Ok(());
         }
         Err(Error::Unsatisfiable(format!(
-            "an item of {bytes} bytes (its chunks included) never fits table `{}` of max_bytes {max_bytes}",
+            "an item of {bytes} bytes (including its chunks) never fits table `{}` of max_bytes {max_bytes}",
             self.name
         )))
     }
 
-    /// Bytes that an item adds to a table that holds none of its chunks.
+    /// Bytes that an item adds to a table that refers to none of its chunks.
     #[must_use]
     pub fn item_bytes(&self, item: &NewItem) -> u64 {
         let chunks: usize = item

@@ -1,4 +1,4 @@
-//! A table made again from what a snapshot kept.
+//! Rebuilds a table from a saved snapshot.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use crate::op::{OpSink, Removal, SessionNumber, TableOp};
 use crate::rate_limiter::RateLimiter;
 use crate::table::{Counters, DeferredDrops, TableOptions, TableState};
 
-/// A table on its way back. Options may differ from those it was saved with.
+/// A table being rebuilt. Its options may differ from those it was saved with.
 #[derive(Debug)]
 pub struct Restore {
     state: TableState,
-    /// Of the sampler and the remover; until then they have nothing to choose from.
+    /// Saved orders of the sampler and of the remover, as positions of items.
     orders: [Option<Vec<u32>>; 2],
-    /// Samples of the items so far that are on lease.
+    /// Number of open leases of the items added so far.
     leased: u64,
 }
 
-/// Nothing is counted so far: what was saved above it was not ours.
+/// Largest plausible counter: saved counters above it are corrupt.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// Leases of one item that are ended together.
+/// Most leases of an item that one [`TableOp`] ends.
 const LEASES_PER_OP: usize = 4096;
 
 /// An item as it was saved.
 #[derive(Debug)]
 pub struct SavedItem {
-    /// Key, content and priority.
+    /// Key, trajectory and priority.
     pub item: NewItem,
     /// Insertion number.
     pub seq: u64,
-    /// Number of the insert or update that touched it last.
+    /// Number of its insert or last priority update.
     pub touched: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
@@ -42,10 +42,10 @@ pub struct SavedItem {
 }
 
 impl Restore {
-    /// Begins with a table that has no items yet.
+    /// Starts with an empty table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the options make no sense, or the counters contradict each other.
+    /// [`Error::InvalidArgument`] if an option is not allowed or the counters contradict each other.
     pub fn new(
         options: Arc<TableOptions>,
         sink: Arc<dyn OpSink>,
@@ -74,7 +74,7 @@ impl Restore {
             || counters.leased > *samples
         {
             return Err(Error::InvalidArgument(format!(
-                "table `{}` was saved with counters that contradict each other: {counters:?}",
+                "the saved counters of table `{}` contradict each other: {counters:?}",
                 state.options.name
             )));
         }
@@ -94,16 +94,16 @@ impl Restore {
         })
     }
 
-    /// Adds an item: the one whose place is next.
+    /// Adds the next item, in the order of the snapshot.
     ///
     /// # Errors
-    /// What [`TableOptions::check_item`] finds; [`Error::InvalidArgument`] for a key that is there
-    /// already, or numbers that the counters have not reached.
+    /// Those of [`TableOptions::check_item`], except [`Error::Unsatisfiable`]; [`Error::InvalidArgument`]
+    /// for a duplicate key or numbers that the counters have not reached.
     pub fn item(&mut self, saved: SavedItem) -> Result<()> {
         let state = &mut self.state;
         let name = &state.options.name;
         match state.options.check_item(&saved.item) {
-            // It goes with the others that are too many.
+            // Too large for the new options: evicted together with the items beyond the limits.
             Ok(()) | Err(Error::Unsatisfiable(_)) => {}
             Err(error) => return Err(error),
         }
@@ -117,7 +117,9 @@ impl Restore {
             || saved.touched >= state.next_touch
             || state.contents.slots == Slot::MAX - 1
         {
-            return Err(invalid("was saved with numbers not given out yet".into()));
+            return Err(invalid(
+                "was saved with numbers that the counters have not reached".into(),
+            ));
         }
         let open = saved.leases & !HIDDEN;
         self.leased += u64::from(open);
@@ -147,21 +149,22 @@ impl Restore {
         Ok(())
     }
 
-    /// Sets the order in which the sampler (or the remover) had its items: their places.
-    pub fn order(&mut self, of_sampler: bool, places: Vec<u32>) {
-        self.orders[usize::from(!of_sampler)] = Some(places);
+    /// Sets the order of the items in the sampler or the remover, as their positions in the snapshot.
+    pub fn order(&mut self, of_sampler: bool, positions: Vec<u32>) {
+        self.orders[usize::from(!of_sampler)] = Some(positions);
     }
 
-    /// A session's last number applied, and when it was used last; those used last come last.
+    /// Adds a session: its last applied number and the clock reading of its last use. Sessions must be
+    /// added in the order of their last use.
     pub fn session(&mut self, number: SessionNumber, used: u64) {
         self.state.record_number(number, used);
     }
 
-    /// The table with all its items: those that its options no longer allow have left. Items on
-    /// lease are, until a log that was replayed says more: see [`TableState::end_leases`].
+    /// Builds the table. Leases stay open, because the log that is replayed next may end them; see
+    /// [`TableState::end_leases`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an order that does not name each item once.
+    /// [`Error::InvalidArgument`] for an order that does not contain each item exactly once.
     pub fn finish(mut self) -> Result<TableState> {
         let state = &mut self.state;
         let contents = &mut state.contents;
@@ -171,7 +174,7 @@ impl Restore {
         let seq = |slot: &Slot| contents.items[*slot as usize].seq;
         if by_age.windows(2).any(|two| seq(&two[0]) == seq(&two[1])) {
             return Err(Error::InvalidArgument(format!(
-                "table `{}` was saved with two items of one number",
+                "table `{}` was saved with two items that have the same insertion number",
                 state.options.name
             )));
         }
@@ -180,19 +183,19 @@ impl Restore {
         for (selector, order) in selectors.into_iter().zip(self.orders) {
             let order = match order.filter(|_| selector.is_random()) {
                 Some(order) => {
-                    let mut named = order.clone();
-                    named.sort_unstable();
-                    named.dedup();
+                    let mut distinct = order.clone();
+                    distinct.sort_unstable();
+                    distinct.dedup();
                     let known = |slot: &Slot| *slot < contents.slots && visible(slot);
                     if order.len() != by_age.len()
-                        || named.len() != order.len()
-                        || !named.iter().all(known)
+                        || distinct.len() != order.len()
+                        || !distinct.iter().all(known)
                     {
                         return Err(Error::InvalidArgument(format!(
-                            "table `{}` was saved with an order of {} items, of which {} are distinct; it has {}",
+                            "table `{}` was saved with a selector order of {} items, {} of them distinct; expected {}",
                             state.options.name,
                             order.len(),
-                            named.len(),
+                            distinct.len(),
                             by_age.len()
                         )));
                     }
@@ -214,13 +217,15 @@ impl Restore {
 }
 
 impl TableState {
-    /// The same table with other options and another clock, of which `clock` gives the reading; what has none was
-    /// inserted `now`. Items that these do not allow have left, oldest first. Limits that were set since it was made stay,
-    /// unless the options have others than before.
+    /// Rebuilds the table with other options and another clock.
+    ///
+    /// `clock` converts clock readings; items without one count as inserted `now`. All leases end. Items
+    /// beyond the new limits are evicted. Rate limits that were set at run time stay, unless the new
+    /// options differ from the old ones in them.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the options make no sense; what [`TableOptions::check_item`]
-    /// finds of an item that would stay.
+    /// [`Error::InvalidArgument`] if an option is not allowed; those of [`TableOptions::check_item`] for
+    /// the items.
     pub fn with_options(
         mut self,
         options: TableOptions,
@@ -262,22 +267,22 @@ impl TableState {
         Ok(table)
     }
 
-    /// Ends all leases, as if their samples had not been taken, and lets go of what the options no
-    /// longer allow: for a table whose readers are gone.
+    /// Ends all leases and undoes the counts of their samples; then removes items sampled as often as
+    /// allowed and evicts items beyond the limits. For a table whose readers no longer exist.
     pub fn end_leases(&mut self, deferred: &mut DeferredDrops) {
         for slot in 0..self.contents.slots {
             let item = &self.contents.items[slot as usize];
             if item.trajectory.is_none() {
                 continue;
             }
-            let (key, mut left) = (item.key, item.open_leases() as usize);
-            while left > 0 {
-                let some = left.min(LEASES_PER_OP);
+            let (key, mut open) = (item.key, item.open_leases() as usize);
+            while open > 0 {
+                let some = open.min(LEASES_PER_OP);
                 self.end_samples(&vec![key; some], some as u64);
                 for _ in 0..some {
                     self.undo_sample(slot);
                 }
-                left -= some;
+                open -= some;
             }
             let item = &self.contents.items[slot as usize];
             let most = self.options.max_times_sampled;
@@ -285,7 +290,7 @@ impl TableState {
                 self.remove(slot, Removal::Exhausted, deferred);
             }
         }
-        // Of items that are gone.
+        // Leases of removed items.
         self.end_samples(&[], self.leased);
         while !self.shrink(deferred) {}
     }

@@ -1,29 +1,30 @@
-//! Which of the items that writers number have been applied: a retry never doubles one.
+//! Sessions: which numbered items of each writer have been applied, so that a retry inserts none twice.
 
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
 use crate::pages::CopyablePages;
 use crate::table::TableState;
 
-/// A session that sent nothing for so long is forgotten, nanoseconds: 10 minutes.
+/// Idle time after which a session is forgotten, in nanoseconds: 10 minutes.
 pub const SESSION_IDLE: u64 = 600_000_000_000;
 
-/// Sessions that one call forgets at most.
+/// Most sessions that one call forgets.
 const FORGOTTEN_PER_CALL: usize = 16;
 
-/// No place.
+/// No index.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionEntry {
     session: u64,
-    /// Number of the last item applied; 0 before the first.
+    /// Number of the last applied item; 0 before the first.
     last: u64,
-    /// Clock reading when it was last used, nanoseconds.
+    /// Clock reading of the last use, in nanoseconds.
     used: u64,
-    /// Calls that wait with its items. It is in no order meanwhile: it is not idle.
+    /// Number of calls that wait to insert its items. If not 0, the session is not idle and not in the
+    /// list.
     waiting: u32,
-    /// Neighbours in the order of last use; vacant entries are chained through `after`.
+    /// Neighbours in the list ordered by last use; vacant entries are linked through `after`.
     before: u32,
     after: u32,
 }
@@ -37,27 +38,28 @@ const VACANT: SessionEntry = SessionEntry {
     after: NONE,
 };
 
-/// The sessions of one table, and the order in which they were used last. Nothing here takes
-/// longer the more there are: entries lie in pages, and are found by key.
+/// The sessions of a table: a map to their entries, and a linked list ordered by last use.
+///
+/// The cost of every call is independent of the number of sessions.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    places: KeyMap<u32>,
+    indices: KeyMap<u32>,
     entries: CopyablePages<SessionEntry>,
-    /// Places handed out so far, vacant ones included.
-    reached: u32,
+    /// Number of entries ever used, including vacant ones.
+    used_entries: u32,
     vacant: u32,
-    idlest: u32,
+    oldest: u32,
     newest: u32,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
         Self {
-            places: KeyMap::default(),
+            indices: KeyMap::default(),
             entries: CopyablePages::new(VACANT),
-            reached: 0,
+            used_entries: 0,
             vacant: NONE,
-            idlest: NONE,
+            oldest: NONE,
             newest: NONE,
         }
     }
@@ -72,19 +74,19 @@ impl Sessions {
         &mut self.entries
     }
 
-    /// Number of the session's last item; 0 where it is unknown or was idle for too long, whether
-    /// or not that has been noticed.
+    /// Number of the session's last applied item; 0 if the session is unknown, or idle for so long that
+    /// it counts as forgotten.
     fn last(&self, session: u64, now: u64) -> u64 {
-        let place = self.places.get(session);
-        let entry = place.map(|at| &self.entries[at as usize]);
+        let index = self.indices.get(session);
+        let entry = index.map(|at| &self.entries[at as usize]);
         entry
             .filter(|entry| !entry.is_idle(now))
             .map_or(0, |entry| entry.last)
     }
 
-    /// The number counts as applied, and so do all before it.
-    pub(super) fn count(&mut self, number: SessionNumber, now: u64) {
-        let at = self.using(number.session, now);
+    /// Marks the number, and all smaller ones of its session, as applied.
+    pub(super) fn record(&mut self, number: SessionNumber, now: u64) {
+        let at = self.touch(number.session, now);
         self.entries[at as usize].last = number.number;
         if self.entries[at as usize].waiting == 0 {
             self.append(at);
@@ -92,15 +94,15 @@ impl Sessions {
         self.forget_idle(now);
     }
 
-    /// A call waits with items of this session.
+    /// Counts a call that waits to insert items of this session.
     fn begin_wait(&mut self, session: u64, now: u64) {
-        let at = self.using(session, now);
+        let at = self.touch(session, now);
         self.entries[at as usize].waiting += 1;
     }
 
-    /// It waits no longer.
+    /// Ends the wait of such a call.
     fn end_wait(&mut self, session: u64, now: u64) {
-        let Some(at) = self.places.get(session) else {
+        let Some(at) = self.indices.get(session) else {
             return;
         };
         let entry = &mut self.entries[at as usize];
@@ -116,15 +118,15 @@ impl Sessions {
         }
     }
 
-    /// The session's place, out of the order; it is used now.
-    fn using(&mut self, session: u64, now: u64) -> u32 {
-        let at = if let Some(at) = self.places.get(session) {
+    /// Sets the last use of a session, creating it if unknown. Removes it from the list; returns its index.
+    fn touch(&mut self, session: u64, now: u64) -> u32 {
+        let at = if let Some(at) = self.indices.get(session) {
             if self.entries[at as usize].waiting == 0 {
                 self.unlink(at);
             }
             at
         } else {
-            self.make(session)
+            self.create(session)
         };
         let entry = &mut self.entries[at as usize];
         if entry.is_idle(now) {
@@ -134,10 +136,10 @@ impl Sessions {
         at
     }
 
-    fn make(&mut self, session: u64) -> u32 {
+    fn create(&mut self, session: u64) -> u32 {
         let at = if self.vacant == NONE {
-            self.reached += 1;
-            self.reached - 1
+            self.used_entries += 1;
+            self.used_entries - 1
         } else {
             let at = self.vacant;
             self.vacant = self.entries[at as usize].after;
@@ -145,14 +147,14 @@ impl Sessions {
         };
         let entry = SessionEntry { session, ..VACANT };
         self.entries.set(at as usize, entry);
-        self.places.insert(session, at);
+        self.indices.insert(session, at);
         at
     }
 
     /// Forgets a bounded number of sessions that have been idle for too long.
     pub(super) fn forget_idle(&mut self, now: u64) {
         for _ in 0..FORGOTTEN_PER_CALL {
-            let at = self.idlest;
+            let at = self.oldest;
             if at == NONE || !self.entries[at as usize].is_idle(now) {
                 return;
             }
@@ -161,9 +163,9 @@ impl Sessions {
         }
     }
 
-    /// Frees a place that is in no order.
+    /// Removes a session that is not in the list.
     fn forget(&mut self, at: u32) {
-        self.places.remove(self.entries[at as usize].session);
+        self.indices.remove(self.entries[at as usize].session);
         self.entries[at as usize] = SessionEntry {
             after: self.vacant,
             ..VACANT
@@ -175,13 +177,13 @@ impl Sessions {
         let before = self.newest;
         self.entries[at as usize].before = before;
         self.entries[at as usize].after = NONE;
-        *self.after(before) = at;
+        *self.next_link(before) = at;
         self.newest = at;
     }
 
     fn unlink(&mut self, at: u32) {
         let SessionEntry { before, after, .. } = self.entries[at as usize];
-        *self.after(before) = after;
+        *self.next_link(before) = after;
         if after == NONE {
             self.newest = before;
         } else {
@@ -189,10 +191,10 @@ impl Sessions {
         }
     }
 
-    /// Where it is written what comes after a place, or comes first.
-    fn after(&mut self, at: u32) -> &mut u32 {
+    /// The link to the entry after `at`, or to the first entry.
+    fn next_link(&mut self, at: u32) -> &mut u32 {
         if at == NONE {
-            &mut self.idlest
+            &mut self.oldest
         } else {
             &mut self.entries[at as usize].after
         }
@@ -200,7 +202,7 @@ impl Sessions {
 }
 
 impl SessionEntry {
-    /// The last number applied, and when the session was used last; vacant entries have none.
+    /// The last applied number and the clock reading of the last use; `None` if vacant.
     pub(super) fn number(self) -> Option<(SessionNumber, u64)> {
         let Self { session, last, .. } = self;
         let number = SessionNumber {
@@ -216,34 +218,34 @@ impl SessionEntry {
 }
 
 impl TableState {
-    /// Whether an item of that number has been applied: it is acknowledged, and not applied again,
-    /// whatever became of it meanwhile.
+    /// True if the item with this number was inserted before, or skipped because its key existed. The
+    /// caller acknowledges the item without inserting it again.
     #[must_use]
     pub fn is_applied(&self, number: SessionNumber, now: u64) -> bool {
         let sessions = self.sessions.as_ref();
         sessions.is_some_and(|sessions| number.number <= sessions.last(number.session, now))
     }
 
-    /// Says that a call waits with items of this session: until [`TableState::end_wait`] it is not
-    /// idle, however long that takes. Not recorded: after a restart nobody waits.
+    /// Keeps the session from becoming idle while a call waits to insert its items, until
+    /// [`TableState::end_wait`]. Not recorded in the log: no call survives a restart.
     pub fn begin_wait(&mut self, session: u64, now: u64) {
         let sessions = self.sessions.get_or_insert_default();
         sessions.begin_wait(session, now);
     }
 
-    /// Says that such a call has ended.
+    /// Ends the wait of a call; see [`TableState::begin_wait`].
     pub fn end_wait(&mut self, session: u64, now: u64) {
         if let Some(sessions) = &mut self.sessions {
             sessions.end_wait(session, now);
         }
     }
 
-    /// The last number applied of each session that is not forgotten, and when it was used last,
-    /// in no particular order: what a checkpoint keeps, and [`crate::TableOp::SkipInsert`] restores.
+    /// The last applied number of each session and the clock reading of its last use, unordered.
+    /// [`crate::TableOp::SkipInsert`] restores them.
     pub fn session_numbers(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
         let sessions = self.sessions.as_deref();
         let entries = sessions.into_iter().flat_map(|sessions| {
-            let entries = 0..sessions.reached as usize;
+            let entries = 0..sessions.used_entries as usize;
             entries.map(|at| sessions.entries[at])
         });
         entries.filter_map(SessionEntry::number)
@@ -254,18 +256,18 @@ impl TableState {
 mod tests {
     use super::*;
 
-    fn count(sessions: &mut Sessions, session: u64, number: u64, now: u64) {
-        sessions.count(SessionNumber { session, number }, now);
+    fn record(sessions: &mut Sessions, session: u64, number: u64, now: u64) {
+        sessions.record(SessionNumber { session, number }, now);
     }
 
     #[test]
     fn sessions_are_forgotten_in_the_order_of_their_last_use() {
         let mut sessions = Sessions::default();
         for session in 0..100 {
-            count(&mut sessions, session, 1, session);
+            record(&mut sessions, session, 1, session);
         }
-        // Used again: behind all others now.
-        count(&mut sessions, 3, 2, 100);
+        // Used again: now the last one of the list.
+        record(&mut sessions, 3, 2, 100);
         sessions.begin_wait(5, 101);
         let now = SESSION_IDLE + 40;
         assert_eq!(
@@ -275,19 +277,19 @@ mod tests {
         let mut left = Vec::new();
         for _ in 0..4 {
             sessions.forget_idle(now);
-            left.push(sessions.places.len());
+            left.push(sessions.indices.len());
         }
         assert_eq!(left, [84, 68, 61, 61]);
         let later = 3 * SESSION_IDLE;
         (0..4).for_each(|_| sessions.forget_idle(later));
-        assert_eq!((sessions.places.len(), sessions.last(5, later)), (1, 1));
+        assert_eq!((sessions.indices.len(), sessions.last(5, later)), (1, 1));
         sessions.end_wait(5, later);
         assert_eq!(sessions.last(5, later + SESSION_IDLE - 1), 1);
         sessions.forget_idle(later + SESSION_IDLE);
-        assert!(sessions.places.is_empty());
-        // Places are used again.
-        (0..100).for_each(|id| count(&mut sessions, 1_000 + id, 7, later));
-        assert_eq!((sessions.reached, sessions.places.len()), (100, 100));
+        assert!(sessions.indices.is_empty());
+        // Entries are reused.
+        (0..100).for_each(|id| record(&mut sessions, 1_000 + id, 7, later));
+        assert_eq!((sessions.used_entries, sessions.indices.len()), (100, 100));
         assert_eq!(
             (sessions.last(1_050, later), sessions.last(50, later)),
             (7, 0)
@@ -300,12 +302,12 @@ mod tests {
         sessions.begin_wait(1, 0);
         sessions.begin_wait(1, 1);
         sessions.end_wait(1, 2);
-        assert_eq!(sessions.places.len(), 1);
+        assert_eq!(sessions.indices.len(), 1);
         sessions.end_wait(1, 3);
         sessions.end_wait(1, 4);
-        assert!(sessions.places.is_empty());
-        // A number from before it was forgotten is not above what a session begun anew has.
-        count(&mut sessions, 1, 9, 5);
+        assert!(sessions.indices.is_empty());
+        // After a session was forgotten, its old numbers do not count.
+        record(&mut sessions, 1, 9, 5);
         sessions.begin_wait(1, 5 + SESSION_IDLE);
         assert_eq!(sessions.last(1, 5 + SESSION_IDLE), 0);
     }

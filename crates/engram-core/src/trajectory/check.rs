@@ -1,4 +1,4 @@
-//! Whether a trajectory's cells are there: for items that anybody sends, before anybody reads them.
+//! Checks of trajectories: that the cells they refer to exist and fit together.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
-/// Bytes that an item from outside may have when gathered: slices may name the same cells again and
-/// again, so that a short message could otherwise ask for any amount of memory.
+/// Most bytes of an untrusted item once gathered. Slices may repeat cells, so that a short message could
+/// otherwise describe an item of any size.
 pub const MAX_ITEM_BYTES: u64 = MAX_CHUNK_BYTES as u64;
 
 impl Trajectory {
-    /// Checks that all its cells are there and that those of a column are alike.
+    /// Checks that all cells exist and that the cells of a column have one dtype and shape.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the first column where that is not so.
+    /// [`Error::InvalidArgument`] naming the first column that is wrong.
     pub fn check_slices(&self) -> Result<()> {
         let names = &self.layout().names;
         if self.columns() != names.len() {
             return Err(Error::InvalidArgument(format!(
-                "item has {} columns and {} names; each column has one",
+                "item has {} columns and {} names; each column needs one",
                 self.columns(),
                 names.len()
             )));
@@ -32,28 +32,25 @@ impl Trajectory {
         })
     }
 
-    /// Checks everything that readers rely on, for an item whose parts came from outside. Beyond
-    /// [`Self::check_slices`], which trusts shapes that a writer of our own made once for many items,
-    /// it looks at every slice of a window as well.
+    /// Checks an untrusted item completely. Unlike [`Self::check_slices`], also checks every slice of a
+    /// window, whose shape that function trusts because a local writer built it once for many items.
     ///
-    /// With chunks that [`Chunk::from_parts`] accepted, gathering such an item neither panics nor
-    /// reads what is not its own. That rests on these, which gathering does not look at again:
+    /// If [`Chunk::from_parts`] accepted the chunks, gathering a checked item does not panic and reads
+    /// only the cells that it refers to. Gathering relies on these conditions:
     ///
-    /// * There is a column, and as many columns as names.
-    /// * The slices of a column are those from its `first_slice` to the next column's: the first
-    ///   column begins at 0, none begins before the one in front of it, none is empty.
-    /// * Every slice's chunk is among the item's (a window's is its only one, 0), every slice's
-    ///   column among that chunk's.
-    /// * Every run has a cell or more and ends within the rows of that column; a window's offsets
-    ///   count from the item's own.
-    /// * All slices of a column have one dtype and one shape of cells.
-    /// * `len` is the sum of a column's runs; it is 1 where there is no time axis.
-    /// * Gathered, the item has at most [`MAX_ITEM_BYTES`] bytes, so that sizes of batches neither
-    ///   overflow nor exceed what the items' sender has paid for in bytes by more than that.
+    /// * There is at least one column, and as many columns as names.
+    /// * The slices of a column are those from its `first_slice` to the next column's. The first column
+    ///   begins at 0, `first_slice` never decreases, and no column is empty.
+    /// * The chunk of every slice is one of the item's (0 in a window), and its column one of the chunk's.
+    /// * Every slice has at least one cell and ends within the rows of its chunk's column; offsets of a
+    ///   window count from the window's offset.
+    /// * The cells of all slices of a column have one dtype and shape.
+    /// * `len` is the number of cells of all slices of a column; it is 1 without a time axis.
+    /// * The gathered item has at most [`MAX_ITEM_BYTES`] bytes, so that batch sizes do not overflow.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the first column where that is not so; [`Error::Payload`]
-    /// when strings cannot be read.
+    /// [`Error::InvalidArgument`] naming the first column that is wrong, [`Error::Payload`] if strings
+    /// cannot be read.
     pub fn check_parts(&self) -> Result<()> {
         let names = &self.layout().names;
         let first_slice = match self {
@@ -64,8 +61,8 @@ impl Trajectory {
         let first_slice = first_slice.map_or(0, |column| column.first_slice);
         if names.is_empty() || first_slice != 0 {
             return Err(Error::InvalidArgument(format!(
-                "item has {} columns, the first from its slice {first_slice} on; it needs at least \
-                 one column, from slice 0 on",
+                "item has {} columns, and the first begins at slice {first_slice}; it needs at least \
+                 one column, beginning at slice 0",
                 names.len(),
             )));
         }
@@ -91,14 +88,13 @@ impl Trajectory {
         let mut bytes = 0_u64;
         for at in 0..names.len() {
             self.for_each_slice(at, |chunk, column, first, len| {
-                bytes = bytes.saturating_add(bytes_of_run(chunk, column, first, len)?);
+                bytes = bytes.saturating_add(gathered_bytes(chunk, column, first, len)?);
                 Ok(())
             })?;
         }
         if bytes > MAX_ITEM_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "item has {bytes} bytes in all its columns; an item from outside has at most \
-                 {MAX_ITEM_BYTES}"
+                "item has {bytes} bytes in all its columns; at most {MAX_ITEM_BYTES} are allowed"
             )));
         }
         Ok(())
@@ -113,8 +109,8 @@ impl Trajectory {
                 len,
                 squeeze,
             } => {
-                TrajectoryError::of_run(chunk, at, *offset, *len)?;
-                TrajectoryError::of_length(u64::from(*len), *squeeze)
+                TrajectoryError::check_run(chunk, at, *offset, *len)?;
+                TrajectoryError::check_length(u64::from(*len), *squeeze)
             }
             Self::Spans(spans) => {
                 let parts = TrajectoryParts {
@@ -129,10 +125,10 @@ impl Trajectory {
     }
 }
 
-/// What windows and spans have in common.
+/// The common parts of windows and spans.
 struct TrajectoryParts<'a> {
     chunks: &'a [Arc<Chunk>],
-    /// What the slices' offsets count from.
+    /// Row that the offsets of the slices count from.
     offset: u32,
     columns: &'a [SpanColumn],
     slices: &'a [Slice],
@@ -150,17 +146,17 @@ impl TrajectoryParts<'_> {
             let chunk = self.chunks.get(slice.chunk as usize);
             let found = chunk.and_then(|c| c.schema().cells.get(slice.column as usize));
             let (Some(chunk), Some(found)) = (chunk, found) else {
-                return Err(TrajectoryError::Absent(*slice));
+                return Err(TrajectoryError::Missing(*slice));
             };
             let offset = self.offset.saturating_add(slice.offset);
-            TrajectoryError::of_run(chunk, slice.column as usize, offset, slice.len)?;
+            TrajectoryError::check_run(chunk, slice.column as usize, offset, slice.len)?;
             if let Some(cell) = cell.filter(|cell| *cell != found) {
                 return Err(TrajectoryError::Mixed(cell.clone(), found.clone()));
             }
             cell = Some(found);
             len += u64::from(slice.len);
         }
-        TrajectoryError::of_length(len, column.squeeze)?;
+        TrajectoryError::check_length(len, column.squeeze)?;
         if len == u64::from(column.len) {
             Ok(())
         } else {
@@ -169,15 +165,15 @@ impl TrajectoryParts<'_> {
     }
 }
 
-/// Bytes of a run of cells when gathered.
-fn bytes_of_run(chunk: &Chunk, column: usize, first: usize, len: usize) -> Result<u64> {
+/// Bytes of gathered cells, or an upper bound for strings that would have to be fetched.
+fn gathered_bytes(chunk: &Chunk, column: usize, first: usize, len: usize) -> Result<u64> {
     let cell = &chunk.schema().cells[column];
     if cell.dtype != DType::String {
         return Ok((len as u64).saturating_mul(cell.bytes() as u64));
     }
     let extent = &chunk.extents()[column];
     if chunk.heap().is_none() {
-        // Not worth fetching for: no more than all of them.
+        // Fetching the payload costs too much: count the whole column.
         return Ok(u64::from(extent.stored));
     }
     let pinned = chunk.payload().pin()?;
@@ -185,9 +181,9 @@ fn bytes_of_run(chunk: &Chunk, column: usize, first: usize, len: usize) -> Resul
     Ok(string_cells(stored, extent.rows as usize, first, len)?.len() as u64)
 }
 
-/// What is wrong with the slices of a column.
+/// Why the slices of a column are wrong.
 enum TrajectoryError {
-    Absent(Slice),
+    Missing(Slice),
     Bounds { offset: u32, len: u32, rows: u32 },
     Empty,
     Length(u32, u64),
@@ -196,7 +192,7 @@ enum TrajectoryError {
 }
 
 impl TrajectoryError {
-    fn of_run(chunk: &Chunk, column: usize, offset: u32, len: u32) -> Result<(), Self> {
+    fn check_run(chunk: &Chunk, column: usize, offset: u32, len: u32) -> Result<(), Self> {
         let rows = chunk.extents()[column].rows;
         if len == 0 {
             return Err(Self::Empty);
@@ -207,7 +203,7 @@ impl TrajectoryError {
         }
     }
 
-    fn of_length(len: u64, squeeze: bool) -> Result<(), Self> {
+    fn check_length(len: u64, squeeze: bool) -> Result<(), Self> {
         match len {
             0 => Err(Self::Empty),
             2.. if squeeze => Err(Self::Squeezed(len)),
@@ -217,24 +213,25 @@ impl TrajectoryError {
 
     fn in_column(self, name: &str) -> Error {
         Error::InvalidArgument(match self {
-            Self::Absent(Slice { chunk, column, .. }) => format!(
-                "item refers to column {column} of its chunk {chunk} in column `{name}`, which is not there"
+            Self::Missing(Slice { chunk, column, .. }) => format!(
+                "column `{name}` of the item refers to column {column} of chunk {chunk}, which does not exist"
             ),
             Self::Bounds { offset, len, rows } => format!(
-                "item refers to cells {offset}..{} of column `{name}`, whose chunk has {rows}",
+                "column `{name}` of the item refers to cells {offset}..{} of a chunk that has {rows}",
                 u64::from(offset) + u64::from(len)
             ),
             Self::Empty => {
-                format!("item has no cells of column `{name}`; each column needs at least one")
+                format!("column `{name}` of the item is empty; each column needs at least one cell")
             }
-            Self::Length(said, found) => format!(
-                "item says it has {said} cells in column `{name}`, but its slices have {found}"
+            Self::Length(len, found) => format!(
+                "column `{name}` of the item has length {len}, but its slices have {found} cells"
             ),
             Self::Mixed(first, other) => format!(
-                "item joins cells of {first} and of {other} in column `{name}`; the cells of a column are alike"
+                "column `{name}` of the item joins cells of {first} and {other}; all cells of a column must have \
+                 one dtype and shape"
             ),
             Self::Squeezed(len) => format!(
-                "item has {len} cells in column `{name}` without a time axis; such a column has one"
+                "column `{name}` of the item has no time axis, but {len} cells; without a time axis it must have 1"
             ),
         })
     }

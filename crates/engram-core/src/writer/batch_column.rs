@@ -1,4 +1,4 @@
-//! What one step of many environments is handed over as.
+//! One step of many environments, column by column.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -15,13 +15,13 @@ pub enum BatchColumn<'a> {
 }
 
 impl<'a> BatchColumn<'a> {
-    /// Cells of fixed size that nobody writes to.
+    /// Cells of fixed size in memory that is not modified while it is borrowed.
     #[must_use]
     pub fn cells(bytes: &'a [u8]) -> Self {
         Self::Cells(bytes.into())
     }
 
-    /// Bytes that its strings will take, their offsets included.
+    /// Bytes that the strings take in a chunk, including their offsets.
     pub(super) fn string_bytes(&self) -> usize {
         match self {
             Self::Cells(_) => 0,
@@ -30,38 +30,39 @@ impl<'a> BatchColumn<'a> {
     }
 }
 
-/// Checks that a batch fits the schema of `count` environments.
+/// Checks one step of `envs` environments against the schema.
 pub(super) fn check(
     columns: &[BatchColumn<'_>],
     episode_ends: Option<&[bool]>,
     schema: &Schema,
-    count: usize,
+    envs: usize,
 ) -> Result<()> {
     if columns.len() != schema.cells.len() {
         return Err(Error::Signature(format!(
-            "batch has {} columns; its steps have {}",
-            columns.len(),
-            schema.cells.len()
+            "the step must have {} columns; got {}",
+            schema.cells.len(),
+            columns.len()
         )));
     }
     let named = schema.cells.iter().zip(&schema.layout.names);
     for (column, (cell, name)) in columns.iter().zip(named) {
-        let (found, asked, unit) = match (column, cell.dtype) {
-            (BatchColumn::Strings(cells), DType::String) => (cells.len(), count, "cells"),
-            (BatchColumn::Cells(_), DType::String) => (0, count, "string cells"),
-            (BatchColumn::Strings(_), _) => (0, count * cell.bytes(), "bytes"),
-            (BatchColumn::Cells(bytes), _) => (bytes.len(), count * cell.bytes(), "bytes"),
+        let (got, expected, unit) = match (column, cell.dtype) {
+            (BatchColumn::Strings(cells), DType::String) => (cells.len(), envs, "cells"),
+            (BatchColumn::Cells(_), DType::String) => (0, envs, "string cells"),
+            (BatchColumn::Strings(_), _) => (0, envs * cell.bytes(), "bytes"),
+            (BatchColumn::Cells(bytes), _) => (bytes.len(), envs * cell.bytes(), "bytes"),
         };
-        if found != asked {
+        if got != expected {
             return Err(Error::Signature(format!(
-                "column `{name}` of the batch has {found} {unit}; {count} environments have {asked}"
+                "column `{name}` of the step must have {expected} {unit} for {envs} environments; \
+                 got {got}"
             )));
         }
     }
     match episode_ends {
-        Some(ends) if ends.len() != count => Err(Error::InvalidArgument(format!(
-            "episode_ends has {} entries; there are {count} environments",
-            ends.len()
+        Some(episode_ends) if episode_ends.len() != envs => Err(Error::InvalidArgument(format!(
+            "`episode_ends` must have one entry for each of the {envs} environments; got {}",
+            episode_ends.len()
         ))),
         _ => Ok(()),
     }

@@ -1,30 +1,30 @@
-//! Many environments that step together, and the items their patterns make.
+//! Recorder of many environments that step together, and of the items that patterns create.
 
-mod items;
-mod plan;
-mod priority;
+mod create_items;
+mod split_window;
+mod td_errors;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::StepPosition;
-use super::batch_chunk::{Grouping, OpenBatch};
 use super::batch_column::{BatchColumn, check};
-use super::keys::KeySource;
+use super::key_source::KeySource;
+use super::open_batch::{Grouping, OpenBatch};
 use super::options::WriterOptions;
 use super::pattern::Pattern;
-use super::pending::Pending;
+use super::pending_items::PendingItems;
 use crate::chunk::Chunk;
 use crate::codec::Compressor;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
 
-/// Strings of the open chunks: they are cut when they have more bytes.
+/// The open chunks are sealed when they have more than this many bytes of strings.
 const STRING_BUDGET: usize = 256 << 10;
 
-/// Takes one step of every environment at a time. Small steps of neighbouring environments
-/// share a chunk, environment after environment.
+/// Records one step of every environment at a time. If steps are small, neighbouring environments
+/// share a chunk, in which the rows of one environment follow those of another.
 #[derive(Debug)]
 pub struct BatchedRecorder {
     options: WriterOptions,
@@ -34,39 +34,41 @@ pub struct BatchedRecorder {
     compressor: Compressor,
     history: VecDeque<BatchSegment>,
     open: Option<OpenBatch>,
-    pending: Pending,
-    patterns: Vec<Entry>,
-    /// Steps of every environment so far.
-    head: StepPosition,
-    /// Of each environment: where its episode began, and the episode's id.
-    episode_first: Vec<StepPosition>,
+    pending: PendingItems,
+    patterns: Vec<BatchedPattern>,
+    /// Number of steps recorded so far, the same for every environment.
+    complete_steps: StepPosition,
+    /// Per environment, the first step of its current episode.
+    episode_start: Vec<StepPosition>,
+    /// Per environment, the id of its current episode.
     episode: Vec<u64>,
-    /// Environments whose episode is not among those of the open chunk.
-    unlisted: Vec<usize>,
+    /// Environments whose current episode is not listed in the open chunk yet.
+    envs_with_new_episode: Vec<usize>,
 }
 
-/// Sealed chunks of one stretch of steps, one per group of environments.
+/// The sealed chunks of a range of steps, one chunk per group of environments.
 #[derive(Debug)]
 struct BatchSegment {
     first: StepPosition,
     steps: usize,
+    /// Environments per chunk.
     group: usize,
     chunks: Vec<Arc<Chunk>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct BatchedPattern {
     pattern: Pattern,
-    /// Per environment, position after the step at which it last made an item.
+    /// Per environment, the number of complete steps when the pattern last created an item.
     applied: Vec<StepPosition>,
 }
 
 impl BatchedRecorder {
-    /// A recorder of `envs` environments, whose keys come from `base`, which should be random.
-    /// Of the options, the history is taken from the patterns.
+    /// Returns a recorder of `envs` environments. Keys are derived from `base`, which should be
+    /// random. The patterns determine how many steps are retained; `options.history` is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] without environments, or as [`WriterOptions::check`].
+    /// [`Error::InvalidArgument`] if `envs` is out of range, or as [`WriterOptions::check`].
     pub fn new(
         options: WriterOptions,
         base: u64,
@@ -77,14 +79,14 @@ impl BatchedRecorder {
         options.check()?;
         if envs == 0 || u32::try_from(envs).is_err() {
             return Err(Error::InvalidArgument(format!(
-                "a batch has {envs} environments; it has 1 to {}",
+                "`num_envs` must be from 1 to {}; got {envs}",
                 u32::MAX
             )));
         }
         let mut keys = KeySource::new(base);
         let entries = patterns.into_iter().map(|mut pattern| {
             pattern.bind(&schema);
-            Entry {
+            BatchedPattern {
                 pattern,
                 applied: vec![0; envs],
             }
@@ -99,10 +101,10 @@ impl BatchedRecorder {
             envs,
             history: VecDeque::new(),
             open: None,
-            pending: Pending::default(),
-            head: 0,
-            episode_first: vec![0; envs],
-            unlisted: Vec::new(),
+            pending: PendingItems::default(),
+            complete_steps: 0,
+            episode_start: vec![0; envs],
+            envs_with_new_episode: Vec::new(),
         })
     }
 
@@ -112,148 +114,158 @@ impl BatchedRecorder {
         &self.schema
     }
 
-    /// How many environments step together.
+    /// Number of environments.
     #[must_use]
     pub fn envs(&self) -> usize {
         self.envs
     }
 
-    /// Steps of every environment so far.
+    /// Number of steps recorded so far, the same for every environment.
     #[must_use]
     pub fn steps(&self) -> u64 {
-        self.head
+        self.complete_steps
     }
 
-    /// Items that were made and not yet taken.
+    /// Number of items created and not yet removed by [`take_ready`](Self::take_ready).
     #[must_use]
     pub fn pending_items(&self) -> usize {
         self.pending.len()
     }
 
-    /// Gives the cells other shapes from the next step on.
+    /// Changes the shapes of the cells from the next step on.
     ///
     /// # Errors
-    /// [`Error::Signature`] when a column would change its dtype or their number changes.
+    /// [`Error::Signature`] if the number of columns or a dtype differs from before.
     pub fn reshape(&mut self, cells: Box<[CellSpec]>) -> Result<()> {
-        let dtypes = |cells: &[CellSpec]| cells.iter().map(|c| c.dtype).collect::<Vec<_>>();
-        if dtypes(&cells) != dtypes(&self.schema.cells) {
+        let current = &self.schema;
+        if cells.len() != current.cells.len() {
             return Err(Error::Signature(format!(
-                "columns would become {:?}; they are {:?}, and only their shapes may change",
-                dtypes(&cells),
-                dtypes(&self.schema.cells)
+                "the step must have {} columns, as the first one had; got {}",
+                current.cells.len(),
+                cells.len()
             )));
         }
-        self.cut()?;
+        let columns = current.layout.names.iter().zip(&current.cells).zip(&cells);
+        for ((name, expected), got) in columns {
+            if got.dtype != expected.dtype {
+                return Err(Error::Signature(format!(
+                    "column `{name}` of the step must have dtype {}, as in the first step; got {}",
+                    expected.dtype, got.dtype
+                )));
+            }
+        }
+        self.seal_open_chunks()?;
         let layout = Arc::clone(&self.schema.layout);
         self.schema = Arc::new(Schema { layout, cells });
         Ok(())
     }
 
-    /// Adds one step of every environment and makes the items that the patterns ask for; says
-    /// how many. Where `ends` is true this is the last step of that environment's episode.
-    /// `accepts` says whether a table takes a priority that was found.
+    /// Appends one step of every environment, creates the items that are due by the patterns, and
+    /// returns their number. `ends` is true for environments whose episode ends with this step.
+    /// `check_priority` checks a computed priority for a table.
     ///
     /// # Errors
-    /// [`Error::Signature`] for columns that do not fit, [`Error::InvalidArgument`] for batches
-    /// too large or `ends` of another length: nothing is written then. [`Error::Signature`]
-    /// also for items whose cells have several shapes, [`Error::Priority`] for TD errors that are
-    /// no such numbers, and whatever `accepts` returns: the step is written then, and the other
-    /// items are made.
+    /// The step is not written after [`Error::Signature`] for columns that do not match the schema,
+    /// or [`Error::InvalidArgument`] for a step that is too large or `ends` of the wrong length.
+    ///
+    /// The step is written, and all other items are created, after [`Error::Signature`] for an item
+    /// whose cells differ in shape, [`Error::Priority`] for TD errors of an unsupported type, or
+    /// an error of `check_priority`.
     pub fn append_batch(
         &mut self,
         columns: &[BatchColumn<'_>],
         ends: Option<&[bool]>,
-        accepts: impl Fn(u32, f64) -> Result<()>,
+        check_priority: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         check(columns, ends, &self.schema, self.envs)?;
         if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
-            self.begin()?;
+            self.begin_chunks()?;
         }
         let Some(open) = &mut self.open else {
-            unreachable!("chunks were just begun")
+            unreachable!("begin_chunks sets `open`")
         };
         open.push(columns)?;
-        for env in self.unlisted.drain(..) {
+        for env in self.envs_with_new_episode.drain(..) {
             open.add_episode(env, self.episode[env]);
         }
-        self.head += 1;
-        let made = self.make_items(ends, &accepts);
+        self.complete_steps += 1;
+        let created = self.create_due_items(ends, &check_priority);
         for (env, _) in ends
             .iter()
-            .flat_map(|e| e.iter().enumerate())
+            .flat_map(|ends| ends.iter().enumerate())
             .filter(|(_, end)| **end)
         {
-            self.episode_first[env] = self.head;
+            self.episode_start[env] = self.complete_steps;
             self.episode[env] = self.keys.next_key();
-            self.unlisted.push(env);
+            self.envs_with_new_episode.push(env);
         }
-        made
+        created
     }
 
-    /// Completes the open chunks: all items made so far are ready then.
+    /// Seals the open chunks if items need them. All items created so far are then ready.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when a chunk is too large.
+    /// [`Error::InvalidArgument`] if a chunk is too large.
     pub fn flush(&mut self) -> Result<()> {
-        if self.pending.is_waiting() {
-            self.cut()?;
+        if self.pending.needs_open_chunk() {
+            self.seal_open_chunks()?;
         }
         Ok(())
     }
 
-    /// Items whose chunks are complete.
+    /// Number of items whose chunks are all sealed.
     #[must_use]
     pub fn ready_items(&self) -> usize {
         self.pending.ready_len()
     }
 
-    /// Takes the items whose chunks are complete, each with its table.
+    /// Removes and returns the items whose chunks are all sealed, each with its table.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
     }
 
-    fn begin(&mut self) -> Result<()> {
+    /// Seals the open chunks and opens new ones.
+    fn begin_chunks(&mut self) -> Result<()> {
         let grouping = self.options.grouping(&self.schema, self.envs);
         let rows = grouping.length.checked_mul(self.envs);
         if rows.is_none_or(|rows| u32::try_from(rows).is_err()) {
             return Err(Error::InvalidArgument(format!(
-                "chunks of {} steps of {} environments have too many rows; they have at most {}: \
-                 lower chunk_length",
-                grouping.length,
+                "`chunk_length` must be at most {} for {} environments; got {}",
+                u32::MAX as usize / self.envs,
                 self.envs,
-                u32::MAX
+                grouping.length
             )));
         }
-        let reach = self.patterns.iter().map(|e| e.pattern.reach).max();
-        let carried = self
-            .options
-            .carried_steps(&self.schema, grouping.length, reach.unwrap_or(0));
-        let carried = match &self.open {
-            Some(open) => open.steps.min(carried as usize),
+        let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
+        let overlap =
+            self.options
+                .overlap_steps(&self.schema, grouping.length, lookback.unwrap_or(0));
+        let overlap = match &self.open {
+            Some(open) => open.steps.min(overlap as usize),
             None => 0,
         };
-        let first = self.head - carried as StepPosition;
+        let first = self.complete_steps - overlap as StepPosition;
         let mut next = OpenBatch::new(&self.schema, grouping, first)?;
         if let Some(open) = &self.open {
-            next.carry(open, carried);
+            next.copy_last_steps(open, overlap);
         }
-        self.cut()?;
+        self.seal_open_chunks()?;
         for (env, episode) in self.episode.iter().enumerate() {
             next.add_episode(env, *episode);
         }
-        self.unlisted.clear();
+        self.envs_with_new_episode.clear();
         self.open = Some(next);
         Ok(())
     }
 
-    /// Seals the open chunks, if there are any. Where it fails nothing has changed.
-    fn cut(&mut self) -> Result<()> {
+    /// Seals the open chunks, if there are any. On failure the recorder is unchanged.
+    fn seal_open_chunks(&mut self) -> Result<()> {
         let Some(open) = &mut self.open else {
             return Ok(());
         };
         let (grouping, first, steps) = (open.grouping, open.first, open.steps);
         let Grouping { group, length, .. } = grouping;
-        // A shared chunk is read a few rows at a time: unpacking all of it would cost too much.
+        // Readers use a few rows of a shared chunk, so decompressing all of it would be too slow.
         let mut raw = Compressor::new(crate::Compression::Off);
         let compressor = if group > 1 {
             &mut raw
@@ -262,7 +274,7 @@ impl BatchedRecorder {
         };
         let packed = open.pack(compressor)?;
         let Some(open) = self.open.take() else {
-            unreachable!("it was just packed")
+            unreachable!("`open` is set above")
         };
         let keys = std::iter::repeat_with(|| self.keys.next_key());
         let chunks = open.seal(packed, keys);
@@ -277,9 +289,11 @@ impl BatchedRecorder {
             group,
             chunks,
         });
-        let reach = self.patterns.iter().map(|e| e.pattern.reach).max();
-        let floor = self.head.saturating_sub(reach.unwrap_or(0));
-        while (self.history.front()).is_some_and(|s| s.first + s.steps as StepPosition <= floor) {
+        let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
+        let first_available = self.complete_steps.saturating_sub(lookback.unwrap_or(0));
+        while (self.history.front())
+            .is_some_and(|s| s.first + s.steps as StepPosition <= first_available)
+        {
             self.history.pop_front();
         }
         Ok(())
@@ -288,7 +302,7 @@ impl BatchedRecorder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch_chunk::MAX_STRINGS;
+    use super::super::open_batch::MAX_BYTES_WITH_STRINGS;
     use super::*;
     use crate::aligned::failing;
     use crate::codec::Compression;
@@ -329,10 +343,10 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_do_not_fit_change_nothing() {
+    fn a_rejected_step_changes_nothing() {
         assert_eq!(
             recorder(0).unwrap_err().to_string(),
-            "a batch has 0 environments; it has 1 to 4294967295"
+            "`num_envs` must be from 1 to 4294967295; got 0"
         );
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
@@ -345,31 +359,36 @@ mod tests {
         };
         assert_eq!(
             text(&good[..1], None),
-            "batch has 1 columns; its steps have 2"
+            "the step must have 2 columns; got 1"
         );
         assert_eq!(
             text(&[BatchColumn::cells(&[0; 5]), good[1]], None),
-            "column `x` of the batch has 5 bytes; 2 environments have 4"
+            "column `x` of the step must have 4 bytes for 2 environments; got 5"
         );
         assert_eq!(
             text(&[good[0], BatchColumn::Strings(&strings[..1])], None),
-            "column `s` of the batch has 1 cells; 2 environments have 2"
+            "column `s` of the step must have 2 cells for 2 environments; got 1"
         );
         assert_eq!(
             text(&[good[0], BatchColumn::cells(&[])], None),
-            "column `s` of the batch has 0 string cells; 2 environments have 2"
+            "column `s` of the step must have 2 string cells for 2 environments; got 0"
         );
         assert_eq!(
             text(&good, Some(&[true])),
-            "episode_ends has 1 entries; there are 2 environments"
+            "`episode_ends` must have one entry for each of the 2 environments; got 1"
         );
         assert_eq!((recorder.steps(), recorder.pending_items()), (0, 0));
         assert_eq!(recorder.append_batch(&good, None, |_, _| Ok(())), Ok(2));
         let cells = recorder.schema().cells[..1].into();
         assert_eq!(
             recorder.reshape(cells).unwrap_err().to_string(),
-            "columns would become [Int16]; they are [Int16, String], and only their shapes may \
-             change"
+            "the step must have 2 columns, as the first one had; got 1"
+        );
+        let mut cells = recorder.schema().cells.clone();
+        cells.swap(0, 1);
+        assert_eq!(
+            recorder.reshape(cells).unwrap_err().to_string(),
+            "column `x` of the step must have dtype int16, as in the first step; got string"
         );
     }
 
@@ -399,12 +418,13 @@ mod tests {
     }
 
     #[test]
-    fn carried_strings_count() {
+    fn strings_copied_from_the_previous_chunks_count() {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
-        recorder.patterns[0].pattern.reach = 2;
-        // One batch fits, but not a second beside the copy of the first.
-        let bytes = MAX_STRINGS * 3 / 10;
+        recorder.patterns[0].pattern.lookback = 2;
+        // One step fits into the open chunks. A second one does not, because the new chunks also
+        // have a copy of the first step.
+        let bytes = MAX_BYTES_WITH_STRINGS * 3 / 10;
         let mut large = vec![0; 4 + bytes];
         large[..4].copy_from_slice(&u32::try_from(bytes).unwrap().to_le_bytes());
         let (large, small) = (vec![large; 2], vec![vec![0; 4]; 2]);
@@ -414,14 +434,17 @@ mod tests {
         };
         append(&large).unwrap();
         let error = append(&large).unwrap_err().to_string();
-        assert!(error.contains("bytes of strings does not fit"), "{error}");
+        assert!(
+            error.contains("which do not fit into the open chunks"),
+            "{error}"
+        );
         assert_eq!(append(&small), Ok(2));
         recorder.flush().unwrap();
         assert_eq!(recorder.take_ready().count(), 2);
     }
 
     #[test]
-    fn chunks_name_the_episodes_of_their_steps() {
+    fn chunks_list_the_episodes_of_their_steps() {
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
         let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
@@ -437,7 +460,8 @@ mod tests {
             let (_, item): &(u32, NewItem) = &items[at];
             item.trajectory.chunks()[0].origin().episodes.clone()
         };
-        // Steps 0 to 3: both first episodes and one more; steps 4 and 5: one more again.
+        // Chunk of steps 0 to 3: both first episodes, and the one begun at step 2.
+        // Chunk of steps 4 and 5: environment 0's third episode, environment 1's first.
         let (first, second) = (episodes(0), episodes(11));
         assert_eq!((first.len(), second.len()), (3, 2));
         let shared = first.iter().filter(|episode| second.contains(episode));

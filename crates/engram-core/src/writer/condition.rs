@@ -1,33 +1,34 @@
-//! When a pattern applies.
+//! Conditions that decide at which steps a pattern creates an item.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 
-/// What a condition looks at.
+/// The value that a condition compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionInput {
-    /// Number of the step in its episode, from 0.
+    /// Index of the step in its episode, from 0.
     StepIndex,
-    /// Steps since the pattern last made an item, this one included: 1 on the first step.
+    /// Steps since the pattern last created an item, including this one. 1 on the first step.
     StepsSinceApplied,
-    /// Steps that items can reach back to, this one included: at most as many as any of the
-    /// writer's patterns does.
+    /// Number of steps that items may refer to, including this one. At most the longest lookback
+    /// of the writer's patterns.
     HistoryLength,
-    /// 1 when the episode ends after this step, else 0.
+    /// 1 if the episode ends with this step, else 0.
     EndOfEpisode,
-    /// The newest value of this column: one integer or bool. Anything else never holds.
+    /// The newest value of this column, if it is a single integer or bool. Otherwise the condition
+    /// is false.
     Column(usize),
 }
 
-/// What the subject is compared with.
+/// How the input is compared, and with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// Equal to.
     Eq(i64),
     /// At least.
     Ge(i64),
-    /// Leaves `remainder` when divided by `divisor`, rounding down.
+    /// The remainder of the division by `divisor`, rounded down, equals `remainder`.
     Mod {
         /// At least 1.
         divisor: i64,
@@ -36,20 +37,20 @@ pub enum Comparison {
     },
 }
 
-/// One of the conditions that must all hold for a pattern to make an item.
+/// A condition of a pattern. The pattern creates an item if all of its conditions are true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// What it looks at.
-    pub subject: ConditionInput,
-    /// What it asks.
+    /// The value to compare.
+    pub input: ConditionInput,
+    /// The comparison.
     pub comparison: Comparison,
-    /// Holds where the comparison does not. A column without a value still never holds.
+    /// Negates the comparison. A condition on a column without a value is false either way.
     pub inverse: bool,
 }
 
-/// What conditions are asked about one step of one stream.
+/// The properties of one step that conditions can compare.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct StepContext {
     pub(super) step_index: u64,
     pub(super) since_applied: u64,
     pub(super) history_length: u64,
@@ -61,38 +62,42 @@ impl Condition {
         match self.comparison {
             Comparison::Mod { divisor, remainder } if divisor < 1 || remainder < 0 => {
                 Err(Error::InvalidArgument(format!(
-                    "condition asks for `% {divisor} == {remainder}`; the divisor is 1 or more \
-                     and the remainder 0 or more"
+                    "condition `% {divisor} == {remainder}`: the divisor must be at least 1 and \
+                     the remainder at least 0"
                 )))
             }
             _ => Ok(()),
         }
     }
 
-    /// `value` gives the newest value of a column, if it is one integer or bool.
-    pub(super) fn holds(&self, moment: Moment, value: impl Fn(usize) -> Option<i128>) -> bool {
-        let found = match self.subject {
-            ConditionInput::StepIndex => moment.step_index.into(),
-            ConditionInput::StepsSinceApplied => moment.since_applied.into(),
-            ConditionInput::HistoryLength => moment.history_length.into(),
-            ConditionInput::EndOfEpisode => moment.end_of_episode.into(),
+    /// `value` returns the newest value of a column, if it is a single integer or bool.
+    pub(super) fn holds(
+        &self,
+        context: StepContext,
+        value: impl Fn(usize) -> Option<i128>,
+    ) -> bool {
+        let input = match self.input {
+            ConditionInput::StepIndex => context.step_index.into(),
+            ConditionInput::StepsSinceApplied => context.since_applied.into(),
+            ConditionInput::HistoryLength => context.history_length.into(),
+            ConditionInput::EndOfEpisode => context.end_of_episode.into(),
             ConditionInput::Column(column) => match value(column) {
-                Some(found) => found,
+                Some(value) => value,
                 None => return false,
             },
         };
-        let holds = match self.comparison {
-            Comparison::Eq(asked) => found == asked.into(),
-            Comparison::Ge(asked) => found >= asked.into(),
+        let result = match self.comparison {
+            Comparison::Eq(operand) => input == operand.into(),
+            Comparison::Ge(operand) => input >= operand.into(),
             Comparison::Mod { divisor, remainder } => {
-                found.rem_euclid(divisor.into()) == remainder.into()
+                input.rem_euclid(divisor.into()) == remainder.into()
             }
         };
-        holds != self.inverse
+        result != self.inverse
     }
 }
 
-/// The number in a cell, when it is a single integer or bool.
+/// Returns a cell's value if it is a single integer or bool.
 pub(super) fn number(spec: &CellSpec, cell: &[u8]) -> Option<i128> {
     if spec.elements() != 1 {
         return None;
@@ -116,8 +121,8 @@ mod tests {
     use super::*;
     use smallvec::smallvec;
 
-    fn moment(step_index: u64, since_applied: u64) -> Moment {
-        Moment {
+    fn step_context(step_index: u64, since_applied: u64) -> StepContext {
+        StepContext {
             step_index,
             since_applied,
             history_length: step_index.min(3) + 1,
@@ -128,7 +133,7 @@ mod tests {
     #[test]
     fn conditions_compare_and_invert() {
         let every_third = Condition {
-            subject: ConditionInput::StepIndex,
+            input: ConditionInput::StepIndex,
             comparison: Comparison::Mod {
                 divisor: 3,
                 remainder: 1,
@@ -137,7 +142,7 @@ mod tests {
         };
         let steps = |condition: Condition| {
             (0..8)
-                .filter(|step| condition.holds(moment(*step, step + 1), |_| None))
+                .filter(|step| condition.holds(step_context(*step, step + 1), |_| None))
                 .collect::<Vec<_>>()
         };
         assert_eq!(steps(every_third), [1, 4, 7]);
@@ -147,19 +152,19 @@ mod tests {
         };
         assert_eq!(steps(others), [0, 2, 3, 5, 6]);
         let late = Condition {
-            subject: ConditionInput::StepsSinceApplied,
+            input: ConditionInput::StepsSinceApplied,
             comparison: Comparison::Ge(6),
             inverse: false,
         };
         assert_eq!(steps(late), [5, 6, 7]);
         let long = Condition {
-            subject: ConditionInput::HistoryLength,
+            input: ConditionInput::HistoryLength,
             comparison: Comparison::Eq(4),
             inverse: true,
         };
         assert_eq!(steps(long), [0, 1, 2]);
         let end = Condition {
-            subject: ConditionInput::EndOfEpisode,
+            input: ConditionInput::EndOfEpisode,
             comparison: Comparison::Eq(1),
             inverse: false,
         };
@@ -180,22 +185,22 @@ mod tests {
         assert_eq!(number(&spec(DType::Float64, 1), minus_one), None);
         assert_eq!(number(&spec(DType::Int32, 2), minus_one), None);
         assert_eq!(number(&spec(DType::Bool, 2), &[1, 1]), None);
-        // What is not a number does not hold, inverted or not.
+        // Without a value the condition is false, inverted or not.
         for inverse in [false, true] {
             let condition = Condition {
-                subject: ConditionInput::Column(0),
+                input: ConditionInput::Column(0),
                 comparison: Comparison::Eq(3),
                 inverse,
             };
-            assert!(!condition.holds(moment(0, 1), |_| None));
-            assert_eq!(condition.holds(moment(0, 1), |_| Some(-1)), inverse);
+            assert!(!condition.holds(step_context(0, 1), |_| None));
+            assert_eq!(condition.holds(step_context(0, 1), |_| Some(-1)), inverse);
         }
     }
 
     #[test]
-    fn a_divisor_is_positive() {
+    fn the_divisor_must_be_positive() {
         let condition = Condition {
-            subject: ConditionInput::StepIndex,
+            input: ConditionInput::StepIndex,
             comparison: Comparison::Mod {
                 divisor: 0,
                 remainder: 0,
@@ -204,7 +209,7 @@ mod tests {
         };
         assert_eq!(
             condition.check().unwrap_err().to_string(),
-            "condition asks for `% 0 == 0`; the divisor is 1 or more and the remainder 0 or more"
+            "condition `% 0 == 0`: the divisor must be at least 1 and the remainder at least 0"
         );
     }
 }

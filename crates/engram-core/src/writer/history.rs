@@ -1,25 +1,25 @@
-//! Sealed chunks whose steps may still be referred to.
+//! The sealed chunks of the retained steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::StepPosition;
-use super::rows::RowMap;
+use super::row_map::RowMap;
 use crate::chunk::Chunk;
 
-/// Stands for "this chunk has no such column".
-const NONE: u32 = u32::MAX;
+/// Marks a column that the chunk does not have.
+const NO_COLUMN: u32 = u32::MAX;
 
-/// A sealed chunk and the steps it holds.
+/// A sealed chunk and its steps.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Position of its first step.
+    /// First step of the chunk.
     pub(super) first: StepPosition,
-    /// Steps that may be found in it.
+    /// Number of its complete steps.
     pub(super) steps: u32,
     pub(super) chunk: Arc<Chunk>,
     pub(super) rows: RowMap,
-    /// The chunk's column for each column of now; `None` while they are the same.
+    /// The chunk's column for each current column of the writer; `None` while they are the same.
     columns: Option<Box<[u32]>>,
 }
 
@@ -34,12 +34,12 @@ impl Segment {
         }
     }
 
-    /// The chunk's own number of a column of now.
+    /// Returns the chunk's own number of one of the writer's current columns.
     pub(super) fn column(&self, column: usize) -> Option<usize> {
         match &self.columns {
             None => Some(column),
             Some(columns) => Some(columns[column])
-                .filter(|own| *own != NONE)
+                .filter(|own| *own != NO_COLUMN)
                 .map(|own| own as usize),
         }
     }
@@ -48,9 +48,10 @@ impl Segment {
         self.first + StepPosition::from(self.steps)
     }
 
-    /// Follows a change of structure: old column `i` is now `map[i]` of `count`.
+    /// Renumbers the columns after a change of structure: old column `i` is now column `map[i]` of
+    /// `count`.
     fn remap(&mut self, map: &[usize], count: usize) {
-        let mut columns = vec![NONE; count];
+        let mut columns = vec![NO_COLUMN; count];
         for (old, new) in map.iter().enumerate() {
             if let Some(own) = self.column(old).and_then(|own| u32::try_from(own).ok()) {
                 columns[*new] = own;
@@ -60,8 +61,8 @@ impl Segment {
     }
 }
 
-/// The sealed chunks of the newest steps, oldest first. Neighbours may overlap where rows were
-/// carried over; a step is looked up in the newest that has it.
+/// The sealed chunks of the newest steps, oldest first. A chunk may begin with copies of the
+/// previous chunk's last steps; such a step is looked up in the newer chunk.
 #[derive(Debug, Default)]
 pub(super) struct History {
     segments: VecDeque<Segment>,
@@ -76,9 +77,13 @@ impl History {
         self.segments.clear();
     }
 
-    /// Lets go of chunks that end before `floor`.
-    pub(super) fn expire(&mut self, floor: StepPosition) {
-        while self.segments.front().is_some_and(|s| s.end() <= floor) {
+    /// Removes chunks that end before `first_available`.
+    pub(super) fn expire(&mut self, first_available: StepPosition) {
+        while self
+            .segments
+            .front()
+            .is_some_and(|s| s.end() <= first_available)
+        {
             self.segments.pop_front();
         }
     }
@@ -89,7 +94,7 @@ impl History {
         }
     }
 
-    /// Index of the newest segment that begins at or before `at`.
+    /// Returns the index of the newest segment that begins at or before `at`.
     pub(super) fn find(&self, at: StepPosition) -> Option<usize> {
         self.segments
             .partition_point(|s| s.first <= at)

@@ -1,62 +1,63 @@
-//! The columns of an item about to be created, for whoever wants to check them first.
+//! The columns of an item about to be created, which the caller can check first.
 
-use super::select::{Draft, View};
+use super::selection::{HistoryView, LocatedItem};
 use crate::error::Result;
 use crate::schema::{FoundColumn, Layout, Schema, Signature};
 
-/// What an item would be made of; nothing is stored yet.
+/// The columns of an item that is not stored yet.
 #[derive(Debug)]
-pub struct ItemColumns<'a>(pub(super) Kind<'a>);
+pub struct ItemColumns<'a>(pub(super) ItemSource<'a>);
 
 #[derive(Debug)]
-pub(super) enum Kind<'a> {
+pub(super) enum ItemSource<'a> {
+    /// All columns of the writer. `len` is `None` for a single step without a time axis.
     Rows {
         schema: &'a Schema,
         len: Option<usize>,
     },
-    Draft {
+    Located {
         layout: &'a Layout,
-        draft: &'a Draft,
-        view: View<'a>,
+        located: &'a LocatedItem,
+        view: HistoryView<'a>,
     },
 }
 
 impl ItemColumns<'_> {
-    /// The columns in order.
+    /// Returns the columns in order.
     pub fn iter(&self) -> impl Iterator<Item = FoundColumn<'_>> + Clone {
         let count = match &self.0 {
-            Kind::Rows { schema, .. } => schema.cells.len(),
-            Kind::Draft { draft, .. } => draft.columns.len(),
+            ItemSource::Rows { schema, .. } => schema.cells.len(),
+            ItemSource::Located { located, .. } => located.columns.len(),
         };
         (0..count).filter_map(|column| self.column(column))
     }
 
-    /// Checks them against a table's signature.
+    /// Checks the columns against a table's signature.
     ///
     /// # Errors
-    /// [`crate::Error::Signature`] naming what does not fit.
+    /// [`crate::Error::Signature`] if they do not match.
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
         signature.check(table, self.iter())
     }
 
     fn column(&self, column: usize) -> Option<FoundColumn<'_>> {
         match &self.0 {
-            Kind::Rows { schema, len } => Some(FoundColumn {
+            ItemSource::Rows { schema, len } => Some(FoundColumn {
                 name: &schema.layout.names[column],
                 cell: &schema.cells[column],
                 len: *len,
             }),
-            Kind::Draft {
+            ItemSource::Located {
                 layout,
-                draft,
+                located,
                 view,
             } => {
-                let found = draft.columns[column];
-                let slice = draft.slices[found.first_slice as usize];
+                let span = located.columns[column];
+                let slice = located.slices[span.first_slice as usize];
                 Some(FoundColumn {
                     name: layout.names.get(column).map_or("", |name| name),
                     cell: view.cell(slice)?,
-                    len: (!found.squeeze).then_some(found.len as usize),
+                    len: (!span.squeeze).then_some(span.len as usize),
                 })
             }
         }

@@ -1,75 +1,76 @@
-//! How a writer cuts its steps into chunks, and how long it remembers them.
+//! How a writer divides its steps into chunks, and how many steps it retains.
 
-use super::batch_chunk::Grouping;
+use super::open_batch::Grouping;
 use crate::codec::Compression;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 
-/// A chunk whose length is chosen for it has about so many bytes...
+/// Target size in bytes of a chunk if `chunk_length` is not set.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// ...but no more steps than this: items wait until their chunk is full. (28-byte steps take 44
-/// bytes and 110 ns each in chunks of 16, 35 and 97 in chunks of 32, 31 and 90 in chunks of 64.)
+/// Largest number of steps of a chunk if `chunk_length` is not set. Longer chunks are smaller and
+/// faster, but items are sent only once their chunk is full. (28-byte steps take 44 bytes and 110 ns
+/// each in chunks of 16, 35 and 97 in chunks of 32, 31 and 90 in chunks of 64.)
 const CHUNK_STEPS: usize = 16;
 
-/// What one string cell is taken for when lengths are chosen; chunks are cut by what comes.
-const STRING_CELL: usize = 256;
+/// Assumed bytes of a string cell when a chunk length is chosen. Chunks are sealed by actual size.
+const STRING_CELL_BYTES: usize = 256;
 
-/// Environments share chunks while their steps are smaller than this...
+/// Environments share chunks if their steps are smaller than this many bytes.
 const SHARED_STEP_BYTES: usize = 1 << 10;
 
-/// ...up to about this many bytes per chunk.
-const SHARED_BYTES: usize = 128 << 10;
+/// Target size in bytes of a chunk that environments share.
+const SHARED_CHUNK_BYTES: usize = 128 << 10;
 
-/// An item over two chunks costs about so much more than one inside a chunk.
-const SPLIT_BYTES: usize = 320;
+/// Approximate additional bytes of an item that lies in two chunks instead of one.
+const SPLIT_ITEM_BYTES: usize = 320;
 
-/// How a writer cuts its steps into chunks, and how long it remembers them.
+/// How a writer divides its steps into chunks, and how many steps it retains.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// Newest steps that items may refer to.
+    /// Number of newest steps that items may refer to.
     pub history: u64,
-    /// Steps of a chunk; `None`: 1 to 16, about 16 KiB.
+    /// Steps of a chunk. `None` chooses 1 to 16 steps, about 16 KiB.
     pub chunk_length: Option<usize>,
-    /// When to compress columns.
+    /// Compression of columns.
     pub compression: Compression,
 }
 
 impl WriterOptions {
-    /// Checks that the numbers make sense.
+    /// Checks that the numbers are in range.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the one that does not.
+    /// [`Error::InvalidArgument`].
     pub fn check(&self) -> Result<()> {
         if self.history == 0 {
             return Err(Error::InvalidArgument(
-                "history is 0 steps; a writer keeps 1 or more".into(),
+                "`history` must be at least 1 step; got 0".into(),
             ));
         }
         match self.chunk_length {
             Some(0) => Err(Error::InvalidArgument(
-                "chunk_length is 0; a chunk has 1 step or more".into(),
+                "`chunk_length` must be at least 1 step; got 0".into(),
             )),
             Some(length) if u32::try_from(length).is_err() => Err(Error::InvalidArgument(format!(
-                "chunk_length is {length}; a chunk has at most {} steps",
+                "`chunk_length` must be at most {} steps; got {length}",
                 u32::MAX
             ))),
             _ => Ok(()),
         }
     }
 
-    /// Steps for a chunk of this schema.
+    /// Returns the number of steps of a chunk of this schema.
     pub(super) fn chunk_steps(&self, schema: &Schema) -> usize {
         self.chunk_length
             .unwrap_or_else(|| (CHUNK_BYTES / step_bytes(schema).max(1)).clamp(1, CHUNK_STEPS))
     }
 
-    /// How `envs` environments share chunks of this schema.
+    /// Returns how `envs` environments share chunks of this schema.
     pub(super) fn grouping(&self, schema: &Schema, envs: usize) -> Grouping {
         let (length, step) = (self.chunk_steps(schema), step_bytes(schema).max(1));
         let group = if step < SHARED_STEP_BYTES {
-            (SHARED_BYTES / step / length).clamp(1, envs)
+            (SHARED_CHUNK_BYTES / step / length).clamp(1, envs)
         } else {
             1
         };
@@ -80,14 +81,14 @@ impl WriterOptions {
         }
     }
 
-    /// How many steps to copy into the next chunk of `length` steps so that items of `reach`
-    /// steps lie inside it. Each copied step spares one item from lying in two chunks.
-    pub(super) fn carried_steps(&self, schema: &Schema, length: usize, reach: u64) -> u32 {
-        let wanted = reach.saturating_sub(1);
-        let worth = self.chunk_length.is_none()
-            && step_bytes(schema) <= SPLIT_BYTES
+    /// Returns how many steps to copy into the next chunk of `length` steps so that items of
+    /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks.
+    pub(super) fn overlap_steps(&self, schema: &Schema, length: usize, lookback: u64) -> u32 {
+        let wanted = lookback.saturating_sub(1);
+        let cheaper = self.chunk_length.is_none()
+            && step_bytes(schema) <= SPLIT_ITEM_BYTES
             && wanted <= length as u64 / 4;
-        if worth {
+        if cheaper {
             u32::try_from(wanted).unwrap_or(0)
         } else {
             0
@@ -95,10 +96,10 @@ impl WriterOptions {
     }
 }
 
-/// Bytes of one step, strings estimated.
+/// Returns the bytes of one step, with an estimate for strings.
 pub(super) fn step_bytes(schema: &Schema) -> usize {
     let bytes = schema.cells.iter().map(|cell| match cell.dtype {
-        DType::String => cell.elements().saturating_mul(STRING_CELL),
+        DType::String => cell.elements().saturating_mul(STRING_CELL_BYTES),
         _ => cell.bytes(),
     });
     bytes.fold(0, usize::saturating_add)
@@ -133,33 +134,36 @@ mod tests {
     }
 
     #[test]
-    fn chunks_have_a_size_and_carry_what_is_cheap() {
+    fn chunk_lengths_and_overlaps_depend_on_the_step_size() {
         let lengths = [1, 7, 512, 84 * 84, 1 << 20].map(|n| options().chunk_steps(&schema(n)));
         assert_eq!(lengths, [16, 16, 8, 1, 1]);
-        let carried = |elements, reach| options().carried_steps(&schema(elements), 16, reach);
-        assert_eq!([1, 2, 5, 6].map(|reach| carried(7, reach)), [0, 1, 4, 0]);
-        assert_eq!(carried(100, 2), 0);
+        let overlap = |elements, lookback| options().overlap_steps(&schema(elements), 16, lookback);
+        assert_eq!(
+            [1, 2, 5, 6].map(|lookback| overlap(7, lookback)),
+            [0, 1, 4, 0]
+        );
+        assert_eq!(overlap(100, 2), 0);
         let fixed = WriterOptions {
             chunk_length: Some(3),
             ..options()
         };
         assert_eq!(fixed.chunk_steps(&schema(7)), 3);
-        assert_eq!(fixed.carried_steps(&schema(7), 3, 2), 0);
+        assert_eq!(fixed.overlap_steps(&schema(7), 3, 2), 0);
     }
 
     #[test]
-    fn senseless_numbers_are_refused() {
+    fn numbers_out_of_range_are_rejected() {
         let text = |options: WriterOptions| options.check().unwrap_err().to_string();
-        let none = WriterOptions {
+        let no_history = WriterOptions {
             history: 0,
             ..options()
         };
-        assert_eq!(text(none), "history is 0 steps; a writer keeps 1 or more");
+        assert_eq!(text(no_history), "`history` must be at least 1 step; got 0");
         let empty = WriterOptions {
             chunk_length: Some(0),
             ..options()
         };
-        assert_eq!(text(empty), "chunk_length is 0; a chunk has 1 step or more");
+        assert_eq!(text(empty), "`chunk_length` must be at least 1 step; got 0");
         assert_eq!(options().check(), Ok(()));
     }
 }

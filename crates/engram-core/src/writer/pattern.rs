@@ -1,53 +1,53 @@
-//! Patterns: which items to make, said once.
+//! Patterns, which describe the items to create from the newest steps.
 
 use std::sync::Arc;
 
 use super::condition::Condition;
-use super::priority::PriorityRule;
-use super::select::{CellPositions, ColumnSelection};
+use super::priority_rule::PriorityRule;
+use super::selection::{CellPositions, ColumnSelection};
 use super::{ConditionInput, StepPosition};
 use crate::error::{Error, Result};
 use crate::schema::{FoundColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
-/// One column of a pattern's items: steps `start..stop` back from after the newest.
+/// One column of a pattern's items: the steps `start..stop`, where -1 is the newest step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternColumn {
-    /// The writer's column.
+    /// Number of the writer's column.
     pub source: usize,
-    /// Before 0.
+    /// First step. Negative.
     pub start: i64,
-    /// After `start`, at most 0.
+    /// End of the range, exclusive. Greater than `start` and at most 0.
     pub stop: i64,
-    /// From one step to the next; at least 1.
+    /// Distance from one step to the next. At least 1.
     pub step: i64,
-    /// One cell, without a time axis.
+    /// True for a single step without a time axis.
     pub squeeze: bool,
 }
 
-/// Which items to make, when, for which table.
+/// Describes which items to create, when, and for which table.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     pub(super) table: u32,
     pub(super) priority: PriorityRule,
     pub(super) columns: Box<[PatternColumn]>,
     pub(super) conditions: Box<[Condition]>,
-    /// Steps back from after the newest to the first that it needs...
-    pub(super) reach: u64,
-    /// ...and to after the last.
-    pub(super) tail: u64,
-    /// The slices where all steps lie in one chunk whose every step has every value.
+    /// Number of newest steps that the pattern needs: from its first step to the newest.
+    pub(super) lookback: u64,
+    /// Number of newest steps after the last step that the pattern uses.
+    pub(super) end_offset: u64,
+    /// The item's slices if all steps lie in one chunk without missing values.
     pub(super) shape: Arc<WindowShape>,
-    /// All columns alike: squeezed or not, as far as the columns alone tell.
+    /// `Some(squeeze)` if every column `i` of the item is the same range of the writer's column `i`.
     uniform: Option<bool>,
 }
 
 impl Pattern {
-    /// A pattern for the table that the caller knows as `table`; `layout` names the columns of
-    /// its items.
+    /// Returns a pattern for the caller's table number `table`. `layout` names the columns of the
+    /// items.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a window, a condition or a priority that makes no sense,
+    /// [`Error::InvalidArgument`] for an invalid range, condition or priority rule;
     /// [`Error::Priority`] for NaN.
     pub fn new(
         table: u32,
@@ -60,7 +60,7 @@ impl Pattern {
         conditions.iter().try_for_each(Condition::check)?;
         if columns.is_empty() {
             return Err(Error::InvalidArgument(
-                "pattern has no columns; its items need one or more".into(),
+                "the pattern's trajectory has no columns; select at least one".into(),
             ));
         }
         priority.check(columns.len())?;
@@ -68,12 +68,12 @@ impl Pattern {
             column.check(layout.names.get(number).map_or("", |name| name))?;
         }
         let first = columns.iter().map(|c| c.start).min().unwrap_or(-1);
-        let tail = columns.iter().map(PatternColumn::last).max().unwrap_or(-1) + 1;
+        let end_offset = columns.iter().map(PatternColumn::last).max().unwrap_or(-1) + 1;
         Ok(Self {
             table,
             priority,
-            reach: first.unsigned_abs(),
-            tail: tail.unsigned_abs(),
+            lookback: first.unsigned_abs(),
+            end_offset: end_offset.unsigned_abs(),
             shape: Arc::new(shape(layout, &columns, first)?),
             uniform: uniform(&columns),
             columns,
@@ -81,20 +81,20 @@ impl Pattern {
         })
     }
 
-    /// Steps that a writer must keep for this pattern.
+    /// Number of newest steps that a writer must retain for this pattern.
     #[must_use]
     pub fn history(&self) -> u64 {
-        self.reach
+        self.lookback
     }
 
-    /// The table its items are for, as the caller knows it.
+    /// The caller's number of the table that receives the items.
     #[must_use]
     pub fn table(&self) -> u32 {
         self.table
     }
 
-    /// The columns of its items, were they made of steps of this schema: for checking them
-    /// against a table's signature before the first.
+    /// Returns the columns of the items that the pattern creates from steps of this schema, to be
+    /// checked against a table's signature.
     pub fn item_columns<'a>(
         &'a self,
         schema: &'a Schema,
@@ -111,8 +111,7 @@ impl Pattern {
             })
     }
 
-    /// Says that its items are made of this schema's steps: where they have all of its columns,
-    /// they share its layout.
+    /// Prepares for steps of this schema: items with the same layout share the schema's [`Layout`].
     pub(super) fn bind(&mut self, schema: &Schema) {
         let shape = &self.shape;
         if shape.layout == schema.layout && !Arc::ptr_eq(&shape.layout, &schema.layout) {
@@ -124,19 +123,19 @@ impl Pattern {
         }
     }
 
-    /// Whether its items are rows of all columns of this schema, and then squeezed or not.
+    /// Returns `Some(squeeze)` if the items are consecutive rows of all columns of this schema.
     pub(super) fn as_rows(&self, schema: &Schema) -> Option<bool> {
         self.uniform
             .filter(|_| Arc::ptr_eq(&self.shape.layout, &schema.layout))
     }
 
-    /// Follows a change of structure: old column `i` is now `map[i]`.
+    /// Renumbers the columns after a change of structure: old column `i` is now column `map[i]`.
     pub(super) fn remap(&mut self, map: &[usize]) -> Result<()> {
         for column in &mut self.columns {
             column.source = map[column.source];
         }
         for condition in &mut self.conditions {
-            if let ConditionInput::Column(column) = &mut condition.subject {
+            if let ConditionInput::Column(column) = &mut condition.input {
                 *column = map[*column];
             }
         }
@@ -147,15 +146,15 @@ impl Pattern {
         Ok(())
     }
 
-    /// Its cells when the step before `end` is the newest.
-    pub(super) fn picked(
+    /// Returns the selected cells of all columns if step `end - 1` is the newest.
+    pub(super) fn column_selections(
         &self,
         end: StepPosition,
     ) -> impl Iterator<Item = ColumnSelection<'static>> {
-        self.columns.iter().map(move |column| column.picked(end))
+        self.columns.iter().map(move |column| column.selection(end))
     }
 
-    /// What its items call a column.
+    /// Returns the name of one of the items' columns.
     pub(super) fn name(&self, column: usize) -> &str {
         (self.shape.layout.names.get(column)).map_or("", |name| name)
     }
@@ -166,26 +165,26 @@ impl PatternColumn {
         let Self {
             start, stop, step, ..
         } = *self;
-        // Windows are counted in 32 bits once they are found.
+        // Slices store steps as 32-bit numbers.
         let fits = start >= -i64::from(u32::MAX) && step <= i64::from(u32::MAX);
         if start >= stop || stop > 0 || step < 1 || !fits {
             return Err(Error::InvalidArgument(format!(
-                "pattern asks for `[{start}:{stop}:{step}]` of column `{name}`; the start is \
-                 negative, the stop after it and at most 0, the step at least 1"
+                "column `{name}` of the pattern selects `[{start}:{stop}:{step}]`; the start must \
+                 be negative, the stop greater than the start and at most 0, and the step at least 1"
             )));
         }
         if self.squeeze && self.len() != 1 {
             return Err(Error::InvalidArgument(format!(
-                "pattern squeezes `[{start}:{stop}:{step}]` of column `{name}`, which is {} \
-                 steps; a squeezed column has exactly 1",
+                "column `{name}` of the pattern is squeezed but selects {} steps with \
+                 `[{start}:{stop}:{step}]`; a squeezed column must select exactly 1",
                 self.len()
             )));
         }
         Ok(())
     }
 
-    /// Its cells when the step before `end` is the newest.
-    pub(super) fn picked(&self, end: StepPosition) -> ColumnSelection<'static> {
+    /// Returns the selected cells if step `end - 1` is the newest.
+    pub(super) fn selection(&self, end: StepPosition) -> ColumnSelection<'static> {
         ColumnSelection {
             source: self.source,
             cells: CellPositions::Range {
@@ -197,38 +196,39 @@ impl PatternColumn {
         }
     }
 
-    /// Cells it has.
+    /// Number of selected steps.
     fn len(&self) -> u64 {
         (self.stop - self.start)
             .unsigned_abs()
             .div_ceil(self.step.unsigned_abs())
     }
 
-    /// The last step it has, counted as `start` is.
+    /// Last selected step, as a negative index like `start`.
     fn last(&self) -> i64 {
         self.start + (self.stop - 1 - self.start) / self.step * self.step
     }
 }
 
-/// Whether all columns have the same consecutive steps, in order, and then squeezed or not.
+/// Returns `Some(squeeze)` if every column `i` selects the same consecutive steps of the writer's
+/// column `i`.
 fn uniform(columns: &[PatternColumn]) -> Option<bool> {
     let first = columns.first()?;
-    let alike = columns.iter().enumerate().all(|(number, column)| {
+    let same = columns.iter().enumerate().all(|(number, column)| {
         *column
             == PatternColumn {
                 source: number,
                 ..*first
             }
     });
-    (alike && (first.step == 1 || first.squeeze)).then_some(first.squeeze)
+    (same && (first.step == 1 || first.squeeze)).then_some(first.squeeze)
 }
 
-/// Slices relative to the step `first`, for chunks where steps are rows.
+/// Returns the slices relative to step `first`, for chunks in which row `i` is step `i`.
 fn shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<WindowShape> {
-    let narrow = |n: u64| {
+    let to_u32 = |n: u64| {
         u32::try_from(n).map_err(|_| {
             Error::InvalidArgument(format!(
-                "pattern counts to {n}; steps and columns are counted up to {}",
+                "the pattern must have at most {} columns and steps; got {n}",
                 u32::MAX
             ))
         })
@@ -237,8 +237,8 @@ fn shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<W
     let mut slices = Vec::new();
     for column in columns {
         spans.push(SpanColumn {
-            first_slice: narrow(slices.len() as u64)?,
-            len: narrow(column.len())?,
+            first_slice: to_u32(slices.len() as u64)?,
+            len: to_u32(column.len())?,
             squeeze: column.squeeze,
         });
         let (runs, len) = match column.step {
@@ -249,9 +249,9 @@ fn shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<W
         for run in 0..runs {
             slices.push(Slice {
                 chunk: 0,
-                column: narrow(column.source as u64)?,
-                offset: narrow(from + run * column.step.unsigned_abs())?,
-                len: narrow(len)?,
+                column: to_u32(column.source as u64)?,
+                offset: to_u32(from + run * column.step.unsigned_abs())?,
+                len: to_u32(len)?,
             });
         }
     }
@@ -294,29 +294,30 @@ mod tests {
     }
 
     #[test]
-    fn senseless_patterns_are_refused() {
-        let rule = "the start is negative, the stop after it and at most 0, the step at least 1";
+    fn invalid_patterns_are_rejected() {
+        let rule = "the start must be negative, the stop greater than the start and at most 0, and \
+                    the step at least 1";
         for (start, stop, step) in [(0, 1, 1), (-2, -2, 1), (-2, 1, 1), (-2, 0, 0)] {
             assert_eq!(
                 text(&[column(start, stop, step, false)], &[], 1.0),
-                format!("pattern asks for `[{start}:{stop}:{step}]` of column `x`; {rule}")
+                format!("column `x` of the pattern selects `[{start}:{stop}:{step}]`; {rule}")
             );
         }
         assert_eq!(
             text(&[column(-1, 0, 1, true), column(-3, 0, 2, true)], &[], 1.0),
-            "pattern squeezes `[-3:0:2]` of column `y`, which is 2 steps; a squeezed column has \
-             exactly 1"
+            "column `y` of the pattern is squeezed but selects 2 steps with `[-3:0:2]`; a squeezed \
+             column must select exactly 1"
         );
         assert_eq!(
             text(&[], &[], 1.0),
-            "pattern has no columns; its items need one or more"
+            "the pattern's trajectory has no columns; select at least one"
         );
         assert_eq!(
             text(&[column(-1, 0, 1, false)], &[], f64::NAN),
-            "priority is NaN; an item's priority is a number"
+            "`priority` must be a number; got NaN"
         );
         let condition = Condition {
-            subject: ConditionInput::StepIndex,
+            input: ConditionInput::StepIndex,
             comparison: Comparison::Mod {
                 divisor: -1,
                 remainder: 0,
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn all_columns_alike_are_rows_and_others_share_a_shape() {
+    fn uniform_columns_become_rows_and_others_share_a_window_shape() {
         let options = WriterOptions {
             history: 3,
             chunk_length: None,

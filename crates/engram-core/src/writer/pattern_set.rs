@@ -1,111 +1,114 @@
-//! The patterns of one stream of steps, tried after every append.
+//! The patterns of one stream of steps, applied after every append.
 
 use super::StepPosition;
-use super::condition::{Moment, number};
+use super::condition::{StepContext, number};
 use super::pattern::Pattern;
 use super::recorder::Recorder;
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// A pattern, and when it last made an item.
+/// A pattern, and when it last created an item.
 #[derive(Debug, Default)]
-struct Entry {
-    /// `None` until the columns it needs are known.
+struct PatternState {
+    /// `None` until the columns that the pattern needs are known.
     pattern: Option<Pattern>,
-    /// Position after the step at which it last made an item; 0 before the first.
+    /// End of the available steps when the pattern last created an item; 0 before that.
     applied: StepPosition,
 }
 
-/// Patterns in declaration order. Each makes at most one item per step.
+/// Patterns in declaration order. Each creates at most one item per step.
 #[derive(Debug)]
 pub struct PatternSet {
-    entries: Box<[Entry]>,
+    patterns: Box<[PatternState]>,
 }
 
 impl PatternSet {
-    /// Room for `count` patterns, none of which applies until it is [`set`](Self::set).
+    /// Returns a set of `count` patterns. A pattern is skipped until it is [`set`](Self::set).
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self {
-            entries: std::iter::repeat_with(Entry::default).take(count).collect(),
+            patterns: std::iter::repeat_with(PatternState::default)
+                .take(count)
+                .collect(),
         }
     }
 
-    /// Gives or changes pattern `number`, for steps of this schema.
+    /// Sets or replaces pattern `number`, for steps of this schema.
     pub fn set(&mut self, number: usize, mut pattern: Pattern, schema: &Schema) {
         pattern.bind(schema);
-        self.entries[number].pattern = Some(pattern);
+        self.patterns[number].pattern = Some(pattern);
     }
 
-    /// Pattern `number`, once it is set.
+    /// Returns pattern `number`, if it is set.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&Pattern> {
-        self.entries[number].pattern.as_ref()
+        self.patterns[number].pattern.as_ref()
     }
 
-    /// Follows [`Recorder::restructure`]: to be called with the same `map`.
+    /// Renumbers the columns. Call it after [`Recorder::restructure`], with the same `map`.
     ///
     /// # Errors
-    /// [`crate::Error::InvalidArgument`] when there are more than 2^32 columns.
+    /// [`crate::Error::InvalidArgument`] if there are more than 2^32 columns.
     pub fn remap(&mut self, map: &[usize]) -> Result<()> {
-        let mut patterns = self.entries.iter_mut().filter_map(|e| e.pattern.as_mut());
+        let mut patterns = self.patterns.iter_mut().filter_map(|p| p.pattern.as_mut());
         patterns.try_for_each(|pattern| pattern.remap(map))
     }
 
-    /// Makes the items due after an append, complete or partial, and says how many. With
-    /// `end_of_episode` the newest step is tried once more, as the last: to be called before
-    /// [`Recorder::end_episode`]. A pattern that lacks steps or values makes none. `accepts` says
-    /// whether a table takes a priority that was found.
+    /// Creates the items that are due, and returns their number. Call it after every append,
+    /// complete or partial, and with `end_of_episode` before [`Recorder::end_episode`]: then the
+    /// newest step is tried again, as the last of its episode. A pattern creates no item while steps
+    /// or values that it needs are missing. `check_priority` checks a computed priority for a table.
     ///
     /// # Errors
-    /// [`crate::Error::Signature`] when cells of an item have several shapes,
-    /// [`crate::Error::Priority`] when its TD errors are no such numbers, and whatever `accepts`
-    /// returns. The other patterns' items are made all the same.
+    /// [`crate::Error::Signature`] if cells of an item's column differ in shape,
+    /// [`crate::Error::Priority`] for TD errors of an unsupported type, and any error of
+    /// `check_priority`. The items of the other patterns are created even so.
     pub fn apply(
         &mut self,
         recorder: &mut Recorder,
         end_of_episode: bool,
-        accepts: impl Fn(u32, f64) -> Result<()>,
+        check_priority: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
-        let newest = recorder.available_steps();
-        if newest.end <= recorder.episode_first() {
+        let steps = recorder.available_steps();
+        if steps.end <= recorder.episode_start() {
             return Ok(0);
         }
-        let mut made = 0;
-        let mut problem = Ok(());
-        for entry in &mut self.entries {
-            let Some(pattern) = &entry.pattern else {
+        let mut created = 0;
+        let mut outcome = Ok(());
+        for state in &mut self.patterns {
+            let Some(pattern) = &state.pattern else {
                 continue;
             };
-            if entry.applied == newest.end {
+            if state.applied == steps.end {
                 continue;
             }
-            let moment = Moment {
-                step_index: newest.end - 1 - recorder.episode_first(),
-                since_applied: newest.end - entry.applied,
-                history_length: newest.end - newest.start,
+            let context = StepContext {
+                step_index: steps.end - 1 - recorder.episode_start(),
+                since_applied: steps.end - state.applied,
+                history_length: steps.end - steps.start,
                 end_of_episode,
             };
-            let due = pattern
+            let is_due = pattern
                 .conditions
                 .iter()
-                .all(|c| c.holds(moment, |column| newest_number(recorder, column)));
-            if !due {
+                .all(|c| c.holds(context, |column| newest_number(recorder, column)));
+            if !is_due {
                 continue;
             }
-            match recorder.create_from(pattern, &accepts) {
+            match recorder.create_item_from(pattern, &check_priority) {
                 Ok(true) => {
-                    entry.applied = newest.end;
-                    made += 1;
+                    state.applied = steps.end;
+                    created += 1;
                 }
                 Ok(false) => {}
-                Err(error) => problem = problem.and(Err(error)),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        problem.map(|()| made)
+        outcome.map(|()| created)
     }
 }
 
+/// Returns the newest value of a column, if it is a single integer or bool.
 fn newest_number(recorder: &Recorder, column: usize) -> Option<i128> {
     let newest = recorder.available_steps().end.checked_sub(1)?;
     let spec = recorder.cell_spec(column, newest)?;

@@ -1,30 +1,53 @@
-//! One stream of steps, and the items made of them.
+//! A recorder of one stream of steps, and of the items created from them.
+//!
+//! ```text
+//!   sealed chunks (history)       open chunk                          pending items
+//!  +-----------+-----------+     +-------------------+-----------+    +---------+-------+
+//!  | steps 0-3 | steps 4-7 |     | complete steps    | open step |    | waiting | ready |
+//!  +-----------+-----------+     +-------------------+-----------+    +---------+-------+
+//!  immutable                     appended to                          refer to chunks
+//! ```
+//!
+//! * The **open step** exists from the first cell written until [`Recorder::finish_step`]. A partial
+//!   append ends with `finish_step(true)`: its cells stay, further appends may add the missing
+//!   columns, and `finish_step(false)` completes the step. [`Recorder::abort_step`] discards only
+//!   the cells written since the last `finish_step`.
+//! * The **open chunk** collects steps of one episode and one schema. It is sealed, and so moves to
+//!   the history, if a step is appended while it is full, if the columns change, if the episode ends,
+//!   or in [`Recorder::flush`] if an item waits for it. The open step then moves to the next chunk,
+//!   together with copies of the last steps if that keeps short items within one chunk.
+//! * A **pending item** waits while it, or an item created before it, refers to the open chunk.
+//!   Sealing that chunk makes all waiting items ready. The caller sends what
+//!   [`Recorder::take_ready`] returns.
+//! * The **history** drops a sealed chunk once all of its steps are older than the newest
+//!   `history` steps. Items created before keep their chunks alive.
 
-mod chunks;
-mod find;
+mod create_items;
 mod read;
+mod seal;
 
 use std::sync::Arc;
 
 use super::StepPosition;
 use super::history::History;
-use super::item_columns::{ItemColumns, Kind};
-use super::keys::KeySource;
-use super::open::OpenChunk;
+use super::item_columns::{ItemColumns, ItemSource};
+use super::key_source::KeySource;
+use super::open_chunk::OpenChunk;
 use super::options::WriterOptions;
-use super::pending::{Body, Pending};
-use super::refusal::check_priority;
-use super::select::{CellPositions, ColumnSelection, Selection};
-use super::shapes::Shapes;
+use super::pending_items::{PendingItems, PendingTrajectory};
+use super::selection::{CellPositions, ColumnSelection, Selection};
+use super::selection_error::check_priority;
+use super::window_shape_cache::WindowShapeCache;
 use crate::codec::Compressor;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Layout, Schema, Shape};
 
-/// Takes steps cell by cell, and hands out items once the chunks they refer to are complete.
+/// Records steps cell by cell, and returns items once the chunks that they refer to are sealed.
 ///
-/// A step is any number of [`cell_mut`](Self::cell_mut) and [`set_string`](Self::set_string),
-/// then [`finish_step`](Self::finish_step), or [`abort_step`](Self::abort_step) for none of it.
+/// To append a step, write its cells with [`cell_mut`](Self::cell_mut) and
+/// [`set_string`](Self::set_string), then call [`finish_step`](Self::finish_step), or
+/// [`abort_step`](Self::abort_step) to discard them.
 #[derive(Debug)]
 pub struct Recorder {
     options: WriterOptions,
@@ -33,23 +56,23 @@ pub struct Recorder {
     compressor: Compressor,
     history: History,
     open: Option<OpenChunk>,
-    pending: Pending,
-    shapes: Shapes,
-    /// Complete steps so far.
-    head: StepPosition,
-    /// The step after them has values of partial appends.
+    pending: PendingItems,
+    shapes: WindowShapeCache,
+    /// Number of complete steps so far.
+    complete_steps: StepPosition,
+    /// True if the next step has cells set by partial appends.
     step_open: bool,
     episode: u64,
-    episode_first: StepPosition,
-    /// Steps before this one were cleared.
+    episode_start: StepPosition,
+    /// End of the steps that `end_episode(true)` cleared, exclusive.
     cleared: StepPosition,
-    /// Steps back from the newest that items have reached since the last chunk was begun.
-    reach: u64,
+    /// Longest lookback of an item created since the open chunk began.
+    lookback: u64,
 }
 
 impl Recorder {
-    /// A recorder without columns: [`restructure`](Self::restructure) gives it some. Keys come
-    /// from `base`, which should be random.
+    /// Returns a recorder without columns; [`restructure`](Self::restructure) adds them. Keys are
+    /// derived from `base`, which should be random.
     ///
     /// # Errors
     /// As [`WriterOptions::check`].
@@ -70,66 +93,66 @@ impl Recorder {
             }),
             history: History::default(),
             open: None,
-            pending: Pending::default(),
-            shapes: Shapes::default(),
-            head: 0,
+            pending: PendingItems::default(),
+            shapes: WindowShapeCache::default(),
+            complete_steps: 0,
             step_open: false,
-            episode_first: 0,
+            episode_start: 0,
             cleared: 0,
-            reach: 0,
+            lookback: 0,
         })
     }
 
-    /// The columns of now.
+    /// The current columns.
     #[must_use]
     pub fn schema(&self) -> &Arc<Schema> {
         &self.schema
     }
 
-    /// The steps that may be referred to, a step in progress included.
+    /// The steps that items may refer to, including the open step.
     #[must_use]
     pub fn available_steps(&self) -> std::ops::Range<StepPosition> {
-        let end = self.head + StepPosition::from(self.step_open);
+        let end = self.complete_steps + StepPosition::from(self.step_open);
         end.saturating_sub(self.options.history).max(self.cleared)..end
     }
 
-    /// Keeps at least the newest `history` steps from now on.
+    /// Raises the number of retained steps to at least `history`.
     pub fn extend_history(&mut self, history: u64) {
         self.options.history = self.options.history.max(history);
     }
 
-    /// Complete steps of this episode.
+    /// Number of complete steps of the current episode.
     #[must_use]
     pub fn episode_steps(&self) -> u64 {
-        self.head - self.episode_first
+        self.complete_steps - self.episode_start
     }
 
-    pub(super) fn episode_first(&self) -> StepPosition {
-        self.episode_first
+    pub(super) fn episode_start(&self) -> StepPosition {
+        self.episode_start
     }
 
-    /// True after a partial append, until the step is complete.
+    /// True after a partial append until the step is complete.
     #[must_use]
     pub fn step_is_open(&self) -> bool {
         self.step_open
     }
 
-    /// Items that were created and not yet taken.
+    /// Number of items created and not yet removed by [`take_ready`](Self::take_ready).
     #[must_use]
     pub fn pending_items(&self) -> usize {
         self.pending.len()
     }
 
-    /// A key for an item.
+    /// Returns a new key for an item.
     pub fn next_key(&mut self) -> u64 {
         self.keys.next_key()
     }
 
-    /// Changes the columns, also in the middle of a step: old column `i` becomes column `map[i]`.
-    /// Columns that no old one maps to begin without values.
+    /// Changes the columns: old column `i` becomes column `map[i]`. Other columns are new and start
+    /// without values. Allowed while a step is open.
     ///
     /// # Errors
-    /// [`Error::Signature`] when a column would change its cells.
+    /// [`Error::Signature`] if an old column would change its dtype or shape.
     pub fn restructure(
         &mut self,
         layout: Arc<Layout>,
@@ -137,91 +160,90 @@ impl Recorder {
         map: &[usize],
     ) -> Result<()> {
         for (old, new) in map.iter().enumerate() {
-            let (asked, found) = (&cells[*new], &self.schema.cells[old]);
-            if asked != found {
+            let (requested, current) = (&cells[*new], &self.schema.cells[old]);
+            if requested != current {
                 return Err(Error::Signature(format!(
-                    "column `{}` would become {}{:?}; it was {}{:?}, and a new structure keeps \
-                     the columns it had",
+                    "column `{}` must stay {}{:?} when columns are added; got {}{:?}",
                     self.schema.layout.names[old],
-                    asked.dtype,
-                    asked.shape,
-                    found.dtype,
-                    found.shape,
+                    current.dtype,
+                    current.shape,
+                    requested.dtype,
+                    requested.shape,
                 )));
             }
         }
         let count = cells.len();
-        self.cut(Arc::new(Schema { layout, cells }), 0, |old| map[old])?;
+        self.seal_open_chunk(Arc::new(Schema { layout, cells }), 0, |old| map[old])?;
         self.history.remap(map, count);
         self.compressor = Compressor::new(self.options.compression);
         Ok(())
     }
 
-    /// Gives the cells of a column another shape from the step in progress on.
+    /// Changes the shape of a column's cells, starting with the next cell written.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when that step has a value in this column already.
+    /// [`Error::InvalidArgument`] if the open step already has a value in this column.
     pub fn reshape(&mut self, column: usize, shape: Shape) -> Result<()> {
         self.check_unset(column)?;
         if let Some(open) = &mut self.open {
-            open.forget(column);
+            open.discard_cell(column);
         }
         let mut cells = self.schema.cells.clone();
         cells[column].shape = shape;
         let layout = Arc::clone(&self.schema.layout);
-        self.cut(Arc::new(Schema { layout, cells }), 0, |old| old)
+        self.seal_open_chunk(Arc::new(Schema { layout, cells }), 0, |old| old)
     }
 
-    /// Where to write a column's cell of the step in progress.
+    /// Returns the memory of a column's cell of the open step, to be filled by the caller.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when that step has a value in this column already, or when a
-    /// chunk would be too large.
+    /// [`Error::InvalidArgument`] if the open step already has a value in this column, or if a chunk
+    /// would become too large.
     pub fn cell_mut(&mut self, column: usize) -> Result<&mut [u8]> {
         self.check_unset(column)?;
-        Ok(self.room()?.cell_mut(column))
+        Ok(self.writable_chunk()?.cell_mut(column))
     }
 
-    /// Sets a string column's cell of the step in progress: per element a little-endian `u32`
-    /// length and the bytes.
+    /// Sets a string column's cell of the open step. `encoded` has, per element, a little-endian
+    /// `u32` length and the bytes.
     ///
     /// # Errors
     /// As [`Self::cell_mut`].
     pub fn set_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.check_unset(column)?;
-        self.room()?.set_string(column, encoded)
+        self.writable_chunk()?.set_string(column, encoded)
     }
 
-    /// Forgets the cells written since the last `finish_step`.
+    /// Discards the cells written since the last `finish_step`.
     pub fn abort_step(&mut self) {
         if let Some(open) = &mut self.open {
             open.abort();
         }
     }
 
-    /// Keeps the cells written; unless `partial`, the step is complete. Columns without a cell
-    /// have no value at this step.
+    /// Keeps the cells written so far and, unless `partial`, completes the step. A complete step has
+    /// no value in columns without a cell.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when a chunk would be too large.
+    /// [`Error::InvalidArgument`] if a chunk would become too large.
     pub fn finish_step(&mut self, partial: bool) -> Result<()> {
-        let open = self.room()?;
+        let open = self.writable_chunk()?;
         if partial {
-            open.keep_partial();
+            open.finish_partial_append();
         } else {
-            open.complete();
-            self.head += 1;
+            open.complete_step();
+            self.complete_steps += 1;
         }
         self.step_open = partial;
         Ok(())
     }
 
-    /// Makes an item for the table that the caller knows as `table`. `check` may refuse it.
+    /// Creates an item for the caller's table number `table`, unless `check` returns an error.
     ///
     /// # Errors
-    /// [`Error::Priority`] for NaN, [`Error::ExpiredStep`] for steps no longer kept,
-    /// [`Error::InvalidArgument`] for steps or values that never were or for an empty selection,
-    /// [`Error::Signature`] for cells of several shapes, and whatever `check` returns.
+    /// [`Error::Priority`] for NaN; [`Error::ExpiredStep`] for steps no longer retained;
+    /// [`Error::InvalidArgument`] for an empty selection, or steps or values that were never
+    /// written; [`Error::Signature`] if cells of a column differ in shape; and any error of `check`.
     pub fn create_item(
         &mut self,
         table: u32,
@@ -231,35 +253,35 @@ impl Recorder {
         check: impl FnOnce(&ItemColumns<'_>) -> Result<()>,
     ) -> Result<()> {
         check_priority(priority)?;
-        let steps = Arc::clone(&self.schema);
+        let schema = Arc::clone(&self.schema);
         let (first, len, squeeze) = match *selection {
-            Selection::Last(len) => (self.last(len)?, len, false),
+            Selection::Last(len) => (self.first_of_last(len)?, len, false),
             Selection::Steps {
                 first,
                 len,
                 squeeze,
             } => (first, len, squeeze),
             Selection::Columns { layout, columns } => {
-                let draft = self.find(layout, columns.iter().copied())?;
-                return self.accept(table, key, priority, layout, &draft, check);
+                let located = self.locate(layout, columns.iter().copied())?;
+                return self.push_located(table, key, priority, layout, &located, check);
             }
         };
         if let Some(offset) = self.rows_in_open(first, len, squeeze) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
-            check(&ItemColumns(Kind::Rows {
-                schema: &steps,
+            check(&ItemColumns(ItemSource::Rows {
+                schema: &schema,
                 len: (!squeeze).then_some(len as usize),
             }))?;
-            self.reached(first);
-            let body = Body::Rows {
+            self.note_lookback(first);
+            let trajectory = PendingTrajectory::Rows {
                 offset,
                 len,
                 squeeze,
             };
-            self.pending.push(table, key, priority, body);
+            self.pending.push(table, key, priority, trajectory);
             return Ok(());
         }
-        let all = (0..steps.cells.len()).map(|source| ColumnSelection {
+        let all = (0..schema.cells.len()).map(|source| ColumnSelection {
             source,
             cells: CellPositions::Range {
                 first,
@@ -268,23 +290,23 @@ impl Recorder {
             },
             squeeze,
         });
-        let draft = self.find(&steps.layout, all)?;
-        self.accept(table, key, priority, &steps.layout, &draft, check)
+        let located = self.locate(&schema.layout, all)?;
+        self.push_located(table, key, priority, &schema.layout, &located, check)
     }
 
-    /// Completes the chunks that created items wait for: all items are ready then.
+    /// Seals the open chunk if items wait for it. All items are then ready.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when the chunk is too large.
+    /// [`Error::InvalidArgument`] if the chunk is too large.
     pub fn flush(&mut self) -> Result<()> {
-        if self.pending.is_waiting() {
-            self.cut(Arc::clone(&self.schema), 0, |old| old)?;
+        if self.pending.needs_open_chunk() {
+            self.seal_open_chunk(Arc::clone(&self.schema), 0, |old| old)?;
         }
         Ok(())
     }
 
-    /// Ends the episode: a step in progress is complete as it is, all items are ready. With
-    /// `clear` no later item can refer to its steps.
+    /// Ends the episode: completes the open step, and makes all items ready. With `clear`, later
+    /// items cannot refer to the steps so far.
     ///
     /// # Errors
     /// As [`Self::flush`].
@@ -293,32 +315,33 @@ impl Recorder {
         if self.step_open {
             self.finish_step(false)?;
         }
-        if clear && !self.pending.is_waiting() {
+        if clear && !self.pending.needs_open_chunk() {
             self.open = None;
         }
-        self.cut(Arc::clone(&self.schema), 0, |old| old)?;
+        self.seal_open_chunk(Arc::clone(&self.schema), 0, |old| old)?;
         if clear {
             self.history.clear();
-            self.cleared = self.head;
+            self.cleared = self.complete_steps;
         }
         self.episode = self.keys.next_key();
-        self.episode_first = self.head;
+        self.episode_start = self.complete_steps;
         Ok(())
     }
 
-    /// True when items wait in a chunk that is full: only the next step, or a flush, sends them.
+    /// True if items wait for an open chunk that is full. The next step or a flush makes them ready.
     #[must_use]
     pub fn has_full_unsent_chunk(&self) -> bool {
-        self.pending.is_waiting() && self.open.as_ref().is_some_and(OpenChunk::is_full)
+        self.pending.needs_open_chunk() && self.open.as_ref().is_some_and(OpenChunk::is_full)
     }
 
-    /// Items whose chunks are complete.
+    /// Number of items whose chunks are all sealed.
     #[must_use]
     pub fn ready_items(&self) -> usize {
         self.pending.ready_len()
     }
 
-    /// Takes the items whose chunks are complete, in creation order, each with its table.
+    /// Removes and returns the items whose chunks are all sealed, in creation order, each with its
+    /// table.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
     }
@@ -364,14 +387,15 @@ mod tests {
     }
 
     #[test]
-    fn a_step_takes_one_value_per_column_or_none_at_all() {
+    fn a_step_accepts_at_most_one_value_per_column() {
         let mut recorder = recorder(4, None);
         recorder.cell_mut(0).unwrap().fill(1);
         recorder.finish_step(true).unwrap();
         recorder.cell_mut(1).unwrap().fill(1);
         assert_eq!(
             recorder.cell_mut(0).unwrap_err().to_string(),
-            "column `a` has a value in the open step already; a step takes one value per column"
+            "column `a` already has a value in the open step; a step can have only one value per \
+             column"
         );
         recorder.abort_step();
         assert!(recorder.has_value(0, 0) && !recorder.has_value(1, 0));
@@ -385,15 +409,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_structure_keeps_its_columns() {
+    fn restructure_cannot_change_the_type_of_a_column() {
         let mut recorder = recorder(4, None);
         append(&mut recorder, 1);
         let layout = Arc::clone(&recorder.schema().layout);
         let outcome = recorder.restructure(layout, cells(), &[1, 0]);
         assert_eq!(
             outcome.unwrap_err().to_string(),
-            "column `a` would become int64[]; it was uint8[3], and a new structure keeps the \
-             columns it had"
+            "column `a` must stay uint8[3] when columns are added; got int64[]"
         );
     }
 }

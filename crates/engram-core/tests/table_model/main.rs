@@ -1,9 +1,9 @@
-//! A table against a plain list: every sampler and remover, in random order of calls.
+//! Compares a table with a simple model: random calls, for every pair of sampler and remover.
 
 #![expect(
     clippy::unwrap_used,
     clippy::cast_precision_loss,
-    reason = "a test's helpers may fail, and its counts are small"
+    reason = "test helpers report failures by panicking; counts are small"
 )]
 
 mod model;
@@ -33,8 +33,8 @@ enum Call {
     InsertAgain {
         which: usize,
     },
-    /// An item of a session: what follows its last, or up to two numbers further on or back; under
-    /// a key of its own or one that is there perhaps.
+    /// An item with a session number: the next one, or up to two further or back. Its key is new or, if
+    /// `again`, that of an existing item.
     InsertNumbered {
         session: u64,
         number: u64,
@@ -48,7 +48,7 @@ enum Call {
         which: usize,
         part: usize,
     },
-    GiveBack {
+    ReturnLeases {
         which: usize,
         part: usize,
     },
@@ -61,7 +61,7 @@ enum Call {
     },
     Reset,
     SetLimits(usize),
-    Pass {
+    AdvanceClock {
         time: u64,
     },
 }
@@ -77,13 +77,13 @@ fn call() -> impl Strategy<Value = Call> {
         }),
         8 => (1..6_usize, any::<bool>()).prop_map(|(n, leased)| Call::Draw { n, leased }),
         4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::Acknowledge { which, part }),
-        4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::GiveBack { which, part }),
+        4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::ReturnLeases { which, part }),
         3 => (which.clone(), 0..4_u8).prop_map(|(which, priority)| Call::Update { which, priority }),
         2 => which.prop_map(|which| Call::Delete { which }),
         1 => Just(Call::Reset),
         1 => (0..4_usize).prop_map(Call::SetLimits),
-        2 => (0..30_u64).prop_map(|time| Call::Pass { time }),
-        1 => Just(Call::Pass { time: SESSION_IDLE / 2 }),
+        2 => (0..30_u64).prop_map(|time| Call::AdvanceClock { time }),
+        1 => Just(Call::AdvanceClock { time: SESSION_IDLE / 2 }),
     ]
 }
 
@@ -137,7 +137,7 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
         )
 }
 
-/// The table, its model, and what is on lease.
+/// A table, its model and the open leases.
 struct Pair {
     table: TableState,
     model: Model,
@@ -163,7 +163,7 @@ impl Pair {
         }
     }
 
-    fn make(&mut self, call: Call) {
+    fn apply(&mut self, call: Call) {
         match call {
             Call::Insert {
                 priority,
@@ -185,8 +185,8 @@ impl Pair {
                 again,
             } => {
                 self.next_key += 7;
-                let there = self.model.entries.first().filter(|_| again);
-                let key = there.map_or(self.next_key, |entry| entry.key);
+                let existing = self.model.entries.first().filter(|_| again);
+                let key = existing.map_or(self.next_key, |entry| entry.key);
                 let last = self.model.last_number(session, self.now);
                 let number = SessionNumber {
                     session,
@@ -210,7 +210,7 @@ impl Pair {
                     }
                 }
             }
-            Call::GiveBack { which, part } => {
+            Call::ReturnLeases { which, part } => {
                 let ended = self.end_leases(which, part);
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
                 self.table.return_leases(handles.into_iter());
@@ -243,7 +243,7 @@ impl Pair {
                 self.table.set_limits(limits(which)).unwrap();
                 self.model.limits = limits(which);
             }
-            Call::Pass { time } => self.pass(time),
+            Call::AdvanceClock { time } => self.advance_clock(time),
         }
     }
 
@@ -282,7 +282,7 @@ impl Pair {
                 let found = self.table.insert_numbered(item, number, self.now, deferred);
                 assert_eq!(found, new);
                 if let Some(number) = number {
-                    self.model.count_number(number, self.now);
+                    self.model.record_number(number, self.now);
                 }
                 if new {
                     self.model.insert(key, priority, trajectory, self.now);
@@ -292,7 +292,7 @@ impl Pair {
         }
     }
 
-    /// Evicts from the model what the table evicted, and checks each choice.
+    /// Removes the items that the table evicted from the model, and checks each choice.
     fn follow_evictions(&mut self, start: usize) {
         for key in self.recorder.removed(start, Removal::Evicted) {
             assert!(self.model.must_evict());
@@ -327,8 +327,8 @@ impl Pair {
             }
         }
         assert_eq!(self.recorder.removed(before, Removal::Exhausted), exhausted);
-        let could_go_on = self.model.can_sample() && self.model.visible().count() > 0;
-        assert!(count == n || !could_go_on);
+        let could_draw_more = self.model.can_sample() && self.model.visible().count() > 0;
+        assert!(count == n || !could_draw_more);
     }
 
     fn check_draw(&self, draw: &Draw) {
@@ -338,8 +338,8 @@ impl Pair {
             panic!("drew {} of {choices:?}", draw.key);
         };
         assert!((draw.probability - expected).abs() < 1e-12);
-        let least = choices.values().copied().fold(f64::INFINITY, f64::min);
-        assert!((draw.odds.min_probability - least).abs() < 1e-12);
+        let smallest = choices.values().copied().fold(f64::INFINITY, f64::min);
+        assert!((draw.odds.min_probability - smallest).abs() < 1e-12);
         assert_eq!(draw.odds.candidates, choices.len() as u64);
         let entry = &self.model.entries[self.model.find(draw.key).unwrap()];
         assert!(draw.priority.total_cmp(&entry.priority).is_eq());
@@ -353,7 +353,7 @@ impl Pair {
         self.leases.drain(from..to).collect()
     }
 
-    fn pass(&mut self, time: u64) {
+    fn advance_clock(&mut self, time: u64) {
         self.now += time;
         let before = self.recorder.len();
         assert!(self.table.expire(self.now, &mut DeferredDrops::default()));
@@ -395,14 +395,14 @@ impl Pair {
         );
     }
 
-    /// Replaying what was recorded gives the same table, down to what it will choose next.
+    /// Checks that replaying the recorded changes gives an equal table, which makes the same next choices.
     fn check_replay(&mut self) {
         let sink = Arc::new(Recorder::default());
         let copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
         self.check_copy(copy, &sink, 0);
     }
 
-    /// So does replaying onto a table restored from a snapshot what was recorded since.
+    /// Checks the same for a table restored from a snapshot and the changes recorded since.
     fn check_restore(&mut self, (saved, since): (Saved, usize)) {
         let sink = Arc::new(Recorder::default());
         let copy = saved.restore(Arc::clone(self.table.options()), sink.clone());
@@ -414,7 +414,7 @@ impl Pair {
             .since(since)
             .iter()
             .for_each(|op| op.replay(&mut copy));
-        assert_eq!(sink.len(), 0, "neither restoring nor replaying is recorded");
+        assert_eq!(sink.len(), 0, "restoring and replaying record no changes");
         assert_eq!(items(&mut copy), items(&mut self.table));
         let (found, expected) = (copy.stats(), self.table.stats());
         assert_eq!(format!("{found:?}"), format!("{expected:?}"));
@@ -433,7 +433,7 @@ impl Pair {
     }
 }
 
-/// Session, last number and time of use of each session that is not idle.
+/// Id, last number and last use of each session that is not idle.
 fn sessions(table: &TableState, now: u64) -> Vec<(u64, u64, u64)> {
     let numbers = table.session_numbers();
     let known = numbers.filter(|(_, used)| now - used < SESSION_IDLE);
@@ -444,7 +444,7 @@ fn sessions(table: &TableState, now: u64) -> Vec<(u64, u64, u64)> {
     known
 }
 
-/// Insertion number, key, priority and samples of each item.
+/// Insertion number, key, priority and number of samples of each item.
 fn items(table: &mut TableState) -> Vec<(u64, u64, u64, u32)> {
     let snapshot = table.snapshot();
     let items = snapshot.items();
@@ -463,7 +463,7 @@ fn items(table: &mut TableState) -> Vec<(u64, u64, u64, u32)> {
 }
 
 #[test]
-fn behaves_like_a_list() {
+fn a_table_agrees_with_the_model() {
     for sampler in KINDS {
         for remover in KINDS {
             let mut runner = TestRunner::new(Config {
@@ -480,10 +480,10 @@ fn behaves_like_a_list() {
                     if at == saved_at {
                         saved = Some((Saved::of(&pair.table.snapshot()), pair.recorder.len()));
                     }
-                    pair.make(call);
+                    pair.apply(call);
                     pair.check();
                 }
-                // Both draw from the table when they are done: one of them gets to.
+                // Both checks draw from the table at their end, so only one can run.
                 match saved {
                     Some(saved) => pair.check_restore(saved),
                     None => pair.check_replay(),
@@ -498,66 +498,68 @@ fn behaves_like_a_list() {
 }
 
 #[test]
-fn numbers_outlive_their_items_and_resets() {
-    let mut pair = Pair::new(options_of_a_queue());
+fn session_numbers_survive_deletes_and_resets() {
+    let mut pair = Pair::new(queue_options());
     let next = |again| Call::InsertNumbered {
         session: 1,
         number: 2,
         again,
     };
-    pair.make(next(false));
-    // Its key is there already, and so it is passed over; its number counts all the same.
-    pair.make(next(true));
-    assert!(matches!(pair.recorder.since(1)[..], [Op::Pass(number, 0)] if number.number == 2));
-    pair.make(Call::Delete { which: 1 });
-    pair.make(Call::Reset);
+    pair.apply(next(false));
+    // The key exists, so the item is not inserted; its number is recorded.
+    pair.apply(next(true));
+    assert!(
+        matches!(pair.recorder.since(1)[..], [Op::SkipInsert(number, 0)] if number.number == 2)
+    );
+    pair.apply(Call::Delete { which: 1 });
+    pair.apply(Call::Reset);
     let applied = |pair: &Pair, number| {
         let number = SessionNumber { session: 1, number };
         pair.table.is_applied(number, pair.now)
     };
     assert_eq!([1, 2, 3].map(|n| applied(&pair, n)), [true, true, false]);
     pair.check_replay();
-    pair.pass(SESSION_IDLE - 1);
+    pair.advance_clock(SESSION_IDLE - 1);
     assert!(applied(&pair, 2));
-    pair.pass(1);
+    pair.advance_clock(1);
     assert!(!applied(&pair, 1));
     assert_eq!(pair.table.session_numbers().count(), 0);
 }
 
 #[test]
-fn a_lease_of_items_gone_is_undone_in_a_replay_too() {
+fn replay_returns_leases_of_removed_items() {
     let mut pair = Pair::new(TableOptions {
         max_times_sampled: 1,
-        ..options_of_a_queue()
+        ..queue_options()
     });
     pair.insert(7, 1, 0, 0);
     pair.draw(1, true);
-    pair.make(Call::Delete { which: 1 });
-    pair.make(Call::GiveBack { which: 0, part: 1 });
+    pair.apply(Call::Delete { which: 1 });
+    pair.apply(Call::ReturnLeases { which: 0, part: 1 });
     pair.check();
     assert!(
-        matches!(pair.recorder.since(0).last(), Some(Op::GiveBack(keys, 1)) if keys.is_empty())
+        matches!(pair.recorder.since(0).last(), Some(Op::ReturnLeases(keys, 1)) if keys.is_empty())
     );
     pair.check_replay();
 }
 
 #[test]
-fn chunks_that_outlive_a_table_forget_it() {
-    let mut pair = Pair::new(options_of_a_queue());
-    let fresh = format!("{:?}", pair.chunks[3].holders());
+fn chunks_that_outlive_a_table_lose_its_references() {
+    let mut pair = Pair::new(queue_options());
+    let unreferenced = format!("{:?}", pair.chunks[3].holders());
     pair.insert(7, 1, 3, 3);
-    pair.make(Call::Reset);
-    assert_eq!(format!("{:?}", pair.chunks[3].holders()), fresh);
+    pair.apply(Call::Reset);
+    assert_eq!(format!("{:?}", pair.chunks[3].holders()), unreferenced);
     pair.insert(14, 1, 2, 3);
     pair.recorder = Arc::default();
-    pair.table = TableState::new(Arc::new(options_of_a_queue()), pair.recorder.clone()).unwrap();
-    // The record of operations held a copy of the item, and has no part in counting.
-    assert_eq!(format!("{:?}", pair.chunks[3].holders()), fresh);
+    pair.table = TableState::new(Arc::new(queue_options()), pair.recorder.clone()).unwrap();
+    // The recorder's copies of items do not count as references.
+    assert_eq!(format!("{:?}", pair.chunks[3].holders()), unreferenced);
 }
 
 #[test]
-fn a_full_queue_waits_for_its_leases_instead_of_evicting() {
-    let mut pair = Pair::new(options_of_a_queue());
+fn a_full_queue_waits_for_leases_instead_of_evicting() {
+    let mut pair = Pair::new(queue_options());
     for key in 1..=6 {
         pair.insert(key * 7, 1, 0, 0);
     }
@@ -565,13 +567,13 @@ fn a_full_queue_waits_for_its_leases_instead_of_evicting() {
     pair.insert(70, 1, 0, 0);
     assert_eq!(pair.model.entries.len(), 6);
     assert_eq!((pair.model.deletes, pair.model.hidden()), (0, 2));
-    pair.make(Call::Acknowledge { which: 0, part: 1 });
+    pair.apply(Call::Acknowledge { which: 0, part: 1 });
     pair.insert(70, 1, 0, 0);
     pair.check();
     assert_eq!((pair.model.deletes, pair.model.entries.len()), (1, 6));
 }
 
-fn options_of_a_queue() -> TableOptions {
+fn queue_options() -> TableOptions {
     TableOptions {
         name: "t".into(),
         max_size: 6,

@@ -1,4 +1,4 @@
-//! A table as a plain list, slow and obvious.
+//! A model of a table: a list of items, slow and simple.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     pub(crate) trajectory: Trajectory,
 }
 
-/// One leased draw, to be ended later.
+/// An open lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
     pub(crate) key: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Model {
     pub(crate) next_seq: u64,
     next_touch: u64,
     first_seq: u64,
-    /// Last number and time of use of each session; nothing is ever forgotten here.
+    /// Last number and last use of each session. The model never forgets a session.
     sessions: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -64,14 +64,14 @@ impl Model {
         }
     }
 
-    /// The session's last number, unless that was too long ago; 0 for none.
+    /// The last number of a session; 0 if it is unknown or idle.
     pub(crate) fn last_number(&self, session: u64, now: u64) -> u64 {
         let used = self.sessions.get(&session);
         let used = used.filter(|(_, used)| now - used < SESSION_IDLE);
         used.map_or(0, |(last, _)| *last)
     }
 
-    pub(crate) fn count_number(&mut self, number: SessionNumber, now: u64) {
+    pub(crate) fn record_number(&mut self, number: SessionNumber, now: u64) {
         let SessionNumber { session, number } = number;
         self.sessions.insert(session, (number, now));
     }
@@ -115,11 +115,10 @@ impl Model {
         size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
     }
 
-    /// Whether the remover may take something: beside leased items, the newest must stay.
+    /// True if the table must evict. With hidden items, the last visible one stays.
     pub(crate) fn must_evict(&self) -> bool {
-        let spared = u64::from(self.hidden() > 0);
-        !self.fits(self.entries.len() as u64, self.bytes())
-            && self.visible().count() as u64 > spared
+        let kept = u64::from(self.hidden() > 0);
+        !self.fits(self.entries.len() as u64, self.bytes()) && self.visible().count() as u64 > kept
     }
 
     fn diff(&self, inserts: u64, samples: u64) -> f64 {
@@ -141,13 +140,13 @@ impl Model {
         if self.must_evict() {
             return Admission::Shrink;
         }
-        let room = self.fits(size + 1, bytes + item_bytes);
-        // Samples that may still be undone pay for no eviction.
-        let on_lease = self.hidden() * u64::from(self.options.max_times_sampled);
+        let has_room = self.fits(size + 1, bytes + item_bytes);
+        // Leased samples may be undone: they do not allow an eviction.
+        let leased_samples = self.hidden() * u64::from(self.options.max_times_sampled);
         let may_evict = self.fits(size, bytes)
             && self.visible().count() > 0
-            && self.can_insert(self.samples.saturating_sub(on_lease));
-        if self.can_insert(self.samples) && (room || may_evict) {
+            && self.can_insert(self.samples.saturating_sub(leased_samples));
+        if self.can_insert(self.samples) && (has_room || may_evict) {
             Admission::Ready
         } else {
             Admission::Wait
@@ -189,7 +188,7 @@ impl Model {
         true
     }
 
-    /// Counts a sample; true when it removes the item at once.
+    /// Counts a sample; true if it removes the item.
     pub(crate) fn sample(&mut self, key: u64, leased: bool) -> bool {
         let at = self.find(key).unwrap();
         let entry = &mut self.entries[at];
@@ -206,7 +205,7 @@ impl Model {
         self.entries.iter_mut().find(found)
     }
 
-    /// True when that removes the item.
+    /// Ends a lease; true if that removes the item.
     pub(crate) fn acknowledge(&mut self, leased: Leased) -> bool {
         self.live(leased).is_some_and(|entry| {
             entry.leases -= 1;
@@ -238,7 +237,7 @@ impl Model {
         self.unique_samples = 0;
     }
 
-    /// What `kind` may choose now, with the probability of each.
+    /// The keys that a selector may choose now, and their probabilities.
     pub(crate) fn choices(&self, kind: SelectorKind) -> BTreeMap<u64, f64> {
         let by = |order: &dyn Fn(&&Entry, &&Entry) -> std::cmp::Ordering| {
             let first = self.visible().min_by(|a, b| order(a, b));
@@ -266,15 +265,17 @@ impl Model {
                     }
                 };
                 let total: f64 = self.visible().map(weight).sum();
-                let odds = |entry: &Entry| {
+                let probability = |entry: &Entry| {
                     if total == 0.0 {
                         1.0 / count
                     } else {
                         weight(entry) / total
                     }
                 };
-                let odds = self.visible().map(|entry| (entry.key, odds(entry)));
-                odds.filter(|(_, odds)| *odds > 0.0).collect()
+                let choices = self.visible().map(|entry| (entry.key, probability(entry)));
+                choices
+                    .filter(|(_, probability)| *probability > 0.0)
+                    .collect()
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Recorded operations, and items to insert.
+//! A sink that records changes, and the items of the test.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -11,17 +11,17 @@ use engram_core::{
 };
 use smallvec::smallvec;
 
-/// A [`TableOp`] that owns what it refers to.
+/// An owned [`TableOp`].
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Insert(NewItem, u64, Option<SessionNumber>),
-    Pass(SessionNumber, u64),
+    SkipInsert(SessionNumber, u64),
     Remove(u64, Removal),
     SetPriority(u64, f64),
     Sample(Vec<u64>, bool),
-    Choose(TableRng),
+    SetRng(TableRng),
     Acknowledge(Vec<u64>, u64),
-    GiveBack(Vec<u64>, u64),
+    ReturnLeases(Vec<u64>, u64),
     Reset,
     SetLimits(RateLimits),
 }
@@ -30,13 +30,13 @@ impl Op {
     fn of(op: &TableOp<'_>) -> Self {
         match *op {
             TableOp::Insert { item, now, number } => Self::Insert(item.clone(), now, number),
-            TableOp::SkipInsert { number, now } => Self::Pass(number, now),
+            TableOp::SkipInsert { number, now } => Self::SkipInsert(number, now),
             TableOp::Remove { key, cause } => Self::Remove(key, cause),
             TableOp::SetPriority { key, priority } => Self::SetPriority(key, priority),
             TableOp::Sample { keys, leased } => Self::Sample(keys.to_vec(), leased),
-            TableOp::SetRng { rng } => Self::Choose(rng.clone()),
+            TableOp::SetRng { rng } => Self::SetRng(rng.clone()),
             TableOp::Acknowledge { keys, samples } => Self::Acknowledge(keys.to_vec(), samples),
-            TableOp::ReturnLeases { keys, samples } => Self::GiveBack(keys.to_vec(), samples),
+            TableOp::ReturnLeases { keys, samples } => Self::ReturnLeases(keys.to_vec(), samples),
             TableOp::Reset => Self::Reset,
             TableOp::SetLimits { limits } => Self::SetLimits(limits.clone()),
         }
@@ -49,7 +49,7 @@ impl Op {
                 now: *now,
                 number: *number,
             },
-            Self::Pass(number, now) => TableOp::SkipInsert {
+            Self::SkipInsert(number, now) => TableOp::SkipInsert {
                 number: *number,
                 now: *now,
             },
@@ -65,12 +65,12 @@ impl Op {
                 keys,
                 leased: *leased,
             },
-            Self::Choose(rng) => TableOp::SetRng { rng },
+            Self::SetRng(rng) => TableOp::SetRng { rng },
             Self::Acknowledge(keys, samples) => TableOp::Acknowledge {
                 keys,
                 samples: *samples,
             },
-            Self::GiveBack(keys, samples) => TableOp::ReturnLeases {
+            Self::ReturnLeases(keys, samples) => TableOp::ReturnLeases {
                 keys,
                 samples: *samples,
             },
@@ -93,7 +93,7 @@ impl Recorder {
         self.0.lock().unwrap()[start..].to_vec()
     }
 
-    /// Keys removed since then for that reason.
+    /// Keys removed for this cause since change `start`.
     pub(crate) fn removed(&self, start: usize, cause: Removal) -> Vec<u64> {
         let ops = self.since(start);
         let removed = ops.iter().filter_map(|op| match op {
@@ -122,7 +122,7 @@ impl OpSink for Recorder {
 
 const ROWS: u32 = 4;
 
-/// Chunks of which each episode has two, but for the last: it belongs to two episodes.
+/// Seven chunks: two per episode, and a last one that belongs to two episodes.
 pub(crate) fn chunks() -> Vec<Arc<Chunk>> {
     let layout = Arc::new(Layout {
         names: Box::new(["action".into(), "obs".into()]),
@@ -163,7 +163,7 @@ pub(crate) fn chunks() -> Vec<Arc<Chunk>> {
     (0..7).map(chunk).collect()
 }
 
-/// Rows of one chunk, or spans over two.
+/// Rows of one chunk, or spans of two chunks.
 pub(crate) fn trajectory(chunks: &[Arc<Chunk>], first: usize, second: usize) -> Trajectory {
     if first == second {
         return Trajectory::Rows {

@@ -1,11 +1,11 @@
-//! What a checkpoint keeps of a table.
+//! The content of a table that a checkpoint stores.
 
 use std::sync::Arc;
 
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{NewItem, OpSink, SessionNumber, Snapshot, TableOptions, TableState};
 
-/// What a checkpoint keeps of a table.
+/// The content of a table that a checkpoint stores.
 pub(crate) struct Saved {
     counters: Counters,
     items: Vec<SavedItem>,
@@ -37,7 +37,7 @@ impl Saved {
         }
     }
 
-    /// The table that it was.
+    /// Restores the table.
     pub(crate) fn restore(self, options: Arc<TableOptions>, sink: Arc<dyn OpSink>) -> TableState {
         let mut restore = Restore::new(options, sink, self.counters).unwrap();
         for item in self.items {

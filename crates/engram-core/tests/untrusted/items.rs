@@ -1,4 +1,4 @@
-//! Items over a chunk, with any numbers in them.
+//! Random items of a chunk, valid or not.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use crate::parts::{low, number};
 
-/// An item of some kind, good or not.
+/// Parts of an item, valid or not.
 #[derive(Clone, Debug)]
-pub(crate) struct ItemPlan {
+pub(crate) struct ItemSpec {
     kind: usize,
     offset: u32,
     len: u32,
@@ -18,32 +18,36 @@ pub(crate) struct ItemPlan {
     slices: Vec<Slice>,
 }
 
-/// Mostly good: one slice per column, or two.
-pub(crate) fn item() -> impl Strategy<Value = ItemPlan> {
-    let some = || prop_oneof![20 => 0..3_u64, 1 => number()].prop_map(low);
-    let slice = (some(), 1..3_u32, some(), any::<u8>());
-    let columns = prop::collection::vec((prop::collection::vec(slice, 1..3), some()), 0..4);
-    let numbers = (0..3_usize, some(), some(), prop::bool::weighted(0.2));
+/// Mostly valid items with one or two slices per column.
+pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
+    let small = || prop_oneof![20 => 0..3_u64, 1 => number()].prop_map(low);
+    let slice = (small(), 1..3_u32, small(), any::<u8>());
+    let columns = prop::collection::vec((prop::collection::vec(slice, 1..3), small()), 0..4);
+    let numbers = (0..3_usize, small(), small(), prop::bool::weighted(0.2));
     (numbers, columns).prop_map(|((kind, offset, len, squeeze), columns)| {
         let (mut spans, mut slices) = (Vec::new(), Vec::<Slice>::new());
-        for (at, (found, odd)) in columns.iter().enumerate() {
+        for (at, (found, random)) in columns.iter().enumerate() {
             let first_slice = slices.len();
             let at = u32::try_from(at).unwrap();
-            slices.extend(found.iter().map(|(offset, len, odd, dice)| Slice {
-                chunk: if *dice < 20 { *odd } else { 0 },
-                column: if *dice % 16 == 1 { *odd } else { at },
+            slices.extend(found.iter().map(|(offset, len, random, dice)| Slice {
+                chunk: if *dice < 20 { *random } else { 0 },
+                column: if *dice % 16 == 1 { *random } else { at },
                 offset: *offset,
                 len: *len,
             }));
             let sum = slices[first_slice..].iter().map(|slice| slice.len).sum();
             let first_slice = u32::try_from(first_slice).unwrap();
             spans.push(SpanColumn {
-                first_slice: if odd % 8 == 7 { *odd } else { first_slice },
-                len: if odd % 8 == 6 { *odd } else { sum },
+                first_slice: if random % 8 == 7 {
+                    *random
+                } else {
+                    first_slice
+                },
+                len: if random % 8 == 6 { *random } else { sum },
                 squeeze: squeeze && sum == 1,
             });
         }
-        ItemPlan {
+        ItemSpec {
             kind,
             offset,
             len,
@@ -54,7 +58,7 @@ pub(crate) fn item() -> impl Strategy<Value = ItemPlan> {
     })
 }
 
-impl ItemPlan {
+impl ItemSpec {
     pub(crate) fn build(&self, chunk: &Arc<Chunk>, other: &Arc<Chunk>) -> Trajectory {
         let names = (0..self.columns.len()).map(|at| format!("c{at}").into());
         let layout = Arc::new(Layout {

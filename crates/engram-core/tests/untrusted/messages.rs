@@ -1,4 +1,4 @@
-//! What is said of each thing that does not fit.
+//! The error text for every kind of inconsistency.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use engram_core::{
 };
 use smallvec::smallvec;
 
-use crate::parts::Parts;
+use crate::parts::ChunkParts;
 
 fn schema() -> Arc<Schema> {
     let cell = |dtype, shape| CellSpec { dtype, shape };
@@ -44,9 +44,9 @@ fn chunk() -> Chunk {
     builder.seal(origin, &mut compressor).unwrap()
 }
 
-/// What is said once `change` has been made.
-fn said(change: impl FnOnce(&mut Parts)) -> Error {
-    let mut parts = Parts::of(&chunk());
+/// The error for the parts of a good chunk after `change`.
+fn error_after(change: impl FnOnce(&mut ChunkParts)) -> Error {
+    let mut parts = ChunkParts::of(&chunk());
     change(&mut parts);
     parts.build().unwrap_err()
 }
@@ -56,9 +56,9 @@ fn invalid(text: &str) -> Error {
 }
 
 #[test]
-fn more_than_a_block_of_lz4_holds_is_refused() {
+fn an_lz4_block_of_too_many_raw_bytes_is_rejected() {
     let packed = |rows: u32| {
-        said(|parts| {
+        error_after(|parts| {
             parts.payload = vec![0; 9 << 20];
             parts.origin.steps = rows;
             parts.extents[1] = Extent {
@@ -67,7 +67,7 @@ fn more_than_a_block_of_lz4_holds_is_refused() {
                 rows,
                 codec: Codec::Lz4,
             };
-            // The bound of the whole chunk comes after that of a column.
+            // The limit of the whole chunk is checked after that of each column.
             parts.extents.push(parts.extents[1]);
             parts.cells.push(parts.cells[1].clone());
             parts.names.push("more".into());
@@ -79,21 +79,21 @@ fn more_than_a_block_of_lz4_holds_is_refused() {
     assert_eq!(
         packed(0x7E00_0000 / 8),
         invalid(
-            "chunk's columns have 6341787679 bytes when unpacked; a chunk has at most 4294967295"
+            "the columns of a chunk have 6341787679 bytes once decompressed; at most 4294967295 are allowed"
         )
     );
     assert_eq!(
         packed(0x7E00_0000 / 8 + 1),
         invalid(
-            "column `obs` has 2113929224 raw bytes in one LZ4 block; a block holds at most \
-             2113929216, larger columns are stored raw"
+            "column `obs` has 2113929224 raw bytes in an LZ4 block; at most 2113929216 are allowed, \
+             larger columns must be stored raw"
         )
     );
 }
 
 #[test]
-fn extents_that_do_not_fit_are_named() {
-    let set = |at: usize, extent: Extent| said(|parts| parts.extents[at] = extent);
+fn wrong_extents_are_named() {
+    let set = |at: usize, extent: Extent| error_after(|parts| parts.extents[at] = extent);
     let obs = Extent {
         offset: 64,
         stored: 24,
@@ -101,26 +101,26 @@ fn extents_that_do_not_fit_are_named() {
         codec: Codec::Raw,
     };
     assert_eq!(
-        said(|parts| parts.extents.truncate(1)),
-        invalid("chunk of 2 columns comes with 2 names and 1 extents; each column has one of each")
+        error_after(|parts| parts.extents.truncate(1)),
+        invalid("a chunk of 2 columns has 2 names and 1 extents; each column needs one of each")
     );
     assert_eq!(
         set(1, Extent { offset: 128, ..obs }),
         invalid(
-            "column `obs` lies at bytes 128..152 of its chunk; its first is a multiple of 64, its \
-             last is within the 128 of the payload"
+            "column `obs` has bytes 128..152 of its chunk; they must begin at a multiple of 64 and end \
+             within the 128 bytes of the payload"
         )
     );
     assert_eq!(
         set(1, Extent { offset: 60, ..obs }),
         invalid(
-            "column `obs` lies at bytes 60..84 of its chunk; its first is a multiple of 64, its \
-             last is within the 128 of the payload"
+            "column `obs` has bytes 60..84 of its chunk; they must begin at a multiple of 64 and end \
+             within the 128 bytes of the payload"
         )
     );
     assert_eq!(
         set(1, Extent { stored: 20, ..obs }),
-        invalid("column `obs` has 20 bytes for 3 rows of int32[2]; they take 24")
+        invalid("column `obs` has 20 bytes for 3 rows of int32[2], which take 24")
     );
     let packed = Extent {
         stored: 1,
@@ -130,25 +130,28 @@ fn extents_that_do_not_fit_are_named() {
     };
     assert_eq!(
         set(1, packed),
-        invalid("column `obs` has 1 compressed bytes for 320 raw ones; so many hold at most 319")
+        invalid("column `obs` has 1 compressed bytes for 320 raw bytes; they can hold at most 319")
     );
     assert_eq!(
-        said(|parts| parts.extents[0].stored = 15),
+        error_after(|parts| parts.extents[0].stored = 15),
         invalid("column `name` has 15 bytes for 3 rows of strings; their offsets alone take 16")
     );
     assert_eq!(
-        said(|parts| parts.extents[0].codec = Codec::Lz4),
-        invalid("column `name` is of compressed strings; strings are stored raw")
+        error_after(|parts| parts.extents[0].codec = Codec::Lz4),
+        invalid("column `name` has compressed strings; strings must be stored raw")
     );
     for shape in [smallvec![1 << 62, 1 << 62, 0], smallvec![0, 1 << 62]] {
-        let text = format!("column `obs` has cells of int32{shape:?}; such cells are too large");
-        assert_eq!(said(|parts| parts.cells[1].shape = shape), invalid(&text));
+        let text = format!("column `obs` has cells of int32{shape:?}, which are too large");
+        assert_eq!(
+            error_after(|parts| parts.cells[1].shape = shape),
+            invalid(&text)
+        );
     }
 }
 
 #[test]
-fn a_chunk_that_would_unpack_to_too_much_is_refused() {
-    // Many columns that all unpack the same stored bytes.
+fn a_chunk_that_would_decompress_to_too_much_is_rejected() {
+    // Many columns with the same stored bytes.
     let stored = 1 << 20;
     let count = 17;
     let cell = CellSpec {
@@ -181,45 +184,49 @@ fn a_chunk_that_would_unpack_to_too_much_is_refused() {
     assert_eq!(
         error,
         invalid(
-            "chunk's columns have 4545576960 bytes when unpacked; a chunk has at most 4294967295"
+            "the columns of a chunk have 4545576960 bytes once decompressed; at most 4294967295 are allowed"
         )
     );
 }
 
 #[test]
-fn an_origin_that_contradicts_the_rows_is_refused() {
+fn an_origin_that_contradicts_the_rows_is_rejected() {
     let text = |steps, episodes| {
         format!(
-            "chunk of {steps} steps has 3 rows of {episodes} episodes; it has 1 episode or more, \
-             at most one per row, and at most a row per episode and step and one per episode more"
+            "a chunk of {steps} steps has 3 rows and {episodes} episodes; it needs at least 1 \
+             episode, at most one per row, and at most {} rows",
+            (steps + 1) * episodes
         )
     };
-    // An item may refer to a step that its chunk's writer never completed.
-    let mut parts = Parts::of(&chunk());
+    // The last row may belong to a step that the writer did not complete.
+    let mut parts = ChunkParts::of(&chunk());
     parts.origin.steps = 2;
     assert!(parts.build().is_ok());
-    assert_eq!(said(|parts| parts.origin.steps = 1), invalid(&text(1, 1)));
     assert_eq!(
-        said(|parts| parts.origin.episodes.clear()),
+        error_after(|parts| parts.origin.steps = 1),
+        invalid(&text(1, 1))
+    );
+    assert_eq!(
+        error_after(|parts| parts.origin.episodes.clear()),
         invalid(&text(3, 0))
     );
     assert_eq!(
-        said(|parts| parts.origin.episodes = smallvec![1, 2, 3, 4]),
+        error_after(|parts| parts.origin.episodes = smallvec![1, 2, 3, 4]),
         invalid(&text(3, 4))
     );
     assert_eq!(
-        said(|parts| parts.origin.first_step = u64::MAX - 2),
+        error_after(|parts| parts.origin.first_step = u64::MAX - 2),
         invalid(&format!(
-            "chunk has 3 steps from step {} on; steps are numbered below 2^64",
+            "a chunk has 3 steps from step {} on; step numbers must be below 2^64",
             u64::MAX - 2
         ))
     );
 }
 
 #[test]
-fn strings_that_do_not_fill_their_column_are_refused() {
+fn inconsistent_string_columns_are_rejected() {
     let word = |at: usize, value: u32| {
-        let error = said(|parts| {
+        let error = error_after(|parts| {
             parts.payload[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
         });
         assert!(matches!(error, Error::Payload(_)));
@@ -228,20 +235,20 @@ fn strings_that_do_not_fill_their_column_are_refused() {
     let offset = |next: u32, at: u32, left: u32| {
         format!(
             "string column `name` of 3 rows has offset {next} after {at} with {left} bytes left; \
-             offsets begin at 0, never decrease and end with the column"
+             offsets must begin at 0, never decrease and end with the column"
         )
     };
     assert_eq!(word(0, 5), offset(5, 0, 15));
     assert_eq!(word(2, 4), offset(4, 5, 10));
     assert_eq!(word(3, 16), offset(16, 10, 5));
     assert_eq!(
-        said(|parts| parts.extents[0].stored += 1).to_string(),
-        "string column `name` of 3 rows has 1 bytes after its last cell; it ends there"
+        error_after(|parts| parts.extents[0].stored += 1).to_string(),
+        "string column `name` of 3 rows has 1 bytes after its last cell; it must end there"
     );
     assert_eq!(
         word(4, 2),
-        "string column `name` of 3 rows has 5 bytes in row 0 that are not 1 elements, a length and \
-         that many bytes each"
+        "string column `name` of 3 rows has 5 bytes in row 0 that are not 1 elements, each a length \
+         and that many bytes"
     );
 }
 
@@ -262,7 +269,7 @@ fn window(offset: u32, columns: &[SpanColumn], slices: &[Slice]) -> String {
 }
 
 #[test]
-fn windows_from_outside_are_looked_at_slice_by_slice() {
+fn every_slice_of_an_untrusted_window_is_checked() {
     let column = |first_slice, len| SpanColumn {
         first_slice,
         len,
@@ -280,47 +287,47 @@ fn windows_from_outside_are_looked_at_slice_by_slice() {
     assert_eq!(with(1, slice(0, 1, 0, 2)), "good");
     assert_eq!(
         with(2, slice(0, 1, 0, 2)),
-        "item refers to cells 2..4 of column `name`, whose chunk has 3"
+        "column `name` of the item refers to cells 2..4 of a chunk that has 3"
     );
     assert_eq!(
         with(1, slice(0, 1, u32::MAX, 2)),
         format!(
-            "item refers to cells {}..{} of column `obs`, whose chunk has 3",
+            "column `obs` of the item refers to cells {}..{} of a chunk that has 3",
             u32::MAX,
             u64::from(u32::MAX) + 2
         )
     );
     assert_eq!(
         with(0, slice(1, 1, 0, 2)),
-        "item refers to column 1 of its chunk 1 in column `obs`, which is not there"
+        "column `obs` of the item refers to column 1 of chunk 1, which does not exist"
     );
     assert_eq!(
         with(0, slice(0, 2, 0, 2)),
-        "item refers to column 2 of its chunk 0 in column `obs`, which is not there"
+        "column `obs` of the item refers to column 2 of chunk 0, which does not exist"
     );
     assert_eq!(
         with(0, slice(0, 1, 0, 1)),
-        "item says it has 2 cells in column `obs`, but its slices have 1"
+        "column `obs` of the item has length 2, but its slices have 1 cells"
     );
     let slices = [name, slice(0, 1, 0, 2)];
     assert_eq!(
         window(0, &[column(0, 2), column(7, 2)], &slices),
-        "item has no cells of column `name`; each column needs at least one"
+        "column `name` of the item is empty; each column needs at least one cell"
     );
     assert_eq!(
         window(0, &[column(1, 2), column(1, 2)], &slices),
-        "item has 2 columns, the first from its slice 1 on; it needs at least one column, from \
-         slice 0 on"
+        "item has 2 columns, and the first begins at slice 1; it needs at least one column, \
+         beginning at slice 0"
     );
     assert_eq!(
         window(0, &columns[..1], &slices),
-        "item has 1 columns and 2 names; each column has one"
+        "item has 1 columns and 2 names; each column needs one"
     );
 }
 
 #[test]
-fn an_item_that_repeats_its_cells_without_end_is_refused() {
-    // 16 MiB of nothing in a few kilobytes, named 300 times.
+fn an_item_that_repeats_its_cells_too_often_is_rejected() {
+    // 16 MiB of zeros, stored in a few kilobytes and referred to up to 256 times.
     let raw = 16 << 20;
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {
@@ -359,8 +366,7 @@ fn an_item_that_repeats_its_cells_without_end_is_refused() {
     assert_eq!(
         item(256).check_parts(),
         Err(invalid(
-            "item has 4294967296 bytes in all its columns; an item from outside has at most \
-             4294967295"
+            "item has 4294967296 bytes in all its columns; at most 4294967295 are allowed"
         ))
     );
 }

@@ -1,4 +1,4 @@
-//! Chunks taken apart, and damage to the parts.
+//! The parts of chunks, and random corruptions of them.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use engram_core::{
 use proptest::prelude::*;
 use smallvec::{SmallVec, smallvec};
 
-/// What a chunk is sent as.
+/// The parts that a chunk is sent or stored as.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts {
+pub(crate) struct ChunkParts {
     pub(crate) origin: Origin,
     pub(crate) names: Vec<Box<str>>,
     pub(crate) cells: Vec<CellSpec>,
@@ -21,7 +21,7 @@ pub(crate) struct Parts {
     pub(crate) payload: Vec<u8>,
 }
 
-impl Parts {
+impl ChunkParts {
     pub(crate) fn of(chunk: &Chunk) -> Self {
         Self {
             origin: chunk.origin().clone(),
@@ -48,14 +48,14 @@ impl Parts {
     }
 }
 
-/// One column: its cells, and whether they are all alike and so worth compressing.
+/// A column of a random chunk. All its cells are equal, and so compressible, if `flat`.
 #[derive(Clone, Debug)]
-pub(crate) struct ColumnPlan {
+pub(crate) struct RandomColumn {
     cell: CellSpec,
     flat: bool,
 }
 
-fn column() -> impl Strategy<Value = ColumnPlan> {
+fn column() -> impl Strategy<Value = RandomColumn> {
     let dtype = prop_oneof![
         Just(DType::Uint8),
         Just(DType::Float32),
@@ -72,21 +72,21 @@ fn column() -> impl Strategy<Value = ColumnPlan> {
         if dtype == DType::String {
             shape.retain(|axis| *axis < 10);
         }
-        ColumnPlan {
+        RandomColumn {
             cell: CellSpec { dtype, shape },
             flat,
         }
     })
 }
 
-/// Chunks of one environment, or of several, environment after environment.
+/// Random chunks of one or several environments.
 pub(crate) fn chunk() -> impl Strategy<Value = Chunk> {
     let columns = prop::collection::vec(column(), 1..4);
     (columns, 1..5_u32, 1..4_usize, any::<u8>())
-        .prop_map(|(columns, steps, envs, seed)| make(&columns, steps, envs, seed))
+        .prop_map(|(columns, steps, envs, seed)| build_chunk(&columns, steps, envs, seed))
 }
 
-fn make(columns: &[ColumnPlan], steps: u32, envs: usize, seed: u8) -> Chunk {
+fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> Chunk {
     let names: Vec<Box<str>> = (0..columns.len())
         .map(|at| format!("c{at}").into())
         .collect();
@@ -131,15 +131,15 @@ fn make(columns: &[ColumnPlan], steps: u32, envs: usize, seed: u8) -> Chunk {
     builder.seal(origin, &mut compressor).unwrap()
 }
 
-/// Which number to overwrite, and with what.
+/// A change of one part of a chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Damage {
+pub(crate) struct Corruption {
     field: usize,
     which: usize,
     value: u64,
 }
 
-/// Numbers that are near limits, near what was there, or anything.
+/// Random numbers: small ones, aligned ones, ones near limits, or any.
 pub(crate) fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0..6_u64,
@@ -151,21 +151,21 @@ pub(crate) fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-pub(crate) fn damage() -> impl Strategy<Value = Damage> {
-    (0..13_usize, any::<usize>(), number()).prop_map(|(field, which, value)| Damage {
+pub(crate) fn corruption() -> impl Strategy<Value = Corruption> {
+    (0..13_usize, any::<usize>(), number()).prop_map(|(field, which, value)| Corruption {
         field,
         which,
         value,
     })
 }
 
-/// The lower half of a number.
+/// The lower 32 bits of a number.
 pub(crate) fn low(value: u64) -> u32 {
     u32::try_from(value & u64::from(u32::MAX)).unwrap()
 }
 
-impl Damage {
-    pub(crate) fn apply(self, parts: &mut Parts) {
+impl Corruption {
+    pub(crate) fn apply(self, parts: &mut ChunkParts) {
         let Self {
             field,
             which,
@@ -197,7 +197,7 @@ impl Damage {
                 }
             }
             10 => {
-                // A word of the payload: an offset or a length of strings, perhaps.
+                // A word of the payload, which may be an offset or length of strings.
                 let words = parts.payload.len() / 4;
                 if let Some(at) = which.checked_rem(words) {
                     let word = &mut parts.payload[at * 4..][..4];

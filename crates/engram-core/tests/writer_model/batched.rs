@@ -1,9 +1,11 @@
-//! Random batches of environments, beside one plain list of steps for each.
+//! Compares a batched recorder with one model stream per environment.
 
 use std::collections::HashSet;
 
-use crate::common::{Cell, options, read, spec, value};
-use crate::naive::{Made, Plan, Stream, accepts, check_outcome, plans};
+use crate::common::{Cell, cell_value, options, read, spec};
+use crate::model::{
+    CreatedItem, PatternSpec, Stream, check_outcome, check_priority, pattern_specs,
+};
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
 use engram_core::{CellSpec, DType, Shape};
 use proptest::prelude::*;
@@ -24,9 +26,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..100)
 }
 
-fn kinds(wide: bool) -> Vec<CellSpec> {
+fn cell_specs(wide: bool) -> Vec<CellSpec> {
     vec![
-        // Wide steps give every environment chunks of its own.
+        // With large steps, environments do not share chunks.
         spec(DType::Uint8, &[if wide { 1500 } else { 5 }]),
         spec(DType::Int64, &[]),
         spec(DType::Float32, &[2]),
@@ -36,11 +38,11 @@ fn kinds(wide: bool) -> Vec<CellSpec> {
 
 struct Run {
     recorder: BatchedRecorder,
-    plans: Vec<Plan>,
+    specs: Vec<PatternSpec>,
     cells: Vec<CellSpec>,
     streams: Vec<Stream>,
     counter: u64,
-    expected: Vec<(u32, Made)>,
+    expected: Vec<(u32, CreatedItem)>,
 }
 
 impl Run {
@@ -51,7 +53,7 @@ impl Run {
             let mut step = Vec::new();
             for (column, spec) in self.cells.iter().enumerate() {
                 self.counter += 1;
-                let cell = value(spec, self.counter);
+                let cell = cell_value(spec, self.counter);
                 columns[column].push(cell.clone());
                 step.push(Some((spec.shape.clone(), cell)));
             }
@@ -64,27 +66,32 @@ impl Run {
         });
         let ended: Vec<bool> = (0..count).map(|env| mask >> (env % 8) & 1 == 1).collect();
         let ends = (mask != 0).then_some(&ended[..]);
-        let outcome = (self.recorder).append_batch(&batch.collect::<Vec<_>>(), ends, accepts);
-        let (mut made, mut troubles) = (0, Vec::new());
-        for (number, plan) in self.plans.iter().enumerate() {
+        let outcome =
+            (self.recorder).append_batch(&batch.collect::<Vec<_>>(), ends, check_priority);
+        let (mut created, mut errors) = (0, Vec::new());
+        for (number, spec) in self.specs.iter().enumerate() {
             for (stream, ended) in self.streams.iter_mut().zip(&ended) {
-                // As any step first, and then as the last of its episode.
-                let tried = stream.try_plan(number, plan, false);
-                let last = || ended.then(|| stream.try_plan(number, plan, true)).flatten();
+                // First as an ordinary step, then as the last step of the episode.
+                let tried = stream.try_pattern(number, spec, false);
+                let last = || {
+                    ended
+                        .then(|| stream.try_pattern(number, spec, true))
+                        .flatten()
+                };
                 match tried.or_else(last) {
                     None => {}
-                    Some(Err(trouble)) => troubles.push(trouble),
+                    Some(Err(error)) => errors.push(error),
                     Some(Ok(item)) => {
-                        made += 1;
+                        created += 1;
                         self.expected.push((number as u32, item));
                     }
                 }
             }
         }
-        check_outcome(outcome, made, &troubles);
+        check_outcome(outcome, created, &errors);
         for (stream, _) in self.streams.iter_mut().zip(ended).filter(|(_, end)| *end) {
-            stream.episode_first = stream.steps.len();
-            stream.floor = stream.steps.len();
+            stream.episode_start = stream.steps.len();
+            stream.first_available = stream.steps.len();
         }
     }
 }
@@ -93,23 +100,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn batches_make_the_items_of_their_environments(
+    fn a_batch_creates_the_items_of_its_environments(
         envs in 1_usize..7,
-        plans in plans(4, 1),
+        specs in pattern_specs(4, 1),
         ops in ops(),
         chunk_length in prop_oneof![(1_usize..=16).prop_map(Some), Just(None)],
         wide in prop::bool::weighted(0.2),
     ) {
-        let cells = kinds(wide);
-        let patterns: Vec<_> = (0..).zip(&plans).map(|(table, plan)| plan.pattern(table)).collect();
-        let furthest = patterns.iter().map(Pattern::history).max().unwrap() as usize;
-        let stream = Stream { furthest, ..Stream::default() };
+        let cells = cell_specs(wide);
+        let patterns: Vec<_> = (0..).zip(&specs).map(|(table, spec)| spec.pattern(table)).collect();
+        let longest_lookback = patterns.iter().map(Pattern::history).max().unwrap() as usize;
+        let stream = Stream { longest_lookback, ..Stream::default() };
         let recorder = BatchedRecorder::new(
             options(1, chunk_length), 5, envs, crate::common::schema(&cells), patterns,
         );
         let mut run = Run {
             recorder: recorder.unwrap(),
-            plans,
+            specs,
             cells,
             streams: vec![stream; envs],
             counter: 0,

@@ -1,4 +1,4 @@
-//! What the tests share: cells as plain values, items read back.
+//! Shared helpers: generate cells, and read items back.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use engram_core::{
 
 use engram_core::writer::WriterOptions;
 
-/// Bytes of one cell; strings as they are encoded.
+/// Bytes of one cell. Strings are encoded.
 pub(crate) type Cell = Vec<u8>;
 
-/// An item read back: per column whether it is squeezed, and its cells.
+/// The contents of an item: per column, whether it is squeezed, and its cells.
 pub(crate) type Item = Vec<(bool, Vec<Cell>)>;
 
 pub(crate) fn options(history: u64, chunk_length: Option<usize>) -> WriterOptions {
@@ -46,8 +46,9 @@ pub(crate) fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
     }
 }
 
-/// A value of this kind that no other number gives, as far as it has room.
-pub(crate) fn value(spec: &CellSpec, number: u64) -> Cell {
+/// Returns a cell derived from `number`. Distinct numbers give distinct cells if the cell is large
+/// enough.
+pub(crate) fn cell_value(spec: &CellSpec, number: u64) -> Cell {
     if spec.dtype == DType::String {
         let text = format!("text {number}{}", "x".repeat(number as usize % 5));
         let one = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
@@ -60,7 +61,7 @@ pub(crate) fn value(spec: &CellSpec, number: u64) -> Cell {
     bytes.into_iter().cycle().take(spec.bytes()).collect()
 }
 
-/// Reads an item's cells, and checks that it is well formed.
+/// Reads an item's cells, and checks that the item is well formed.
 pub(crate) fn read(item: &NewItem) -> Item {
     let trajectory = &item.trajectory;
     assert!(item.key < 1 << 63);
@@ -94,15 +95,19 @@ pub(crate) fn read(item: &NewItem) -> Item {
             (expected.squeeze, cells)
         })
         .collect();
-    // No chunk is kept alive for nothing, and none is listed twice.
+    // The item lists exactly the chunks that it uses, each once.
     assert_eq!(used.len(), trajectory.chunks().len());
-    // Whatever our writers make would be let in if it came from outside.
+    // The checks for items from outside the process accept the writers' own items.
     trajectory.check_parts().unwrap();
-    trajectory.chunks().iter().for_each(|chunk| resend(chunk));
+    trajectory
+        .chunks()
+        .iter()
+        .for_each(|chunk| check_chunk(chunk));
     columns
 }
 
-fn resend(chunk: &Chunk) {
+/// Checks that [`Chunk::from_parts`] accepts the parts of this chunk.
+fn check_chunk(chunk: &Chunk) {
     let pinned = chunk.payload().pin().unwrap();
     let mut bytes = AlignedBytes::zeroed(pinned.len()).unwrap();
     bytes.copy_from_slice(&pinned);

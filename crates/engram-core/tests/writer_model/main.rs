@@ -1,4 +1,4 @@
-//! The writers beside naive models: random programs, items read back and compared.
+//! Compares the writers with simple models: runs random operations and compares the items created.
 
 #![expect(
     clippy::unwrap_used,
@@ -6,11 +6,11 @@
     clippy::cast_possible_wrap,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
-    reason = "models of a few steps; what goes wrong here fails the test"
+    reason = "models of a few steps; a wrong conversion fails the test"
 )]
 
 mod batched;
 mod common;
-mod naive;
+mod model;
 mod patterns;
 mod recorder;

@@ -1,7 +1,9 @@
-//! Random patterns on random streams, beside the same tried naively.
+//! Compares a pattern set with the model of patterns, on random streams.
 
-use crate::common::{layout, options, read, spec, value};
-use crate::naive::{Made, Plan, Step, Stream, accepts, check_outcome, plans};
+use crate::common::{cell_value, layout, options, read, spec};
+use crate::model::{
+    CreatedItem, PatternSpec, Step, Stream, check_outcome, check_priority, pattern_specs,
+};
 use engram_core::writer::{Pattern, PatternSet, Recorder};
 use engram_core::{CellSpec, DType, Shape};
 use proptest::prelude::*;
@@ -29,8 +31,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..150)
 }
 
-/// Columns at the start; `Int64` numbers are in the middle.
-const KINDS: [(DType, &[usize]); 3] = [
+/// The initial columns. The patterns' conditions use the `Int64` column.
+const COLUMNS: [(DType, &[usize]); 3] = [
     (DType::Uint8, &[3]),
     (DType::Int64, &[]),
     (DType::Float32, &[2]),
@@ -39,25 +41,25 @@ const KINDS: [(DType, &[usize]); 3] = [
 struct Run {
     recorder: Recorder,
     set: PatternSet,
-    plans: Vec<Plan>,
+    specs: Vec<PatternSpec>,
     cells: Vec<CellSpec>,
     stream: Stream,
     open: bool,
-    /// Column of today for each of the three that patterns know.
-    at: Vec<usize>,
+    /// Current number of each of the initial columns.
+    current_columns: Vec<usize>,
     counter: u64,
-    expected: Vec<(u32, Made)>,
+    expected: Vec<(u32, CreatedItem)>,
 }
 
 impl Run {
-    fn new(plans: Vec<Plan>, chunk_length: Option<usize>) -> Self {
-        let cells: Vec<_> = KINDS
+    fn new(specs: Vec<PatternSpec>, chunk_length: Option<usize>) -> Self {
+        let cells: Vec<_> = COLUMNS
             .iter()
             .map(|(dtype, shape)| spec(*dtype, shape))
             .collect();
         let patterns: Vec<Pattern> = (0..)
-            .zip(&plans)
-            .map(|(table, plan)| plan.pattern(table))
+            .zip(&specs)
+            .map(|(table, spec)| spec.pattern(table))
             .collect();
         let history = patterns.iter().map(Pattern::history).max().unwrap_or(1);
         let mut recorder = Recorder::new(options(history, chunk_length), 9).unwrap();
@@ -72,14 +74,14 @@ impl Run {
         Self {
             recorder,
             set,
-            plans,
+            specs,
             cells,
             stream: Stream {
-                furthest: history as usize,
+                longest_lookback: history as usize,
                 ..Stream::default()
             },
             open: false,
-            at: vec![0, 1, 2],
+            current_columns: vec![0, 1, 2],
             counter: 0,
             expected: Vec::new(),
         }
@@ -94,7 +96,7 @@ impl Run {
         for (column, spec) in self.cells.iter().enumerate() {
             if mask >> column & 1 == 1 && step[column].is_none() {
                 self.counter += 1;
-                let cell = value(spec, self.counter);
+                let cell = cell_value(spec, self.counter);
                 self.recorder
                     .cell_mut(column)
                     .unwrap()
@@ -108,34 +110,33 @@ impl Run {
     }
 
     fn apply(&mut self, end: bool) {
-        // The recorder keeps the longest look-back and no more.
+        // The recorder retains exactly the longest lookback.
         let history = self.recorder.available_steps();
-        let floor = self.stream.floor;
-        self.stream.floor = usize::try_from(history.start).unwrap();
-        let (mut made, mut troubles) = (0, Vec::new());
-        for (number, plan) in self.plans.iter().enumerate() {
-            let mut plan = plan.clone();
-            for column in &mut plan.columns {
-                column.source = self.at[column.source];
+        let first_available = self.stream.first_available;
+        self.stream.first_available = usize::try_from(history.start).unwrap();
+        let (mut created, mut errors) = (0, Vec::new());
+        for (number, spec) in self.specs.iter().enumerate() {
+            let mut spec = spec.clone();
+            for column in &mut spec.columns {
+                column.source = self.current_columns[column.source];
             }
-            for condition in &mut plan.conditions {
-                if let engram_core::writer::ConditionInput::Column(column) = &mut condition.subject
-                {
-                    *column = self.at[*column];
+            for condition in &mut spec.conditions {
+                if let engram_core::writer::ConditionInput::Column(column) = &mut condition.input {
+                    *column = self.current_columns[*column];
                 }
             }
-            match self.stream.try_plan(number, &plan, end) {
+            match self.stream.try_pattern(number, &spec, end) {
                 None => {}
-                Some(Err(trouble)) => troubles.push(trouble),
+                Some(Err(error)) => errors.push(error),
                 Some(Ok(item)) => {
-                    made += 1;
+                    created += 1;
                     self.expected.push((number as u32, item));
                 }
             }
         }
-        self.stream.floor = floor;
-        let outcome = self.set.apply(&mut self.recorder, end, accepts);
-        check_outcome(outcome, made, &troubles);
+        self.stream.first_available = first_available;
+        let outcome = self.set.apply(&mut self.recorder, end, check_priority);
+        check_outcome(outcome, created, &errors);
     }
 
     fn step(&mut self, op: &Op) {
@@ -147,9 +148,9 @@ impl Run {
                 self.apply(true);
                 self.recorder.end_episode(*clear).unwrap();
                 self.open = false;
-                self.stream.episode_first = self.stream.steps.len();
+                self.stream.episode_start = self.stream.steps.len();
                 if *clear {
-                    self.stream.floor = self.stream.steps.len();
+                    self.stream.first_available = self.stream.steps.len();
                 }
             }
             Op::Grow { at } if self.cells.len() < 6 => {
@@ -160,7 +161,7 @@ impl Run {
                 for step in &mut self.stream.steps {
                     step.insert(at, None);
                 }
-                for column in &mut self.at {
+                for column in &mut self.current_columns {
                     *column = map[*column];
                 }
                 let names: Vec<String> = (0..=count).map(|i| format!("g{i}")).collect();
@@ -172,7 +173,7 @@ impl Run {
             }
             Op::Grow { .. } => {}
             Op::Reshape { size } => {
-                let column = self.at[2];
+                let column = self.current_columns[2];
                 let set = self.open && self.stream.steps.last().unwrap()[column].is_some();
                 if !set {
                     let shape = Shape::from_slice(&[*size]);
@@ -188,18 +189,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn patterns_make_the_items_they_describe(
-        plans in plans(3, 1),
+    fn patterns_create_the_items_that_they_describe(
+        specs in pattern_specs(3, 1),
         ops in ops(),
         chunk_length in prop_oneof![(1_usize..=16).prop_map(Some), Just(None)],
     ) {
-        let mut run = Run::new(plans, chunk_length);
+        let mut run = Run::new(specs, chunk_length);
         for op in &ops {
             run.step(op);
         }
         run.recorder.flush().unwrap();
-        let made = |(table, item): (u32, engram_core::NewItem)| (table, (item.priority.to_bits(), read(&item)));
-        let found: Vec<_> = run.recorder.take_ready().map(made).collect();
+        let created = |(table, item): (u32, engram_core::NewItem)| (table, (item.priority.to_bits(), read(&item)));
+        let found: Vec<_> = run.recorder.take_ready().map(created).collect();
         prop_assert_eq!(found, run.expected);
     }
 }

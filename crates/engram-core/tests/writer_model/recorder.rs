@@ -1,9 +1,9 @@
-//! Random programs for a recorder, beside a plain list of steps.
+//! Compares a recorder with a plain list of steps, on random operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::common::{Cell, Item, layout, options, read, spec, value};
+use crate::common::{Cell, Item, cell_value, layout, options, read, spec};
 use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, StepPosition};
 use engram_core::{CellSpec, DType, Error, Shape};
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ enum Op {
     Abort(u8),
     Last(u64),
     Steps { back: u64, len: u64, squeeze: bool },
-    Columns(Vec<Pick>),
+    Columns(Vec<SelectedColumn>),
     Nan,
     Flush,
     End { clear: bool },
@@ -25,36 +25,38 @@ enum Op {
 }
 
 #[derive(Clone, Debug)]
-struct Pick {
+struct SelectedColumn {
     column: usize,
-    cells: Picked,
+    cells: StepsBack,
     squeeze: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Picked {
-    /// First so many steps back from the end.
+enum StepsBack {
+    /// `back` counts from the end to the first step.
     Range { back: u64, stride: u64, len: u64 },
-    /// So many steps back each.
+    /// Each number counts steps back from the end.
     List(Vec<u64>),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let back = 1_u64..12;
     let cells = prop_oneof![
-        (back.clone(), 1_u64..4, 0_u64..6).prop_map(|(back, stride, len)| Picked::Range {
+        (back.clone(), 1_u64..4, 0_u64..6).prop_map(|(back, stride, len)| StepsBack::Range {
             back,
             stride,
             len
         }),
-        prop::collection::vec(0_u64..12, 0..6).prop_map(Picked::List),
-        back.clone().prop_map(|back| Picked::List(vec![back])),
+        prop::collection::vec(0_u64..12, 0..6).prop_map(StepsBack::List),
+        back.clone().prop_map(|back| StepsBack::List(vec![back])),
     ];
-    let pick =
-        (0_usize..4, cells, prop::bool::weighted(0.2)).prop_map(|(column, cells, squeeze)| Pick {
-            column,
-            cells,
-            squeeze,
+    let selected_column =
+        (0_usize..4, cells, prop::bool::weighted(0.2)).prop_map(|(column, cells, squeeze)| {
+            SelectedColumn {
+                column,
+                cells,
+                squeeze,
+            }
         });
     let mask = prop_oneof![6 => Just(0xff_u8), 2 => any::<u8>()];
     let op = prop_oneof![
@@ -64,7 +66,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         8 => (0_u64..9).prop_map(Op::Last),
         4 => (back, 0_u64..6, prop::bool::weighted(0.2))
             .prop_map(|(back, len, squeeze)| Op::Steps { back, len, squeeze }),
-        8 => prop::collection::vec(pick, 0..4).prop_map(Op::Columns),
+        8 => prop::collection::vec(selected_column, 0..4).prop_map(Op::Columns),
         1 => Just(Op::Nan),
         2 => Just(Op::Flush),
         2 => any::<bool>().prop_map(|clear| Op::End { clear }),
@@ -75,24 +77,24 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// One step: per column, shape and bytes of the cell if it has one.
+/// One step: per column, the shape and bytes of the cell, if it has one.
 type Step = Vec<Option<(Shape, Cell)>>;
 
-/// What goes wrong, without its words.
+/// The kind of an error, without its text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wrong {
+enum ErrorKind {
     Argument,
     Expired,
     Signature,
     Priority,
 }
 
-fn wrong(error: &Error) -> Wrong {
+fn error_kind(error: &Error) -> ErrorKind {
     match error {
-        Error::InvalidArgument(_) => Wrong::Argument,
-        Error::ExpiredStep(_) => Wrong::Expired,
-        Error::Signature(_) => Wrong::Signature,
-        Error::Priority(_) => Wrong::Priority,
+        Error::InvalidArgument(_) => ErrorKind::Argument,
+        Error::ExpiredStep(_) => ErrorKind::Expired,
+        Error::Signature(_) => ErrorKind::Signature,
+        Error::Priority(_) => ErrorKind::Priority,
         other => panic!("{other}"),
     }
 }
@@ -103,7 +105,7 @@ struct Model {
     steps: Vec<Step>,
     open: Option<Step>,
     cleared: u64,
-    /// Episode of every step.
+    /// Episode of each step.
     episodes: Vec<u64>,
     episode: u64,
 }
@@ -113,40 +115,40 @@ impl Model {
         self.steps.len() as u64 + u64::from(self.open.is_some())
     }
 
-    fn floor(&self) -> u64 {
+    fn first_available(&self) -> u64 {
         self.end().saturating_sub(self.history).max(self.cleared)
     }
 
-    fn cell(&self, column: usize, at: u64) -> Result<&(Shape, Cell), Wrong> {
-        if at < self.floor() {
-            return Err(Wrong::Expired);
+    fn cell(&self, column: usize, at: u64) -> Result<&(Shape, Cell), ErrorKind> {
+        if at < self.first_available() {
+            return Err(ErrorKind::Expired);
         }
         let step = self.steps.get(at as usize).or_else(|| {
             let open = at == self.steps.len() as u64;
             self.open.as_ref().filter(|_| open)
         });
-        let step = step.ok_or(Wrong::Argument)?;
-        step[column].as_ref().ok_or(Wrong::Argument)
+        let step = step.ok_or(ErrorKind::Argument)?;
+        step[column].as_ref().ok_or(ErrorKind::Argument)
     }
 
-    fn select(&self, columns: &[(usize, Vec<u64>, bool)]) -> Result<Item, Wrong> {
+    fn select(&self, columns: &[(usize, Vec<u64>, bool)]) -> Result<Item, ErrorKind> {
         let mut item = Vec::new();
         for (column, positions, squeeze) in columns {
             if positions.is_empty() || *squeeze && positions.len() != 1 {
-                return Err(Wrong::Argument);
+                return Err(ErrorKind::Argument);
             }
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
             for at in positions {
                 let cell = self.cell(*column, *at)?;
                 if cells.first().is_some_and(|first| first.0 != cell.0) {
-                    return Err(Wrong::Signature);
+                    return Err(ErrorKind::Signature);
                 }
                 cells.push(cell);
             }
             item.push((*squeeze, cells.into_iter().map(|c| c.1.clone()).collect()));
         }
         if item.is_empty() {
-            return Err(Wrong::Argument);
+            return Err(ErrorKind::Argument);
         }
         Ok(item)
     }
@@ -156,7 +158,7 @@ struct Run {
     recorder: Recorder,
     model: Model,
     counter: u64,
-    /// Items created, in order, and how many of them were taken.
+    /// Items created, in order, and the number of them that were taken.
     created: Vec<(u64, Item)>,
     taken: usize,
 }
@@ -191,7 +193,7 @@ impl Run {
         }
     }
 
-    /// Writes the cells of `mask`; false when one of them was set before.
+    /// Writes the cells of `mask`. Returns false if one of them was set before.
     fn write(&mut self, mask: u8, step: &mut Step) -> bool {
         for (column, place) in step.iter_mut().enumerate() {
             if mask >> column & 1 == 0 {
@@ -199,7 +201,7 @@ impl Run {
             }
             self.counter += 1;
             let spec = &self.model.cells[column];
-            let cell = value(spec, self.counter);
+            let cell = cell_value(spec, self.counter);
             let outcome = if spec.dtype == DType::String {
                 self.recorder.set_string(column, &cell)
             } else {
@@ -211,8 +213,8 @@ impl Run {
                 assert_eq!(
                     error.to_string(),
                     format!(
-                        "column `c{column}` has a value in the open step already; a step takes \
-                         one value per column"
+                        "column `c{column}` already has a value in the open step; a step can have \
+                         only one value per column"
                     )
                 );
                 return false;
@@ -243,7 +245,7 @@ impl Run {
         self.model.open = None;
     }
 
-    fn create(&mut self, selection: &Selection<'_>, expected: Result<Item, Wrong>) {
+    fn create(&mut self, selection: &Selection<'_>, expected: Result<Item, ErrorKind>) {
         let key = self.recorder.next_key();
         let mut checked = None;
         let outcome = self
@@ -262,15 +264,15 @@ impl Run {
                 assert_eq!(checked.unwrap(), lengths.collect::<Vec<_>>());
                 self.created.push((key, item));
             }
-            Err(expected) => assert_eq!(wrong(&outcome.unwrap_err()), expected),
+            Err(expected) => assert_eq!(error_kind(&outcome.unwrap_err()), expected),
         }
     }
 
-    fn all_columns(&self, first: u64, len: u64, squeeze: bool) -> Result<Item, Wrong> {
+    fn all_columns(&self, first: u64, len: u64, squeeze: bool) -> Result<Item, ErrorKind> {
         let columns = 0..self.model.cells.len();
         let positions = (first..first + len).collect::<Vec<_>>();
-        let picked = columns.map(|column| (column, positions.clone(), squeeze));
-        self.model.select(&picked.collect::<Vec<_>>())
+        let selections = columns.map(|column| (column, positions.clone(), squeeze));
+        self.model.select(&selections.collect::<Vec<_>>())
     }
 
     fn step(&mut self, op: &Op) {
@@ -286,10 +288,12 @@ impl Run {
             }
             Op::Last(len) => {
                 let expected = match end.checked_sub(*len) {
-                    Some(first) if first >= self.model.floor() => {
+                    Some(first) if first >= self.model.first_available() => {
                         self.all_columns(first, *len, false)
                     }
-                    _ => Err(Wrong::Expired),
+                    // The steps were appended, but not all of them are retained.
+                    _ if *len <= end - self.model.cleared => Err(ErrorKind::Expired),
+                    _ => Err(ErrorKind::Argument),
                 };
                 self.create(&Selection::Last(*len), expected);
             }
@@ -303,14 +307,14 @@ impl Run {
                 };
                 self.create(&selection, expected);
             }
-            Op::Columns(picks) => self.columns(picks),
+            Op::Columns(selected) => self.columns(selected),
             Op::Nan => {
                 let selection = Selection::Last(1);
                 let key = self.recorder.next_key();
                 let outcome = self
                     .recorder
                     .create_item(0, key, f64::NAN, &selection, |_| Ok(()));
-                assert_eq!(wrong(&outcome.unwrap_err()), Wrong::Priority);
+                assert_eq!(error_kind(&outcome.unwrap_err()), ErrorKind::Priority);
             }
             Op::Flush => {
                 self.recorder.flush().unwrap();
@@ -349,60 +353,66 @@ impl Run {
         let steps = self.recorder.available_steps();
         assert_eq!(
             (steps.start, steps.end),
-            (self.model.floor(), self.model.end())
+            (self.model.first_available(), self.model.end())
         );
         assert_eq!(self.recorder.step_is_open(), self.model.open.is_some());
-        let mine = self
+        let episode_steps = self
             .model
             .episodes
             .iter()
             .filter(|e| **e == self.model.episode);
-        assert_eq!(self.recorder.episode_steps(), mine.count() as u64);
+        assert_eq!(self.recorder.episode_steps(), episode_steps.count() as u64);
         assert_eq!(
             self.recorder.pending_items(),
             self.created.len() - self.taken
         );
     }
 
-    fn columns(&mut self, picks: &[Pick]) {
+    fn columns(&mut self, selected: &[SelectedColumn]) {
         let end = self.model.end();
-        let positions: Vec<Vec<StepPosition>> = picks
+        let positions: Vec<Vec<StepPosition>> = selected
             .iter()
-            .map(|pick| match &pick.cells {
-                Picked::Range { back, stride, len } => {
+            .map(|selected_column| match &selected_column.cells {
+                StepsBack::Range { back, stride, len } => {
                     let first = end.saturating_sub(*back);
                     (0..*len).map(|n| first + n * stride).collect()
                 }
-                Picked::List(backs) => backs.iter().map(|b| end.saturating_sub(*b)).collect(),
+                StepsBack::List(backs) => backs.iter().map(|b| end.saturating_sub(*b)).collect(),
             })
             .collect();
         let count = self.model.cells.len();
-        let picked: Vec<ColumnSelection<'_>> = picks
+        let selections: Vec<ColumnSelection<'_>> = selected
             .iter()
             .zip(&positions)
-            .map(|(pick, positions)| ColumnSelection {
-                source: pick.column % count,
-                cells: match &pick.cells {
-                    Picked::Range { back, stride, len } => CellPositions::Range {
+            .map(|(selected_column, positions)| ColumnSelection {
+                source: selected_column.column % count,
+                cells: match &selected_column.cells {
+                    StepsBack::Range { back, stride, len } => CellPositions::Range {
                         first: end.saturating_sub(*back),
                         stride: *stride,
                         len: *len,
                     },
-                    Picked::List(_) => CellPositions::List(positions),
+                    StepsBack::List(_) => CellPositions::List(positions),
                 },
-                squeeze: pick.squeeze,
+                squeeze: selected_column.squeeze,
             })
             .collect();
-        let named: Vec<String> = (0..picks.len()).map(|i| format!("item{i}")).collect();
-        let asked = picks.iter().zip(&positions);
-        let asked: Vec<_> = asked
-            .map(|(pick, positions)| (pick.column % count, positions.clone(), pick.squeeze))
+        let named: Vec<String> = (0..selected.len()).map(|i| format!("item{i}")).collect();
+        let selected = selected.iter().zip(&positions);
+        let columns: Vec<_> = selected
+            .map(|(selected_column, positions)| {
+                (
+                    selected_column.column % count,
+                    positions.clone(),
+                    selected_column.squeeze,
+                )
+            })
             .collect();
         let selection = Selection::Columns {
             layout: &layout(&named),
-            columns: &picked,
+            columns: &selections,
         };
-        let expected = self.model.select(&asked);
+        let expected = self.model.select(&columns);
         self.create(&selection, expected);
     }
 
@@ -420,10 +430,10 @@ impl Run {
             .unwrap();
     }
 
-    /// Compares what the recorder says of its history with the model.
+    /// Compares the cells that the recorder returns from its history with the model.
     fn read_back(&self) {
         for column in 0..self.model.cells.len() {
-            for at in self.model.floor().saturating_sub(1)..=self.model.end() {
+            for at in self.model.first_available().saturating_sub(1)..=self.model.end() {
                 let expected = self.model.cell(column, at);
                 let mut found = Vec::new();
                 let outcome = self.recorder.read_cell(column, at, &mut found);
@@ -436,7 +446,7 @@ impl Run {
                         assert_eq!(found_spec.unwrap().shape, *shape);
                     }
                     Err(expected) => {
-                        assert_eq!(wrong(&outcome.unwrap_err()), expected);
+                        assert_eq!(error_kind(&outcome.unwrap_err()), expected);
                         assert_eq!(found_spec, None);
                     }
                 }
@@ -460,7 +470,7 @@ impl Run {
         }
     }
 
-    /// All cells of a chunk are of one episode.
+    /// Checks that all cells of a chunk belong to the same episode.
     fn check_episode(&self, chunk: &Arc<engram_core::Chunk>) {
         assert_eq!(chunk.origin().episodes.len(), 1);
         let mut owners = HashMap::new();
@@ -490,7 +500,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn items_hold_what_was_selected(
+    fn items_have_the_selected_cells(
         ops in ops(),
         chunk_length in prop_oneof![3 => (1_usize..=16).prop_map(Some), 2 => Just(None)],
         history in 1_u64..40,

@@ -219,7 +219,7 @@ impl Storage {
             table.set_sink(storage.sink(*id));
             if found.choosing.contains_key(id) {
                 // The log ends with a choice that was not made: this is where the generator is.
-                table.record_choice();
+                table.record_rng();
             }
             // Their readers are gone.
             table.end_leases(&mut DeferredDrops::default());

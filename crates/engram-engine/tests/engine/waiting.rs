@@ -319,12 +319,12 @@ fn what_can_never_be_served_is_refused_at_once() {
     let table = table(queue("t", 8));
     assert_eq!(
         table.sample(0, false).unwrap_err(),
-        Error::InvalidArgument("asked for 0 samples from table `t`; at least 1".into())
+        Error::InvalidArgument("`n` must be at least 1, got 0 samples from table `t`".into())
     );
     assert_eq!(
         table.sample(9, false).unwrap_err(),
         Error::Unsatisfiable(
-            "9 samples from table `t` can never be had at once: it holds at most 8 items, each \
+            "table `t` can never yield 9 samples at once: it has at most 8 items, each \
              sampled at most 1 times"
                 .into()
         )

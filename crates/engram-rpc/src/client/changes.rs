@@ -1,4 +1,4 @@
-//! Priority updates and deletions, many under way at a time.
+//! Priority updates and deletions; many can be in flight at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,28 +19,28 @@ use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_error, encode_numbers};
 
-/// Keys of one request; a call with more is made in several.
+/// Maximum number of keys of one request; a call with more keys sends several requests.
 pub const MAX_KEYS_PER_REQUEST: usize = 8192;
 
-/// The changes of one client.
+/// Sends the changes of one client.
 #[derive(Debug)]
 pub(crate) struct ChangeSender {
     runtime: Handle,
     samples: SampleRequests,
     commands: mpsc::UnboundedSender<ChangeCommand>,
-    /// To be next_to_send once `samples` has settled, one after the other.
+    /// Commands that wait until the server has handled the acknowledgements of `samples`.
     delayed: mpsc::UnboundedSender<ChangeCommand>,
-    /// How many are on that way. While there are any, the next may not overtake them.
+    /// Number of commands in `delayed`. While there are any, later commands are delayed too, to keep their order.
     num_delayed: Arc<AtomicUsize>,
 }
 
-/// One request.
+/// One request, and where its result is sent.
 #[derive(Debug)]
 pub(crate) struct ChangeCommand {
     request: pb::ChangeRequest,
-    /// How many keys its whole call has.
+    /// Number of keys of the whole call.
     keys: usize,
-    reply: oneshot::Sender<Result<u64>>,
+    response: oneshot::Sender<Result<u64>>,
 }
 
 impl ChangeSender {
@@ -67,14 +67,14 @@ impl ChangeSender {
         changes
     }
 
-    /// Sets priorities; yields how many of the keys were there.
+    /// Sets priorities; returns how many of the keys exist.
     pub(crate) fn update(
         &self,
         table: &str,
         keys: &[u64],
         priorities: &[f64],
     ) -> PendingResponse<u64> {
-        // The server refuses a request of unequal lengths.
+        // If the lengths differ, the server returns an error.
         let longest = keys.len().max(priorities.len());
         self.change(table, keys, longest, |from| {
             let priorities = slice_for_request(priorities, from);
@@ -82,12 +82,12 @@ impl ChangeSender {
         })
     }
 
-    /// Deletes items; yields how many of the keys were there.
+    /// Deletes items; returns how many of the keys existed.
     pub(crate) fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
     }
 
-    /// SampleRequests for a change in as many requests as it takes.
+    /// Sends a change as one or more requests of at most [`MAX_KEYS_PER_REQUEST`] keys.
     fn change(
         &self,
         table: &str,
@@ -95,7 +95,7 @@ impl ChangeSender {
         len: usize,
         change: impl Fn(usize) -> Change,
     ) -> PendingResponse<u64> {
-        let replies = (0..len.max(1)).step_by(MAX_KEYS_PER_REQUEST).map(|from| {
+        let responses = (0..len.max(1)).step_by(MAX_KEYS_PER_REQUEST).map(|from| {
             let request = pb::ChangeRequest {
                 id: 0,
                 table: table.into(),
@@ -104,36 +104,36 @@ impl ChangeSender {
             };
             self.send(request, keys.len())
         });
-        let mut replies: Vec<_> = replies.collect();
-        if replies.len() == 1 {
-            return replies.swap_remove(0);
+        let mut responses: Vec<_> = responses.collect();
+        if responses.len() == 1 {
+            return responses.swap_remove(0);
         }
         let (sender, receiver) = oneshot::channel();
         self.runtime.spawn(async move {
             let mut outcome = Ok(0);
-            // All are waited for: when a call ends, nothing of it is under way.
-            for reply in replies {
-                outcome = match (outcome, reply.await) {
+            // Wait for all, also after an error: when the call ends, no part of it is in flight.
+            for response in responses {
+                outcome = match (outcome, response.await) {
                     (Ok(sum), Ok(matched)) => Ok(sum + matched),
                     (Err(error), _) | (_, Err(error)) => Err(error),
                 };
             }
-            // Nobody may be waiting for it any more.
+            // The caller may have stopped waiting.
             let _ = sender.send(outcome);
         });
         PendingResponse::new(receiver)
     }
 
-    /// Makes one request, after those before it, and after the samples have settled: the items of a
-    /// batch that was used are gone for it.
+    /// Sends one request, after earlier ones and after the server has handled all acknowledgements: the change must
+    /// not find items that an acknowledged batch used up.
     fn send(&self, request: pb::ChangeRequest, keys: usize) -> PendingResponse<u64> {
-        let (reply, receiver) = oneshot::channel();
+        let (response, receiver) = oneshot::channel();
         let command = ChangeCommand {
             request,
             keys,
-            reply,
+            response,
         };
-        // Where nobody receives, the reply says so.
+        // If the receiver is closed, `response` is dropped and the caller gets an error.
         if self.num_delayed.load(Ordering::Acquire) == 0 && self.samples.are_acks_flushed() {
             let _ = self.commands.send(command);
         } else {
@@ -143,7 +143,7 @@ impl ChangeSender {
         PendingResponse::new(receiver)
     }
 
-    /// Says what is delayed, until no more can come.
+    /// Forwards the delayed commands one by one, until the client is dropped.
     fn send_delayed(
         &self,
         mut delayed: mpsc::UnboundedReceiver<ChangeCommand>,
@@ -160,14 +160,14 @@ impl ChangeSender {
     }
 }
 
-/// What of an array goes into the request that begins there.
+/// Returns the part of an array that belongs into the request whose first key is number `from`.
 fn slice_for_request<T>(all: &[T], from: usize) -> &[T] {
     let rest = all.get(from..).unwrap_or_default();
     &rest[..rest.len().min(MAX_KEYS_PER_REQUEST)]
 }
 
 impl ChangeCommand {
-    /// What a server that is gone may or may not have done.
+    /// Returns the end of an error text: what an unreachable server may or may not have done.
     fn unacknowledged(&self) -> String {
         let what = match self.request.change {
             Some(Change::PrioritiesLe(_)) => "an update of the priorities",
@@ -180,10 +180,11 @@ impl ChangeCommand {
     }
 }
 
+/// The client's side of a change stream: the requests that are not answered yet, by id.
 #[derive(Debug, Default)]
 struct PendingChanges {
     next_id: u64,
-    /// Ids below this have been next_to_send on this connection.
+    /// Requests with smaller ids were sent on this connection.
     next_to_send: u64,
     pending: BTreeMap<u64, ChangeCommand>,
 }
@@ -195,9 +196,9 @@ impl ReconnectingStream for PendingChanges {
 
     async fn open(
         mut client: GrpcClient,
-        out: ReceiverStream<pb::ChangeRequest>,
+        requests: ReceiverStream<pb::ChangeRequest>,
     ) -> Result<Streaming<pb::ChangeResponse>, Status> {
-        Ok(client.change(out).await?.into_inner())
+        Ok(client.change(requests).await?.into_inner())
     }
 
     fn handle_command(&mut self, mut command: ChangeCommand) {
@@ -225,10 +226,12 @@ impl ReconnectingStream for PendingChanges {
             let outcome = match message.outcome {
                 Some(Outcome::Matched(matched)) => Ok(matched),
                 Some(Outcome::Error(error)) => Err(decode_error(error)),
-                None => Err(Error::Payload("an empty reply to a change".into())),
+                None => Err(Error::Payload(
+                    "invalid response: neither a number of matched keys nor an error".into(),
+                )),
             };
-            // Nobody may be waiting for it any more.
-            let _ = command.reply.send(outcome);
+            // The caller may have stopped waiting.
+            let _ = command.response.send(outcome);
         }
         Ok(())
     }
@@ -245,7 +248,7 @@ impl ReconnectingStream for PendingChanges {
                 }
                 other => other.clone(),
             };
-            let _ = command.reply.send(Err(error));
+            let _ = command.response.send(Err(error));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reaching a server, and reaching it again.
+//! Connects to a server, and reconnects.
 
 use std::error::Error as _;
 use std::net::IpAddr;
@@ -17,43 +17,46 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 
+use super::connect_errors::{
+    call_failure, causes, connect_failure, is_tls_failure, root_cause, tls_failure,
+};
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
 use crate::{
     CLIENT_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, enlarge_send_buffer,
 };
 
-/// Of a server that takes connections and says nothing that we understand: TLS answers so, or hangs up.
-const TLS_HINT: &str = "; a server with a certificate wants a client with `ca`";
+/// Hint for a failure that a client without TLS may have with a server that uses TLS.
+const TLS_HINT: &str = " (if it uses TLS, pass `ca`)";
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// `host:port`, or `unix:PATH`.
     pub address: String,
-    /// What the server asks for, if it does.
+    /// The server's token, if it requires one.
     pub token: Option<String>,
-    /// Encrypt, and check who the server is.
+    /// Encrypts the connection and verifies the server's certificate.
     pub tls: Option<ClientTls>,
-    /// How long a server may be gone before calls fail.
+    /// How long calls wait for a server that cannot be reached.
     pub reconnect_timeout: Duration,
 }
 
-/// What a client needs for TLS; all of it PEM.
+/// TLS options of a client; certificates and keys are PEM.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
-    /// Who may have signed the server's certificate.
+    /// Certificates of the authorities that may have signed the server's.
     pub ca: Vec<u8>,
-    /// Our own certificate and key, where the server asks for one.
+    /// The client's certificate and key, if the server requires one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in the server's certificate, where it is not the host's.
-    pub domain: Option<String>,
+    /// The name in the server's certificate, if it is not the host's.
+    pub server_name: Option<String>,
 }
 
-/// The generated client, with our token on every call.
+/// The generated client; it sends the token with every call.
 pub(crate) type GrpcClient = EngramClient<InterceptedService<Channel, BearerToken>>;
 
-/// Puts the token on a call.
+/// Adds the token to a call.
 #[derive(Clone, Debug)]
 pub(crate) struct BearerToken(Option<MetadataValue<Ascii>>);
 
@@ -68,13 +71,13 @@ impl Interceptor for BearerToken {
     }
 }
 
-/// Makes connections to one server.
+/// Opens connections to one server.
 #[derive(Debug)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
     bearer: BearerToken,
     options: ClientOptions,
-    /// Of an address of this machine.
+    /// The port, if the address is a loopback address.
     local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
 }
@@ -83,17 +86,17 @@ pub(crate) struct Connector {
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(300);
 
-/// The longest that a server may be gone: the ends of longer times are beyond what clocks show.
+/// Upper bound of `reconnect_timeout`: clocks cannot represent the ends of much longer times.
 const MAX_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// What is left of a deadline for an answer that is on its way.
+/// Extra time after `reconnect_timeout` for a response that is on its way.
 const REPLY_GRACE: Duration = Duration::from_millis(500);
 
-/// How long the shorter way to a server may take to open; there is the one that we have.
+/// How long connecting to a server's local socket may take; after that, TCP is used.
 const LOCAL_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connector {
-    /// Checks the options; connects nowhere.
+    /// Checks the options, without connecting.
     pub(crate) fn new(mut options: ClientOptions) -> Result<Self> {
         options.reconnect_timeout = options.reconnect_timeout.min(MAX_RECONNECT_TIMEOUT);
         let invalid = |what: String| Error::InvalidArgument(what);
@@ -103,9 +106,14 @@ impl Connector {
             Some("") => return Err(bad("it has no path")),
             Some(path) => format!("unix:{path}"),
             None => {
-                let (host, port) = address.rsplit_once(':').ok_or_else(|| bad("no port"))?;
-                if host.is_empty() || port.parse::<u16>().is_err() {
-                    return Err(bad("it has no host, or no port number"));
+                let (host, port) = address
+                    .rsplit_once(':')
+                    .ok_or_else(|| bad("it has no port"))?;
+                if host.is_empty() {
+                    return Err(bad("it has no host"));
+                }
+                if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+                    return Err(bad("the port must be a number from 1 to 65535"));
                 }
                 let scheme = if options.tls.is_some() {
                     "https"
@@ -115,7 +123,7 @@ impl Connector {
                 format!("{scheme}://{address}")
             }
         };
-        let endpoint = Endpoint::from_shared(uri).map_err(|error| bad(&error.to_string()))?;
+        let endpoint = Endpoint::from_shared(uri).map_err(|_| bad("the host name is invalid"))?;
         let mut endpoint = endpoint
             .tcp_nodelay(true)
             .initial_stream_window_size(CLIENT_WINDOW_BYTES)
@@ -127,8 +135,8 @@ impl Connector {
         if let Some(tls) = &options.tls {
             let first = CertificateDer::pem_slice_iter(&tls.ca).next();
             if !matches!(first, Some(Ok(_))) {
-                let why = "TLS options are unusable: the file given as `ca` holds no certificate; \
-                           it must be PEM, with who signed the server's";
+                let why = "`ca` holds no certificate; it must be a PEM file with the certificate of \
+                           the authority that signed the server's";
                 return Err(invalid(why.into()));
             }
             let mut config =
@@ -136,11 +144,15 @@ impl Connector {
             if let Some((certificate, key)) = &tls.identity {
                 config = config.identity(Identity::from_pem(certificate, key));
             }
-            if let Some(domain) = &tls.domain {
-                config = config.domain_name(domain.clone());
+            if let Some(name) = &tls.server_name {
+                config = config.domain_name(name.clone());
             }
             endpoint = endpoint.tls_config(config).map_err(|error| {
-                invalid(format!("TLS options are unusable: {}", causes(&error)))
+                invalid(format!(
+                    "`ca`, `certificate` or `key` cannot be used: {}; each must be a PEM file, and \
+                     `key` must belong to `certificate`",
+                    root_cause(&error)
+                ))
             })?;
         }
         let bearer = match &options.token {
@@ -148,7 +160,7 @@ impl Connector {
             Some(token) => {
                 let value = format!("Bearer {token}").parse();
                 let mut value: MetadataValue<Ascii> = value.map_err(|_| {
-                    invalid("the token has characters other than visible ASCII".into())
+                    invalid("`token` must consist of visible ASCII characters only".into())
                 })?;
                 value.set_sensitive(true);
                 BearerToken(Some(value))
@@ -163,7 +175,7 @@ impl Connector {
         })
     }
 
-    /// Ends every conversation.
+    /// Ends all streams and calls.
     pub(crate) fn close(&self) {
         self.is_closed.send_replace(true);
     }
@@ -172,9 +184,9 @@ impl Connector {
         *self.is_closed.borrow()
     }
 
-    /// Waits until somebody closes.
+    /// Waits until the client is closed.
     pub(crate) async fn closed(&self) {
-        // The sender lives as long as we do.
+        // Cannot fail: `self` holds the sender.
         let _ = self.is_closed.subscribe().wait_for(|closed| *closed).await;
     }
 
@@ -186,29 +198,29 @@ impl Connector {
         self.options.reconnect_timeout
     }
 
-    /// Connects, trying again and again from now on for as long as a server may be gone.
+    /// Connects; tries again until `reconnect_timeout` after `since`.
     pub(crate) async fn connect(&self, since: Instant) -> Result<GrpcClient> {
         let until = since + self.options.reconnect_timeout;
         let mut delay = FIRST_RETRY_DELAY;
         loop {
-            let problem = match timeout_at(until + REPLY_GRACE, self.attempt()).await {
+            let reason = match timeout_at(until + REPLY_GRACE, self.attempt()).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(AttemptError::Permanent(error))) => return Err(error),
                 Ok(Err(AttemptError::Retry(why))) => why,
-                Err(_) => "it did not answer".into(),
+                Err(_) => "it does not reply".into(),
             };
             if Instant::now() + delay > until {
-                return Err(self.unreachable(&problem));
+                return Err(self.unreachable(&reason));
             }
             sleep(delay).await;
             delay = MAX_RETRY_DELAY.min(delay * 2);
         }
     }
 
-    /// The error for a server that has been gone for too long.
-    pub(crate) fn unreachable(&self, why: &str) -> Error {
+    /// The error for a server that could not be reached within `reconnect_timeout`.
+    pub(crate) fn unreachable(&self, reason: &str) -> Error {
         Error::Unavailable(format!(
-            "the server at {} cannot be reached, for {} s (reconnect_timeout): {why}",
+            "the server at {} cannot be reached: {reason}; tried for {} s (`reconnect_timeout`)",
             self.options.address,
             self.options.reconnect_timeout.as_secs_f64()
         ))
@@ -216,32 +228,33 @@ impl Connector {
 
     async fn attempt(&self) -> Result<GrpcClient, AttemptError> {
         let channel = self.endpoint.connect().await.map_err(|error| {
-            let why = causes(&error);
-            self.tls_error(&why).unwrap_or(AttemptError::Retry(why))
+            let retry = || AttemptError::Retry(connect_failure(&error));
+            self.tls_error(&causes(&error)).unwrap_or_else(retry)
         })?;
         let mut client = self.client(channel);
         match self.handshake(&mut client).await {
             Ok(found) => Ok(self.connect_local(&found).await.unwrap_or(client)),
             Err(status) => Err(self.permanent_error(&status).map_or_else(
                 || {
-                    // A server that misses our certificate says so only now; one that has its own, in no words.
-                    let why = status.source().map_or_else(String::new, causes);
+                    // A server that requires a client certificate reports its lack only now. A server with TLS closes
+                    // the connection of a client without.
+                    let causes = status.source().map_or_else(String::new, causes);
                     let is_plain =
                         self.options.tls.is_none() && !self.options.address.starts_with("unix:");
-                    let hint = if is_plain && !why.is_empty() {
+                    let hint = if is_plain && !causes.is_empty() {
                         TLS_HINT
                     } else {
                         ""
                     };
-                    let again = AttemptError::Retry(format!("{}{hint}", status.message()));
-                    self.tls_error(&why).unwrap_or(again)
+                    let retry = || AttemptError::Retry(format!("{}{hint}", call_failure(&status)));
+                    self.tls_error(&causes).unwrap_or_else(retry)
                 },
                 AttemptError::Permanent,
             )),
         }
     }
 
-    /// SampleRequests who is there, and whether it speaks our language.
+    /// Checks that the server is an Engram server of the same protocol version.
     pub(crate) async fn handshake(
         &self,
         client: &mut GrpcClient,
@@ -253,12 +266,18 @@ impl Connector {
         Ok(client.hello(hello).await?.into_inner())
     }
 
-    /// The end of all attempts, if this is why one failed.
-    fn tls_error(&self, why: &str) -> Option<AttemptError> {
-        (self.options.tls.is_some() && is_tls_failure(why)).then(|| {
+    /// Returns the final error, if TLS is the reason why an attempt failed.
+    fn tls_error(&self, causes: &str) -> Option<AttemptError> {
+        let tls = self.options.tls.as_ref()?;
+        let address = &self.options.address;
+        let host = address
+            .rsplit_once(':')
+            .map_or(&**address, |(host, _)| host);
+        let name = tls.server_name.as_deref().unwrap_or(host);
+        is_tls_failure(causes).then(|| {
             AttemptError::Permanent(Error::Handshake(format!(
-                "the server at {} and this client do not agree on TLS: {why}",
-                self.options.address
+                "the TLS handshake with the server at {address} failed: {}",
+                tls_failure(causes, name)
             )))
         })
     }
@@ -269,12 +288,12 @@ impl Connector {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// The shorter way to a server of this machine, unless something stands between on purpose.
+    /// Connects to the local socket of a server on this machine, which is faster than TCP; not through a TCP proxy.
     async fn connect_local(&self, found: &pb::HelloResponse) -> Option<GrpcClient> {
         let port = self.local_port?;
-        // What is at the other end chooses the name: it may not lead us to others' sockets.
-        let is_servers = (found.local_socket).starts_with(&format!("engram-{port}-"));
-        if !is_servers || u32::from(port) != found.port {
+        // The peer chooses the name: it must not lead the client to sockets of other programs.
+        let is_expected = (found.local_socket).starts_with(&format!("engram-{port}-"));
+        if !is_expected || u32::from(port) != found.port {
             return None;
         }
         let name = format!("\0{}", found.local_socket);
@@ -295,26 +314,31 @@ impl Connector {
         opened.await.ok().flatten()
     }
 
-    /// The error for a status that trying again would not change.
+    /// Returns the error for a status, if trying again would not help.
     pub(crate) fn permanent_error(&self, status: &Status) -> Option<Error> {
         let address = &self.options.address;
         let message = status.message();
         match status.code() {
-            Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => Some(
-                Error::Handshake(format!("the server at {address} refuses: {message}")),
-            ),
+            Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
+                Some(Error::Handshake(format!(
+                    "the server at {address} rejected the call: {message}"
+                )))
+            }
             Code::Unimplemented => Some(Error::Handshake(format!(
-                "what listens at {address} is not a server of this kind: {message}"
+                "the server at {address} is not an Engram server: it does not implement the gRPC \
+                 service `engram.v1.Engram`"
             ))),
-            Code::InvalidArgument | Code::ResourceExhausted | Code::OutOfRange => Some(
-                Error::InvalidArgument(format!("the server at {address} refuses: {message}")),
-            ),
+            Code::InvalidArgument | Code::ResourceExhausted | Code::OutOfRange => {
+                Some(Error::InvalidArgument(format!(
+                    "the server at {address} rejected the call: {message}"
+                )))
+            }
             _ => None,
         }
     }
 }
 
-/// The port of an address that cannot be another machine's.
+/// Returns the port of a loopback address.
 fn local_port(address: &str) -> Option<u16> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -323,41 +347,10 @@ fn local_port(address: &str) -> Option<u16> {
 }
 
 enum AttemptError {
-    /// No use trying again.
+    /// Trying again would not help.
     Permanent(Error),
+    /// The reason, in words.
     Retry(String),
-}
-
-/// An error's whole chain: the outermost says little.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-fn is_tls_failure(why: &str) -> bool {
-    let why = why.to_lowercase();
-    // It went away: it may be stopping, and come back.
-    if why.contains("handshake eof") {
-        return false;
-    }
-    [
-        "certificate",
-        "tls",
-        "alert",
-        "handshake",
-        "invaliddata",
-        "corrupt message",
-    ]
-    .iter()
-    .any(|word| why.contains(word))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -369,7 +362,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_shorter_way_that_leads_nowhere_is_not_taken() {
+    async fn a_local_socket_that_does_not_respond_is_not_used() {
         let options = ClientOptions {
             address: "127.0.0.1:7".into(),
             token: None,
@@ -382,7 +375,7 @@ mod tests {
             ("engram-77-", false),
             ("other-", false),
         ] {
-            // It accepts connections, and never answers.
+            // It accepts connections, and never responds.
             let name = format!("{name}{:016x}", crate::random_u64().unwrap());
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             let silent = UnixListener::bind_addr(&address).unwrap();

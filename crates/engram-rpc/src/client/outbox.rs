@@ -1,4 +1,4 @@
-//! The writer's end of a conversation about items: as [`engram_engine::Outbox`], for a server.
+//! A writer's items for a server's tables: the remote counterpart of [`engram_engine::Outbox`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,14 +15,16 @@ use super::pending_inserts::{InsertCommand, InsertProgress, PendingInserts};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::check_sendable;
 
-/// How long an explanation is worth waiting for.
+/// How long [`RemoteOutbox::blocked_reason`] waits for the server.
 const EXPLAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a writer that goes waits for what it has said to arrive.
+/// How long dropping waits for the items sent to reach the server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Items sent that their tables do not have yet, as far as is known. As a future: ready when at most
-/// [`RemoteOutbox::until_at_most`] of them are left; if that is none, when they are as safe as the server's store promises.
+/// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables.
+///
+/// As a future it is ready when at most [`RemoteOutbox::until_at_most`] items are in flight. If that number is 0, it also
+/// waits until all items are as durable as the server's store promises.
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
@@ -52,33 +54,32 @@ impl RemoteOutbox {
 
     fn send_command(&self, command: InsertCommand) {
         if let Some(commands) = &self.commands {
-            // The conversation ends after us.
+            // The stream outlives this sender, unless the client is closed.
             let _ = commands.send(command);
         }
     }
 
-    /// The number that stands for a table in what is sent; its options are what the server says of
-    /// it now.
+    /// Returns the number that stands for a table in [`RemoteOutbox::send`], and stores the table's current options.
     pub fn table_number(&mut self, options: &Arc<TableOptions>) -> u32 {
-        let Some(known) = self.find_table(&options.name) else {
+        let Some(number) = self.find_table(&options.name) else {
             return self.add_table(&options.name, Arc::clone(options));
         };
-        self.tables[known as usize] = Arc::clone(options);
-        known
+        self.tables[number as usize] = Arc::clone(options);
+        number
     }
 
-    /// The number of a table that has one already, and is still there.
+    /// Returns the number of a table that has one and was not dropped.
     #[must_use]
     pub fn find_table(&self, name: &str) -> Option<u32> {
         let mut numbers = (0_u32..).zip(&self.tables);
-        let known = numbers
+        let found = numbers
             .find(|(number, table)| table.name == name && !self.progress.is_dropped(*number));
-        known.map(|(number, _)| number)
+        found.map(|(number, _)| number)
     }
 
     fn add_table(&mut self, name: &str, options: Arc<TableOptions>) -> u32 {
         if let Some(dropped) = self.tables.iter().position(|table| table.name == name) {
-            // Numbers go on where they were: the session is the same.
+            // Its items continue the old numbering, because the session is the same.
             self.tables[dropped] = options;
             self.progress.restore_table(dropped);
             return u32::try_from(dropped).unwrap_or(u32::MAX);
@@ -89,19 +90,19 @@ impl RemoteOutbox {
         u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The options of the table behind a number that [`RemoteOutbox::table_number`] gave.
+    /// The options of the table with this number.
     #[must_use]
     pub fn options(&self, number: u32) -> &Arc<TableOptions> {
         &self.tables[number as usize]
     }
 
-    /// Items sent that no table has yet, as far as the writer has been told.
+    /// Number of items sent and not known to be in their tables.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.progress.in_flight()
     }
 
-    /// As [`RemoteOutbox::in_flight`], with those that were refused.
+    /// Number of items in flight, plus refused items whose errors were not returned yet.
     #[must_use]
     pub fn items_left(&self) -> usize {
         self.progress.items_left()
@@ -110,7 +111,7 @@ impl RemoteOutbox {
     /// Sends items to their tables, in order.
     ///
     /// # Errors
-    /// What a table says of them; items for other tables are sent all the same.
+    /// The first error of an item that its table does not accept; items for other tables are sent nevertheless.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
         let mut outcome = Ok(());
         let mut items = items.peekable();
@@ -134,10 +135,10 @@ impl RemoteOutbox {
         outcome
     }
 
-    /// Takes note of what was refused meanwhile.
+    /// Checks for refused items.
     ///
     /// # Errors
-    /// Why it was.
+    /// The error of the oldest refused items; [`engram_core::Error::Closed`] if the client is closed.
     pub fn collect_finished(&mut self) -> Result<()> {
         if let Some(error) = self.progress.take_error() {
             return Err(error);
@@ -148,7 +149,7 @@ impl RemoteOutbox {
         Ok(())
     }
 
-    /// Why the oldest item waits, for the error that ends a wait.
+    /// Returns why the first table with items in flight blocks, to be appended to the error of a wait.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
         let Some(table) = self.progress.waiting_table() else {
@@ -156,11 +157,11 @@ impl RemoteOutbox {
         };
         let name = &self.tables[table as usize].name;
         let mut infos = self.client.infos();
-        let mut patience = WaitOptions {
+        let mut options = WaitOptions {
             deadline: Some(Instant::now() + EXPLAIN_TIMEOUT),
             interrupted: &mut || false,
         };
-        let why = match wait(&mut infos, &mut patience) {
+        let why = match wait(&mut infos, &mut options) {
             WaitOutcome::Ready(Ok(infos)) => infos
                 .into_iter()
                 .find(|info| info.options.name == *name)
@@ -187,43 +188,44 @@ impl Future for RemoteOutbox {
         this.progress.waker.register(context.waker());
         this.collect_finished()?;
         let done = match this.max_in_flight {
-            0 => this.progress.unsettled() == 0,
+            0 => this.progress.incomplete() == 0,
             max_in_flight => this.progress.in_flight() <= max_in_flight,
         };
         if done {
             return Poll::Ready(Ok(()));
         }
-        // They go on being written; who waits hears that they are not.
-        match this.progress.take_problem() {
-            Some(problem) => Poll::Ready(Err(problem)),
+        // The server goes on trying to write them; only this wait fails.
+        match this.progress.take_durability_error() {
+            Some(durability_error) => Poll::Ready(Err(durability_error)),
             None => Poll::Pending,
         }
     }
 }
 
 impl RemoteOutbox {
-    /// Withdraws what is not settled. If true, [`RemoteOutbox::unsettled_of`] is final; otherwise the
-    /// server has not answered `within` that time, and may have taken what is in flight.
+    /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if
+    /// [`RemoteOutbox::incomplete_items`] is final, false if the server did not confirm that in time: it may still
+    /// insert items in flight.
     pub fn finish(&mut self, within: Duration) -> bool {
         self.commands = None;
         let Some(mut task) = self.task.take() else {
             return false;
         };
-        let mut patience = WaitOptions {
+        let mut options = WaitOptions {
             deadline: Some(Instant::now() + within),
             interrupted: &mut || false,
         };
-        if let WaitOutcome::Ready(acknowledged) = wait(&mut task, &mut patience) {
+        if let WaitOutcome::Ready(acknowledged) = wait(&mut task, &mut options) {
             return acknowledged.unwrap_or(false);
         }
         task.abort();
         false
     }
 
-    /// Items for one table that are sent and not settled: not as safe there as the server's store promises.
+    /// Number of items sent to one table that are not as durable there as the server's store promises.
     #[must_use]
-    pub fn unsettled_of(&self, table: u32) -> u64 {
-        self.progress.unsettled_of(table)
+    pub fn incomplete_items(&self, table: u32) -> u64 {
+        self.progress.incomplete_items(table)
     }
 }
 

@@ -1,4 +1,8 @@
-//! A writer's items on their way to a server's tables.
+//! The client's side of an insert stream: the items of one writer that the server has not completed.
+//!
+//! An item is *sent*, then *inserted* (in its table, not durable yet) and *completed* (durable as far as the server's
+//! store promises, or refused). When the connection breaks, all items that are not completed are sent again; the server
+//! recognises those that it has by the session and their numbers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +17,7 @@ use super::reconnecting_stream::ReconnectingStream;
 use crate::pb;
 use crate::wire::{InsertRequestBuilder, SentDictionary, decode_error};
 
-/// What the writer and its conversation both look at.
+/// Progress of the items, shared by the writer and its stream.
 #[derive(Debug, Default)]
 pub(crate) struct InsertProgress {
     state: Mutex<ProgressState>,
@@ -24,31 +28,31 @@ pub(crate) struct InsertProgress {
 struct ProgressState {
     /// One per table.
     counts: Vec<TableCounts>,
-    /// Why what the tables have cannot be made safe at the moment.
-    problem: Option<Error>,
+    /// Why inserted items cannot be made durable at the moment.
+    durability_error: Option<Error>,
     errors: VecDeque<Error>,
-    /// Items that those errors refused.
+    /// Number of items refused by `errors`.
     refused: u64,
-    /// Tables that were dropped or closed: their successors must be looked up.
+    /// Tables that were dropped or closed; a new table may have the same name.
     dropped: Vec<u32>,
 }
 
-/// Items of a writer for a table, which are numbered from 1 on.
+/// The highest numbers of a writer's items for one table; numbers begin at 1.
 #[derive(Clone, Copy, Debug, Default)]
 struct TableCounts {
     sent: u64,
-    /// That the table has, as far as is known: they may not be safe there.
-    taken: u64,
-    settled: u64,
+    /// In the table, perhaps not durable yet.
+    inserted: u64,
+    completed: u64,
 }
 
 impl TableCounts {
     fn in_flight(&self) -> u64 {
-        self.sent - self.taken.max(self.settled)
+        self.sent - self.inserted.max(self.completed)
     }
 
-    fn unsettled(&self) -> u64 {
-        self.sent - self.settled
+    fn incomplete(&self) -> u64 {
+        self.sent - self.completed
     }
 }
 
@@ -66,28 +70,28 @@ impl InsertProgress {
         u64::try_into(items).unwrap_or(usize::MAX)
     }
 
-    /// Items sent that no table has yet, as far as is known.
+    /// Number of items sent and not known to be in a table.
     pub(crate) fn in_flight(&self) -> usize {
         self.sum(TableCounts::in_flight)
     }
 
-    /// Items sent and not settled.
-    pub(crate) fn unsettled(&self) -> usize {
-        self.sum(TableCounts::unsettled)
+    /// Number of items sent and not completed.
+    pub(crate) fn incomplete(&self) -> usize {
+        self.sum(TableCounts::incomplete)
     }
 
-    pub(crate) fn unsettled_of(&self, table: u32) -> u64 {
-        self.state.lock().counts[table as usize].unsettled()
+    pub(crate) fn incomplete_items(&self, table: u32) -> u64 {
+        self.state.lock().counts[table as usize].incomplete()
     }
 
-    /// The table of the oldest item in flight, or so.
+    /// Returns the first table that has items in flight.
     pub(crate) fn waiting_table(&self) -> Option<u32> {
         let state = self.state.lock();
-        let waiting = (state.counts.iter()).position(|counts| counts.in_flight() > 0);
-        waiting.and_then(|table| u32::try_from(table).ok())
+        let first = (state.counts.iter()).position(|counts| counts.in_flight() > 0);
+        first.and_then(|table| u32::try_from(table).ok())
     }
 
-    /// Items sent that no table has, as far as the writer has been told.
+    /// Number of items in flight, plus those refused by errors that were not taken yet.
     pub(crate) fn items_left(&self) -> usize {
         let refused = self.state.lock().refused;
         self.in_flight() + usize::try_from(refused).unwrap_or(usize::MAX)
@@ -102,12 +106,12 @@ impl InsertProgress {
         error
     }
 
-    /// Why what the tables have cannot be made safe, if anybody has said so since somebody asked last.
-    pub(crate) fn take_problem(&self) -> Option<Error> {
-        self.state.lock().problem.take()
+    /// Returns why inserted items cannot be made durable, once per report of the server.
+    pub(crate) fn take_durability_error(&self) -> Option<Error> {
+        self.state.lock().durability_error.take()
     }
 
-    /// The table has a successor.
+    /// Records that a dropped table exists again.
     pub(crate) fn restore_table(&self, table: usize) {
         self.state
             .lock()
@@ -120,23 +124,24 @@ impl InsertProgress {
     }
 }
 
+/// What a [`super::RemoteOutbox`] asks its stream to do.
 pub(crate) enum InsertCommand {
-    /// A table, whose number is one more than that of the last.
+    /// Adds a table; tables are numbered from 0 in this order.
     AddTable(String),
-    /// Items for a table, in order.
+    /// Items for the table of this number, in order.
     Items(u32, Vec<NewItem>),
-    /// Somebody waits: try again to reach a server that was given up.
+    /// Connect again after a failure, because the writer waits.
     Retry,
 }
 
-/// What goes to one table.
+/// A writer's items for one table.
 #[derive(Debug)]
 struct TableQueue {
     table: String,
-    /// Items that are not settled, in order: the first is number `settled + 1`.
-    unsettled: VecDeque<NewItem>,
-    settled: u64,
-    /// The last item that this connection has been told, or that need not be told.
+    /// Items that are not completed, in order: the first is number `completed + 1`.
+    incomplete: VecDeque<NewItem>,
+    completed: u64,
+    /// Number of the last item that was sent on this connection or is completed.
     sent: u64,
 }
 
@@ -144,40 +149,40 @@ impl TableQueue {
     fn new(table: String) -> Self {
         Self {
             table,
-            unsettled: VecDeque::new(),
-            settled: 0,
+            incomplete: VecDeque::new(),
+            completed: 0,
             sent: 0,
         }
     }
 
-    /// The next item to be told, and its number.
+    /// Returns the next item to send and its number.
     fn next_unsent(&self) -> Option<(u64, &NewItem)> {
-        let next = usize::try_from(self.sent - self.settled).ok()?;
-        let item = self.unsettled.get(next)?;
+        let next = usize::try_from(self.sent - self.completed).ok()?;
+        let item = self.incomplete.get(next)?;
         Some((self.sent + 1, item))
     }
 
-    /// Forgets items up to a number; returns how many.
-    fn settle(&mut self, number: u64) -> u64 {
-        let last = self.settled + self.unsettled.len() as u64;
-        let count = number.clamp(self.settled, last) - self.settled;
-        self.settled += count;
-        self.sent = self.sent.max(self.settled);
-        (0..count).for_each(|_| drop(self.unsettled.pop_front()));
+    /// Removes items up to a number; returns how many.
+    fn complete(&mut self, number: u64) -> u64 {
+        let last = self.completed + self.incomplete.len() as u64;
+        let count = number.clamp(self.completed, last) - self.completed;
+        self.completed += count;
+        self.sent = self.sent.max(self.completed);
+        (0..count).for_each(|_| drop(self.incomplete.pop_front()));
         count
     }
 }
 
-/// The conversation of one writer.
+/// The state of one writer's insert stream.
 #[derive(Debug)]
 pub(crate) struct PendingInserts {
     session: u64,
     session_sent: bool,
-    /// The server could not be reached; nothing is tried until somebody waits.
+    /// The server could not be reached; the next command connects again.
     gave_up: bool,
-    /// One per table: a table that blocks keeps nothing of what goes to the others.
+    /// One per table: a table that blocks does not hold up the items of others.
     queues: Vec<TableQueue>,
-    /// The queue that is first in the next message.
+    /// The queue whose items are first in the next message.
     first_queue: usize,
     dictionary: SentDictionary,
     builder: InsertRequestBuilder,
@@ -200,25 +205,25 @@ impl PendingInserts {
         }
     }
 
-    /// Fills requests from what is next_unsent, one message's worth. The queues take turns at being
-    /// first: one that never ends does not hold up the others.
+    /// Builds the next message from unsent items. The queues take turns at being first, so that a long queue does not
+    /// hold up the others.
     fn fill(&mut self) {
         for step in 0..self.queues.len() {
-            let at = (self.first_queue + step) % self.queues.len();
-            let queue = &mut self.queues[at];
+            let table = (self.first_queue + step) % self.queues.len();
+            let queue = &mut self.queues[table];
             while !self.builder.is_full()
                 && let Some((number, item)) = queue.next_unsent()
             {
-                let added = self
-                    .builder
-                    .add_item(&mut self.dictionary, &queue.table, number, item);
-                if let Err(error) = added {
+                let result =
+                    self.builder
+                        .add_item(&mut self.dictionary, &queue.table, number, item);
+                if let Err(error) = result {
                     self.progress.state.lock().errors.push_back(error);
                 }
                 queue.sent = number;
             }
             if self.builder.is_full() {
-                self.first_queue = (at + 1) % self.queues.len();
+                self.first_queue = (table + 1) % self.queues.len();
                 break;
             }
         }
@@ -232,7 +237,7 @@ impl PendingInserts {
         let known = (self.queues.iter()).position(|queue| queue.table == table);
         known.ok_or_else(|| {
             Error::Payload(format!(
-                "the server has items for table `{table}`, which this writer does not use"
+                "invalid response: it acknowledges items of table `{table}`, which this writer does not use"
             ))
         })
     }
@@ -245,9 +250,9 @@ impl ReconnectingStream for PendingInserts {
 
     async fn open(
         mut client: GrpcClient,
-        out: ReceiverStream<pb::InsertRequest>,
+        requests: ReceiverStream<pb::InsertRequest>,
     ) -> Result<Streaming<pb::InsertResponse>, Status> {
-        Ok(client.insert(out).await?.into_inner())
+        Ok(client.insert(requests).await?.into_inner())
     }
 
     fn handle_command(&mut self, command: InsertCommand) {
@@ -255,7 +260,7 @@ impl ReconnectingStream for PendingInserts {
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
-                self.queues[table as usize].unsettled.extend(items)
+                self.queues[table as usize].incomplete.extend(items)
             }
             InsertCommand::Retry => {}
         }
@@ -264,13 +269,13 @@ impl ReconnectingStream for PendingInserts {
     fn on_disconnect(&mut self) {
         self.session_sent = false;
         for queue in &mut self.queues {
-            queue.sent = queue.settled;
+            queue.sent = queue.completed;
         }
-        // What was not settled may be gone.
+        // Items that are not completed may be lost.
         let mut state = self.progress.state.lock();
-        state.problem = None;
+        state.durability_error = None;
         for counts in &mut state.counts {
-            counts.taken = counts.settled;
+            counts.inserted = counts.completed;
         }
         drop(state);
         self.dictionary = SentDictionary::default();
@@ -299,28 +304,28 @@ impl ReconnectingStream for PendingInserts {
     }
 
     fn handle_response(&mut self, message: pb::InsertResponse) -> Result<(), Error> {
-        for taken in message.inserted {
-            let at = self.queue(&taken.table)?;
+        for inserted in message.inserted {
+            let table = self.queue(&inserted.table)?;
             let mut state = self.progress.state.lock();
-            let counts = &mut state.counts[at];
-            counts.taken = counts.taken.max(taken.number.min(counts.sent));
-            if let Some(problem) = taken.durability_error {
-                state.problem = Some(decode_error(problem));
+            let counts = &mut state.counts[table];
+            counts.inserted = counts.inserted.max(inserted.number.min(counts.sent));
+            if let Some(durability_error) = inserted.durability_error {
+                state.durability_error = Some(decode_error(durability_error));
             }
         }
-        for settled in message.completed {
-            let at = self.queue(&settled.table)?;
-            let count = self.queues[at].settle(settled.number);
+        for completed in message.completed {
+            let table = self.queue(&completed.table)?;
+            let count = self.queues[table].complete(completed.number);
             let mut state = self.progress.state.lock();
-            state.counts[at].settled += count;
+            state.counts[table].completed += count;
             if count > 0 {
-                state.problem = None;
+                state.durability_error = None;
             }
-            if let Some(error) = settled.error {
+            if let Some(error) = completed.error {
                 state.refused += count;
                 let error = decode_error(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
-                    state.dropped.extend(u32::try_from(at));
+                    state.dropped.extend(u32::try_from(table));
                 }
                 state.errors.push_back(error);
             }
@@ -330,12 +335,12 @@ impl ReconnectingStream for PendingInserts {
     }
 
     fn is_idle(&self) -> bool {
-        self.gave_up || self.queues.iter().all(|queue| queue.unsettled.is_empty())
+        self.gave_up || self.queues.iter().all(|queue| queue.incomplete.is_empty())
     }
 
     fn fail_pending(&mut self, error: &Error) {
         self.gave_up = true;
-        let left = self.progress.unsettled();
+        let left = self.progress.incomplete();
         let error = match error {
             Error::Unavailable(text) => {
                 Error::Unavailable(format!("{text}; {left} items are not acknowledged"))

@@ -1,4 +1,4 @@
-//! An answer that is due.
+//! A response that has not arrived yet.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::reconnecting_stream::closed_error;
 
-/// A future that any thread may wait for.
+/// A future of a response; any thread may wait for it.
 #[derive(Debug)]
 pub struct PendingResponse<T> {
     receiver: oneshot::Receiver<Result<T>>,

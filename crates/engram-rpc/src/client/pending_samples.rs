@@ -1,4 +1,9 @@
-//! The conversation about batches: what was asked, what arrives, what is on lease.
+//! The client's side of a sample stream.
+//!
+//! A batch is *queued* (requested, not sent yet), *sent*, *received* (all its messages have arrived; its ticket is
+//! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, the server takes all
+//! leased items back: batches that are queued or sent are requested again, and acknowledging or cancelling a batch
+//! of the old connection does nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,35 +23,40 @@ use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
+/// What a [`super::sample_requests::SampleRequests`] asks its stream to do; the numbers are ids of batches.
 pub(super) enum SampleCommand {
     Request(u64, PendingSample),
-    /// All of a batch was used, or so many of its first items.
+    /// The whole batch was used, or only this many of its first items.
     Acknowledge(u64, Option<u32>),
     Cancel(u64),
-    /// Answered once everything sent before is done, or void.
+    /// Replies once the server has handled all earlier requests, or the connection is lost.
     Barrier(u64, oneshot::Sender<Result<()>>),
 }
 
+/// A batch that is queued or sent.
 pub(super) struct PendingSample {
-    ask: BatchRequest,
+    request: BatchRequest,
     deadline: Option<Instant>,
-    /// It has been sent on this connection.
+    /// True if the request was sent on this connection.
     sent: bool,
-    /// It has been sent before, on this or another connection.
+    /// True if the request was sent on any connection.
     sent_before: bool,
-    reply: oneshot::Sender<Result<ReceivedBatch>>,
+    result: oneshot::Sender<Result<ReceivedBatch>>,
     assembler: Option<BatchAssembler>,
 }
 
 impl PendingSample {
-    pub(super) fn new(ask: BatchRequest, reply: oneshot::Sender<Result<ReceivedBatch>>) -> Self {
+    pub(super) fn new(
+        request: BatchRequest,
+        result: oneshot::Sender<Result<ReceivedBatch>>,
+    ) -> Self {
         let end = |timeout: Duration| Instant::now().checked_add(timeout);
         Self {
-            deadline: ask.timeout.and_then(end),
-            ask,
+            deadline: request.timeout.and_then(end),
+            request,
             sent: false,
             sent_before: false,
-            reply,
+            result,
             assembler: None,
         }
     }
@@ -56,46 +66,48 @@ impl PendingSample {
             table,
             n,
             at_least,
-            partial,
+            allow_partial,
             pad,
-            leased,
+            lease,
             ..
-        } = self.ask.clone();
-        // The first time, as it was given: errors repeat it.
+        } = self.request.clone();
+        // First the timeout as given, because error texts repeat it; later what remains of it.
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         let timeout = if self.sent_before {
             self.deadline.map(left)
         } else {
-            self.ask.timeout
+            self.request.timeout
         };
         pb::BatchRequest {
             id,
             table,
             n,
             timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
-            allow_partial: partial,
+            allow_partial: allow_partial,
             pad,
-            lease: leased,
+            lease: lease,
             at_least,
         }
     }
 
-    /// Takes a message; the batch once it is whole.
-    fn handle_response(
+    /// Handles one message; returns the batch once it is complete.
+    fn handle_outcome(
         &mut self,
-        reply: Option<Outcome>,
+        outcome: Option<Outcome>,
         pool: &Arc<Pool>,
     ) -> Option<Result<ReceivedBatch>> {
-        let assembler = match reply {
+        let assembler = match outcome {
             Some(Outcome::Error(error)) => Err(decode_error(error)),
             Some(Outcome::Batch(batch)) => BatchAssembler::new(batch, pool),
             Some(Outcome::BatchPart(bytes)) => match self.assembler.take() {
                 Some(mut assembler) => assembler.push(&bytes).map(|()| assembler),
-                None => Err(Error::Payload("a part of no batch".into())),
+                None => Err(Error::Payload(
+                    "invalid response: part of a batch that never began".into(),
+                )),
             },
-            Some(Outcome::BarrierDone(_)) | None => {
-                Err(Error::Payload("a reply to an ask that is no batch".into()))
-            }
+            Some(Outcome::BarrierDone(_)) | None => Err(Error::Payload(
+                "invalid response: neither a batch nor an error".into(),
+            )),
         };
         match assembler {
             Ok(assembler) if assembler.is_complete() => Some(Ok(assembler.finish())),
@@ -109,6 +121,7 @@ impl PendingSample {
 }
 
 enum QueuedRequest {
+    /// The pending batch of this id.
     Sample(u64),
     Other(pb::SampleRequest),
 }
@@ -122,16 +135,16 @@ impl From<Request> for pb::SampleRequest {
     }
 }
 
-/// What one reader has asked for.
+/// The batches of one stream, and the requests to send for them.
 pub(super) struct PendingSamples {
     pool: Arc<Pool>,
     outgoing: VecDeque<QueuedRequest>,
     pending: BTreeMap<u64, PendingSample>,
-    /// Batches of this connection that the server wants to hear of again.
+    /// Batches received on this connection that are on lease.
     leased: BTreeSet<u64>,
     barriers: BTreeMap<u64, oneshot::Sender<Result<()>>>,
-    /// Something was acknowledged on this connection.
-    acknowledged: bool,
+    /// True if a batch was acknowledged on this connection.
+    has_acknowledged: bool,
 }
 
 impl PendingSamples {
@@ -142,7 +155,7 @@ impl PendingSamples {
             pending: BTreeMap::new(),
             leased: BTreeSet::new(),
             barriers: BTreeMap::new(),
-            acknowledged: false,
+            has_acknowledged: false,
         }
     }
 
@@ -153,9 +166,9 @@ impl PendingSamples {
 
     fn cancel(&mut self, id: u64) {
         match self.pending.remove(&id) {
-            Some(waiting) if waiting.sent => self.enqueue(Request::Cancel(id)),
+            Some(sample) if sample.sent => self.enqueue(Request::Cancel(id)),
             Some(_) => (self.outgoing)
-                .retain(|say| !matches!(say, QueuedRequest::Sample(ask) if *ask == id)),
+                .retain(|queued| !matches!(queued, QueuedRequest::Sample(other) if *other == id)),
             None if self.leased.remove(&id) => self.enqueue(Request::Cancel(id)),
             None => {}
         }
@@ -163,7 +176,7 @@ impl PendingSamples {
 
     fn complete_barriers(&mut self) {
         for reply in std::mem::take(&mut self.barriers).into_values() {
-            // Whoever waited may be gone.
+            // The caller may have stopped waiting.
             let _ = reply.send(Ok(()));
         }
     }
@@ -176,29 +189,29 @@ impl ReconnectingStream for PendingSamples {
 
     async fn open(
         mut client: GrpcClient,
-        out: ReceiverStream<pb::SampleRequest>,
+        requests: ReceiverStream<pb::SampleRequest>,
     ) -> Result<Streaming<pb::SampleResponse>, Status> {
-        Ok(client.sample(out).await?.into_inner())
+        Ok(client.sample(requests).await?.into_inner())
     }
 
     fn handle_command(&mut self, command: SampleCommand) {
         match command {
-            SampleCommand::Request(id, waiting) => {
+            SampleCommand::Request(id, sample) => {
                 self.outgoing.push_back(QueuedRequest::Sample(id));
-                self.pending.insert(id, waiting);
+                self.pending.insert(id, sample);
             }
-            // That of an earlier connection is void, and its items are back.
             SampleCommand::Acknowledge(id, items) if self.leased.remove(&id) => {
-                self.acknowledged = true;
+                self.has_acknowledged = true;
                 self.outgoing
                     .push_back(QueuedRequest::Other(pb::SampleRequest {
                         used_items: items,
                         ..Request::Acknowledge(id).into()
                     }));
             }
+            // Received on an earlier connection: the server has taken its items back.
             SampleCommand::Acknowledge(..) => {}
             SampleCommand::Cancel(id) => self.cancel(id),
-            SampleCommand::Barrier(id, reply) if self.acknowledged => {
+            SampleCommand::Barrier(id, reply) if self.has_acknowledged => {
                 self.barriers.insert(id, reply);
                 self.enqueue(Request::Barrier(id));
             }
@@ -209,18 +222,18 @@ impl ReconnectingStream for PendingSamples {
     }
 
     fn on_disconnect(&mut self) {
-        // The server has taken back what was on lease.
+        // The server takes all leased items back.
         self.leased.clear();
-        self.acknowledged = false;
+        self.has_acknowledged = false;
         self.complete_barriers();
         self.outgoing = self
             .pending
             .keys()
             .map(|id| QueuedRequest::Sample(*id))
             .collect();
-        for waiting in self.pending.values_mut() {
-            waiting.assembler = None;
-            waiting.sent = false;
+        for sample in self.pending.values_mut() {
+            sample.assembler = None;
+            sample.sent = false;
         }
     }
 
@@ -228,12 +241,12 @@ impl ReconnectingStream for PendingSamples {
         Some(match self.outgoing.pop_front()? {
             QueuedRequest::Other(request) => request,
             QueuedRequest::Sample(id) => match self.pending.get_mut(&id) {
-                Some(waiting) => {
-                    let request = waiting.request(id);
-                    (waiting.sent, waiting.sent_before) = (true, true);
+                Some(sample) => {
+                    let request = sample.request(id);
+                    (sample.sent, sample.sent_before) = (true, true);
                     Request::Batch(request).into()
                 }
-                // One that was answered unasked: an empty request, which means nothing.
+                // The server answered before the request: send an empty one, which it ignores.
                 None => pb::SampleRequest::default(),
             },
         })
@@ -251,25 +264,25 @@ impl ReconnectingStream for PendingSamples {
             }
             return Ok(());
         }
-        let Some(waiting) = self.pending.get_mut(&id) else {
-            // Cancelled meanwhile.
+        let Some(sample) = self.pending.get_mut(&id) else {
+            // It was cancelled.
             return Ok(());
         };
-        let is_refused = matches!(message.outcome, Some(Outcome::Error(_)));
-        let Some(outcome) = waiting.handle_response(message.outcome, &self.pool) else {
+        let is_error = matches!(message.outcome, Some(Outcome::Error(_)));
+        let Some(outcome) = sample.handle_outcome(message.outcome, &self.pool) else {
             return Ok(());
         };
         match &outcome {
-            Ok(arrived) if arrived.leased => {
+            Ok(batch) if batch.leased => {
                 self.leased.insert(id);
             }
-            // The server has sent a batch that we cannot take: it need not keep it on lease.
-            Err(_) if !is_refused => self.enqueue(Request::Cancel(id)),
+            // The batch is unusable: the server need not keep it on lease.
+            Err(_) if !is_error => self.enqueue(Request::Cancel(id)),
             _ => {}
         }
-        if let Some(waiting) = self.pending.remove(&id) {
-            // Whoever does not wait any more has cancelled, or is about to.
-            let _ = waiting.reply.send(outcome);
+        if let Some(sample) = self.pending.remove(&id) {
+            // A caller that stopped waiting also cancels.
+            let _ = sample.result.send(outcome);
         }
         Ok(())
     }
@@ -281,15 +294,15 @@ impl ReconnectingStream for PendingSamples {
     fn fail_pending(&mut self, error: &Error) {
         self.outgoing.clear();
         self.complete_barriers();
-        for (_, waiting) in std::mem::take(&mut self.pending) {
+        for (_, sample) in std::mem::take(&mut self.pending) {
             let error = match error {
                 Error::Unavailable(text) => Error::Unavailable(format!(
-                    "{text}; asked for {} samples from table `{}`",
-                    waiting.ask.n, waiting.ask.table
+                    "{text}; {} items were requested from table `{}`",
+                    sample.request.n, sample.request.table
                 )),
                 other => other.clone(),
             };
-            let _ = waiting.reply.send(Err(error));
+            let _ = sample.result.send(Err(error));
         }
     }
 }
@@ -299,38 +312,37 @@ mod tests {
     use super::*;
     use crate::pb::error::Code;
 
-    /// What is sent, once this was heard for an ask, and how the ask ended.
-    fn outcome_of(replies: Vec<Outcome>) -> (Option<Request>, Error) {
+    /// Passes the server's messages for one request to a stream; returns what it sends next, and the request's error.
+    fn receive(outcomes: Vec<Outcome>) -> (Option<Request>, Error) {
         let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)));
-        let ask = BatchRequest {
+        let request = BatchRequest {
             table: "t".into(),
             n: 1,
             at_least: 1,
             timeout: None,
-            partial: false,
+            allow_partial: false,
             pad: false,
-            leased: true,
+            lease: true,
         };
-        let (reply, outcome) = oneshot::channel();
-        pending.handle_command(SampleCommand::Request(5, PendingSample::new(ask, reply)));
-        let asked = pending.next_request().unwrap().request;
-        assert!(matches!(asked, Some(Request::Batch(_))), "{asked:?}");
-        for reply in replies {
-            let reply = Some(reply);
-            pending
-                .handle_response(pb::SampleResponse {
-                    id: 5,
-                    outcome: reply,
-                })
-                .unwrap();
+        let (result, receiver) = oneshot::channel();
+        pending.handle_command(SampleCommand::Request(
+            5,
+            PendingSample::new(request, result),
+        ));
+        let sent = pending.next_request().unwrap().request;
+        assert!(matches!(sent, Some(Request::Batch(_))), "{sent:?}");
+        for outcome in outcomes {
+            let outcome = Some(outcome);
+            let response = pb::SampleResponse { id: 5, outcome };
+            pending.handle_response(response).unwrap();
         }
-        let sent = pending.next_request().and_then(|out| out.request);
+        let sent = pending.next_request().and_then(|next| next.request);
         assert!(!pending.has_request() && pending.is_idle());
-        (sent, outcome.blocking_recv().unwrap().unwrap_err())
+        (sent, receiver.blocking_recv().unwrap().unwrap_err())
     }
 
     #[test]
-    fn a_batch_that_cannot_be_taken_goes_back() {
+    fn an_unusable_batch_is_cancelled() {
         let column = pb::Column {
             bytes: 9,
             ..pb::Column::default()
@@ -341,25 +353,28 @@ mod tests {
             ..pb::Batch::default()
         };
         let part = Outcome::BatchPart(vec![1].into());
-        let (sent, error) = outcome_of(vec![Outcome::Batch(batch), part.clone()]);
+        let (sent, error) = receive(vec![Outcome::Batch(batch), part.clone()]);
         assert_eq!(sent, Some(Request::Cancel(5)));
         assert_eq!(
             error.to_string(),
             "a batch of 0 items takes at least 9 bytes, but at most 8 are allowed; sample fewer items at once"
         );
-        let (sent, error) = outcome_of(vec![part]);
+        let (sent, error) = receive(vec![part]);
         assert_eq!(sent, Some(Request::Cancel(5)));
-        assert_eq!(error.to_string(), "a part of no batch");
+        assert_eq!(
+            error.to_string(),
+            "invalid response: part of a batch that never began"
+        );
     }
 
     #[test]
-    fn an_ask_that_the_server_refused_is_over() {
-        let refusal = pb::Error {
+    fn a_request_that_the_server_refuses_ends() {
+        let error_message = pb::Error {
             code: Code::Closed.into(),
             text: "closed".into(),
             ..pb::Error::default()
         };
-        let (sent, error) = outcome_of(vec![Outcome::Error(refusal)]);
+        let (sent, error) = receive(vec![Outcome::Error(error_message)]);
         assert_eq!((sent, error.to_string()), (None, "closed".into()));
     }
 }

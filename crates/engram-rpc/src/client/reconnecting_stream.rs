@@ -1,4 +1,15 @@
-//! A conversation that outlives its connections.
+//! A bidirectional gRPC stream that outlives its connections.
+//!
+//! A stream is in one of four states:
+//!
+//! 1. *Waiting*: no connection, nothing to send, no response expected. The next command starts 2.
+//! 2. *Connecting*: tries to reach the server for up to `reconnect_timeout`. On success: 3. On failure, all pending
+//!    requests fail with that error: 1.
+//! 3. *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all
+//!    unanswered requests are queued again: 2, or 1 if there are none. If the server rejects the stream, all pending
+//!    requests fail: 1.
+//! 4. *Closing*: no more commands can arrive and everything is sent. The stream is half-closed and waits for the
+//!    server to end its side, for up to [`CLOSE_TIMEOUT`].
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,81 +22,81 @@ use tonic::{Status, Streaming};
 
 use super::connect::{Connector, GrpcClient};
 
-/// Messages handed to the transport ahead of it.
+/// Requests buffered between a stream and the transport.
 const SEND_BUFFER: usize = 4;
 
-/// A conversation that lasts so long is one, even if the server had nothing to say.
+/// A connection that lasts this long counts as working, even if the server sent nothing.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// How long to wait before the next conversation, should it end as soon as the last one.
+/// Pause before reconnecting if the last connection ended at once.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// How long a connection is tried for when there will be no more to say than there is.
+/// How long connecting goes on after the last command.
 const LAST_ATTEMPT: Duration = Duration::from_millis(250);
 
-/// How long a server may take to read the last messages.
+/// How long the server may take to read the last requests.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One side of a stream: what to say, what was received, and what to repeat on a new connection.
+/// The client's side of one stream: what to send, what was received, and what to send again on a new connection.
 pub(crate) trait ReconnectingStream: Send + 'static {
     type Command: Send;
     type Request: Send + 'static;
     type Response: Send + 'static;
 
-    /// Opens the stream.
+    /// Opens the stream on a connection.
     fn open(
-        api: GrpcClient,
-        out: ReceiverStream<Self::Request>,
+        client: GrpcClient,
+        requests: ReceiverStream<Self::Request>,
     ) -> impl Future<Output = Result<Streaming<Self::Response>, Status>> + Send;
 
-    /// Takes a command; what it makes us say waits for [`ReconnectingStream::next_request`].
+    /// Queues the requests that a command needs; [`Self::next_request`] returns them.
     fn handle_command(&mut self, command: Self::Command);
 
-    /// The next connection knows nothing: whatever is unanswered must be said again.
+    /// Queues all unanswered requests again: the next connection starts from scratch.
     fn on_disconnect(&mut self);
 
-    /// The next message, if there is anything to say.
+    /// Returns the next request to send, if any.
     fn next_request(&mut self) -> Option<Self::Request>;
 
-    /// Whether there is anything to say.
+    /// True if there is a request to send.
     fn has_request(&self) -> bool;
 
-    /// Takes an answer; an error means that the server does not keep to the protocol.
+    /// Handles a response; an error means that the server violates the protocol.
     fn handle_response(&mut self, message: Self::Response) -> Result<(), Error>;
 
-    /// True when no answer is due and nothing is to be said.
+    /// True if there is nothing to send and no response is expected.
     fn is_idle(&self) -> bool;
 
-    /// The server cannot be reached: ends what waits. Afterwards the stream is idle.
+    /// Fails all pending requests, because the server cannot be reached. Afterwards the stream is idle.
     fn fail_pending(&mut self, error: &Error);
 }
 
-/// Talks until the commands end or the client is closed. True when the server has received the last
-/// word, and we have received its own.
+/// Runs a stream until its command channel or the client is closed. Returns true if the server has read all
+/// requests and we have read all its responses.
 pub(crate) async fn run<T: ReconnectingStream>(
     connector: Arc<Connector>,
     mut stream: T,
     commands: UnboundedReceiver<T::Command>,
 ) -> bool {
     tokio::select! {
-        received = run_until_closed(&connector, &mut stream, commands) => return received,
+        complete = run_until_done(&connector, &mut stream, commands) => return complete,
         () = connector.closed() => {}
     }
     stream.fail_pending(&closed_error());
     false
 }
 
-/// What calls of a closed client end with.
+/// The error of calls to a closed client.
 pub(crate) fn closed_error() -> Error {
     Error::Closed("this client is closed".into())
 }
 
-async fn run_until_closed<T: ReconnectingStream>(
+async fn run_until_done<T: ReconnectingStream>(
     connector: &Connector,
     stream: &mut T,
     mut commands: UnboundedReceiver<T::Command>,
 ) -> bool {
-    // Since when there has been no answer from a server.
+    // `None` while the server responds.
     let mut unreachable_since: Option<Instant> = None;
     loop {
         while stream.is_idle() {
@@ -98,35 +109,34 @@ async fn run_until_closed<T: ReconnectingStream>(
         let since = *unreachable_since.get_or_insert_with(Instant::now);
         let connected = tokio::select! {
             connected = connector.connect(since) => connected,
-            // Nobody is left who would hear how it ends.
+            // No caller is left to receive an error.
             () = last_attempt(stream, &mut commands) => return false,
         };
-        let api = match connected {
-            Ok(api) => api,
+        let client = match connected {
+            Ok(client) => client,
             Err(error) => {
                 stream.fail_pending(&error);
                 continue;
             }
         };
         let began = Instant::now();
-        let ended = exchange(connector, stream, &mut commands, api).await;
+        let ended = exchange_messages(connector, stream, &mut commands, client).await;
         stream.on_disconnect();
         match ended {
-            StreamEnd::Done { received } => return received,
+            StreamEnd::Closed { complete } => return complete,
             StreamEnd::Disconnected { received } if received || began.elapsed() >= STABLE_AFTER => {
-                unreachable_since = None
+                unreachable_since = None;
             }
             StreamEnd::Disconnected { .. } if since.elapsed() > connector.reconnect_timeout() => {
-                stream.fail_pending(&connector.unreachable("it ends every stream"));
+                stream.fail_pending(&connector.unreachable("it ends every stream at once"));
             }
             StreamEnd::Disconnected { .. } => sleep(RETRY_DELAY).await,
-            StreamEnd::Refused(error) => stream.fail_pending(&error),
+            StreamEnd::Rejected(error) => stream.fail_pending(&error),
         }
     }
 }
 
-/// Takes commands, to be said on the next connection, until there will be no more; a server that is
-/// there has a moment to say so then.
+/// Handles commands while connecting. Once there are no more, ends after [`LAST_ATTEMPT`].
 async fn last_attempt<T: ReconnectingStream>(
     stream: &mut T,
     commands: &mut UnboundedReceiver<T::Command>,
@@ -137,40 +147,41 @@ async fn last_attempt<T: ReconnectingStream>(
     sleep(LAST_ATTEMPT).await;
 }
 
+/// How a stream on one connection ended.
 enum StreamEnd {
-    /// There are no more commands, and everything is said.
-    Done {
-        /// The server has said its last word.
-        received: bool,
+    /// There are no more commands, and all requests are sent.
+    Closed {
+        /// The server has read them all and ended its side.
+        complete: bool,
     },
-    /// The connection is gone.
+    /// The connection broke.
     Disconnected {
-        /// The server had answered something.
+        /// At least one response arrived.
         received: bool,
     },
-    /// The server does not want to stream.
-    Refused(Error),
+    /// The server rejected the stream; reconnecting would not help.
+    Rejected(Error),
 }
 
-async fn exchange<T: ReconnectingStream>(
+async fn exchange_messages<T: ReconnectingStream>(
     connector: &Connector,
     stream: &mut T,
     commands: &mut UnboundedReceiver<T::Command>,
-    api: GrpcClient,
+    client: GrpcClient,
 ) -> StreamEnd {
     let (sender, receiver) = mpsc::channel(SEND_BUFFER);
-    let mut inbound = match T::open(api, ReceiverStream::new(receiver)).await {
-        Ok(inbound) => inbound,
-        Err(status) => return stream_end(connector, &status, false),
+    let mut responses = match T::open(client, ReceiverStream::new(receiver)).await {
+        Ok(responses) => responses,
+        Err(status) => return failed_stream(connector, &status, false),
     };
-    let (mut received, mut open) = (false, true);
+    let (mut received, mut commands_open) = (false, true);
     let mut sender = Some(sender);
     loop {
-        if !open && !stream.has_request() && sender.take().is_some() {
-            // Half closed: the server reads what is on its way, then ends its side.
-            let rest = async {
+        if !commands_open && !stream.has_request() && sender.take().is_some() {
+            // Half-closed: the server reads the remaining requests, then ends its side.
+            let remaining = async {
                 loop {
-                    match inbound.message().await {
+                    match responses.message().await {
                         Ok(None) => return true,
                         Ok(Some(message)) => {
                             if stream.handle_response(message).is_err() {
@@ -181,8 +192,8 @@ async fn exchange<T: ReconnectingStream>(
                     }
                 }
             };
-            let received = timeout(CLOSE_TIMEOUT, rest).await.unwrap_or(false);
-            return StreamEnd::Done { received };
+            let complete = timeout(CLOSE_TIMEOUT, remaining).await.unwrap_or(false);
+            return StreamEnd::Closed { complete };
         }
         let ready_sender = sender.clone().filter(|_| stream.has_request());
         let permit = async move {
@@ -192,38 +203,38 @@ async fn exchange<T: ReconnectingStream>(
             }
         };
         tokio::select! {
-            message = inbound.message() => match message {
+            message = responses.message() => match message {
                 Ok(Some(message)) => {
                     received = true;
                     if let Err(error) = stream.handle_response(message) {
-                        return StreamEnd::Refused(error);
+                        return StreamEnd::Rejected(error);
                     }
                 }
                 Ok(None) => return StreamEnd::Disconnected { received },
-                Err(status) => return stream_end(connector, &status, received),
+                Err(status) => return failed_stream(connector, &status, received),
             },
-            command = commands.recv(), if open => match command {
+            command = commands.recv(), if commands_open => match command {
                 Some(command) => {
                     stream.handle_command(command);
                     while let Ok(command) = commands.try_recv() {
                         stream.handle_command(command);
                     }
                 }
-                None => open = false,
+                None => commands_open = false,
             },
             permit = permit => match permit {
                 Some(permit) => if let Some(message) = stream.next_request() {
                     permit.send(message);
                 },
-                // The stream is ending: its status says why.
+                // The stream is ending; its status carries the reason.
                 None => sender = None,
             },
         }
     }
 }
 
-fn stream_end(connector: &Connector, status: &Status, received: bool) -> StreamEnd {
+fn failed_stream(connector: &Connector, status: &Status, received: bool) -> StreamEnd {
     connector
         .permanent_error(status)
-        .map_or(StreamEnd::Disconnected { received }, StreamEnd::Refused)
+        .map_or(StreamEnd::Disconnected { received }, StreamEnd::Rejected)
 }

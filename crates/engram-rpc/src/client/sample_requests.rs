@@ -1,4 +1,4 @@
-//! Asking for batches.
+//! Requests for batches, their tickets and their leases.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,67 +18,68 @@ use super::pending_samples::{PendingSample, PendingSamples, SampleCommand};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::ReceivedBatch;
 
-/// The requests of one reader, or of all single samples of a client.
+/// Sends the sample requests of one reader, or those of all single calls of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleRequests {
     commands: mpsc::UnboundedSender<SampleCommand>,
     next_id: Arc<AtomicU64>,
     acks: Arc<AckCounts>,
-    /// Items that this client's writers hold in unfinished chunks.
+    /// Number of items in unfinished chunks of this client's writers.
     unsent: Arc<AtomicU64>,
 }
 
-/// Leased batches that were used, and how many of them the server has surely heard of.
+/// Numbers of acknowledged batches.
 #[derive(Debug, Default)]
 struct AckCounts {
     sent: AtomicU64,
+    /// Those that the server has certainly handled.
     confirmed: AtomicU64,
 }
 
 /// What to sample.
 #[derive(Clone, Debug)]
 pub struct BatchRequest {
-    /// From which table.
+    /// Name of the table.
     pub table: String,
-    /// How many items.
+    /// Number of items.
     pub n: u32,
-    /// As soon as there are so many, they will do.
+    /// The server replies as soon as this many items are available.
     pub at_least: u32,
-    /// How long the server may wait for them.
+    /// How long the server may wait for them; `None` means without limit.
     pub timeout: Option<Duration>,
-    /// Then, what there is will do.
-    pub partial: bool,
-    /// Fill shorter items up.
+    /// At the timeout, return the items that are available instead of an error.
+    pub allow_partial: bool,
+    /// Pad shorter items instead of returning ragged columns.
     pub pad: bool,
-    /// The samples count once they are acknowledged, whatever the table.
-    pub leased: bool,
+    /// Count the samples only once they are acknowledged, whatever the table's options.
+    pub lease: bool,
 }
 
-/// A batch, and the promise to say whether it was used.
+/// A batch, with the lease on its items.
 #[derive(Debug)]
 pub struct LeasedBatch {
     /// The batch.
     pub batch: ReceivedBatch,
-    /// To be acknowledged.
+    /// The lease; the caller acknowledges it once the batch was used.
     pub lease: RemoteLease,
 }
 
-/// A leased batch: acknowledged when its reader says so, given back when this is dropped.
+/// The lease on a batch. Dropping it without acknowledging it returns the items.
 #[derive(Debug)]
 pub struct RemoteLease {
     id: u64,
-    /// None where the server waits for no word.
+    /// `None` if the batch is not on lease.
     commands: Option<mpsc::UnboundedSender<SampleCommand>>,
     acks: Arc<AckCounts>,
 }
 
 impl RemoteLease {
-    /// The samples were used: they are final.
+    /// Reports that the whole batch was used.
     pub fn acknowledge(self) {
         self.end(None);
     }
 
-    /// The first `items` samples were used; the others go back.
+    /// Reports that the first `items` items were used; the others are returned.
     pub fn acknowledge_first(self, items: usize) {
         self.end(u32::try_from(items).ok());
     }
@@ -99,7 +100,7 @@ impl Drop for RemoteLease {
     }
 }
 
-/// A batch that was asked for. Dropping it cancels the ask.
+/// A requested batch, as a future. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct RemoteSampleTicket {
     lease: Option<RemoteLease>,
@@ -136,7 +137,7 @@ impl Future for RemoteSampleTicket {
 }
 
 impl SampleRequests {
-    /// Opens a conversation; it ends, as does the returned task, once nobody requests any more.
+    /// Starts a stream. It ends, and the returned task with it, once all handles and leases are dropped.
     pub(crate) fn open(
         runtime: &Handle,
         connector: &Arc<Connector>,
@@ -155,10 +156,11 @@ impl SampleRequests {
         (requests, task)
     }
 
+    /// Requests a batch.
     pub(crate) fn send(&self, request: BatchRequest) -> RemoteSampleTicket {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (reply, receiver) = oneshot::channel();
-        let pending = PendingSample::new(request, reply);
+        let (result, receiver) = oneshot::channel();
+        let pending = PendingSample::new(request, result);
         let _ = self.commands.send(SampleCommand::Request(id, pending));
         RemoteSampleTicket {
             lease: Some(RemoteLease {
@@ -171,13 +173,13 @@ impl SampleRequests {
         }
     }
 
-    /// True when the server has heard of all batches that were used.
+    /// True if the server has handled all acknowledgements.
     pub(crate) fn are_acks_flushed(&self) -> bool {
         let sent = self.acks.sent.load(Ordering::Acquire);
         sent <= self.acks.confirmed.load(Ordering::Acquire)
     }
 
-    /// Waits until the server has heard of the batches that were used, or they are void.
+    /// Waits until the server has handled all acknowledgements so far, or the connection was lost.
     pub(crate) async fn flush_acks(self) {
         if self.are_acks_flushed() {
             return;
@@ -190,7 +192,7 @@ impl SampleRequests {
             .send(SampleCommand::Barrier(id, reply))
             .is_ok()
         {
-            // An error: the conversation is over, and what was not heard is void.
+            // An error means that the stream has ended: acknowledgements that did not arrive are lost.
             let _ = receiver.await;
         }
         self.acks.confirmed.fetch_max(sent, Ordering::Release);

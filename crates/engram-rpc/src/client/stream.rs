@@ -1,4 +1,4 @@
-//! Prefetching from a server: a few requests ahead, each on lease.
+//! Prefetches batches from a server; each batch is on lease.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,44 +14,44 @@ use super::sample_requests::{
 };
 use crate::wire::ReceivedBatch;
 
-/// How long closing waits for the server's last word.
+/// How long closing waits for the server to handle the last acknowledgements.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Batches under way at a time, whatever the prefetching: a server allows 1,024 for a stream, those
-/// among them that it has not heard of again.
+/// Maximum number of batches that are in flight or delivered and not acknowledged. A server allows 1,024 per stream.
 const MAX_IN_FLIGHT: usize = 1_000;
 
-/// Batches that a reader may hold and not have used: more count as used, the oldest first.
+/// Maximum number of delivered batches that are not acknowledged. With more, the oldest count as used.
 const MAX_UNACKNOWLEDGED: usize = 500;
 
-/// What a reader gets.
+/// The result of [`RemoteStream::next`].
 #[derive(Debug)]
 pub enum RemoteNextBatch {
     /// A batch.
     Batch(ReceivedBatch),
-    /// All batches were read, or none came in time.
+    /// All batches were read, or none arrived before the deadline.
     End,
-    /// The reader was asked to stop waiting.
+    /// The wait was interrupted.
     Interrupted,
 }
 
-/// A reader's end of a sample stream of its own.
+/// Batches of one table, prefetched over a stream of their own.
 ///
-/// Whoever requests for the next batch, or closes the stream, says how many of the items so far were
-/// delivered. Batches of which all were are acknowledged; what was not delivered in the end goes back.
+/// A batch is requested, received, delivered to the reader and then acknowledged. [`RemoteStream::next`] and
+/// [`RemoteStream::close`] receive the number of items that the reader has used so far: batches within that number
+/// are acknowledged. On closing, unused items are returned to the server.
 #[derive(Debug)]
 pub struct RemoteStream {
     requests: Option<SampleRequests>,
-    /// Ends once the server knows what was used and what was not.
+    /// Ends once the server has handled all acknowledgements and cancellations.
     task: Option<JoinHandle<bool>>,
     table: String,
     options: StreamOptions,
     batches_requested: u64,
-    /// Items that were asked for, without those that batches which have come lacked.
+    /// Number of items requested, without those that incomplete batches lacked.
     items_requested: u64,
-    /// SampleRequests under way, and for how many items each is.
+    /// Requested batches that were not delivered yet, each with its number of items.
     in_flight: VecDeque<(usize, RemoteSampleTicket)>,
-    /// The batches that a reader asked for.
+    /// Delivered batches that are not acknowledged.
     deliveries: DeliveryTracker<RemoteLease>,
 }
 
@@ -96,7 +96,7 @@ impl RemoteStream {
             && max_batches.is_none_or(|max| self.batches_requested < max)
         {
             let (n, at_least) = self.options.next_batch_size(self.items_requested);
-            // One for few items waits until it is known that no more are needed.
+            // A last, small batch waits: batches in flight may turn out incomplete and change its size.
             if n == 0 || (n < self.options.at_least && !self.in_flight.is_empty()) {
                 return;
             }
@@ -105,9 +105,9 @@ impl RemoteStream {
                 n: u32::try_from(n).unwrap_or(u32::MAX),
                 at_least: u32::try_from(at_least).unwrap_or(u32::MAX),
                 timeout: None,
-                partial: false,
+                allow_partial: false,
                 pad: length_policy == LengthPolicy::Pad,
-                leased: true,
+                lease: true,
             });
             self.in_flight.push_back((n, ticket));
             self.items_requested += n as u64;
@@ -115,14 +115,14 @@ impl RemoteStream {
         }
     }
 
-    /// The next batch; the first `delivered` items of those so far have reached their reader.
+    /// Waits for the next batch. The reader has used the first `delivered` of all items returned so far.
     ///
     /// # Errors
-    /// What ended the requests: the table was dropped, the server is gone.
+    /// The reason why the request failed: for example, the table was dropped or the server cannot be reached.
     pub fn next(
         &mut self,
         delivered: u64,
-        patience: &mut WaitOptions<'_>,
+        options: &mut WaitOptions<'_>,
     ) -> Result<RemoteNextBatch> {
         while let Some(lease) = self.deliveries.pop_used(delivered) {
             lease.acknowledge();
@@ -135,12 +135,12 @@ impl RemoteStream {
         let Some((n, ticket)) = self.in_flight.front_mut() else {
             return Ok(RemoteNextBatch::End);
         };
-        match wait(ticket, patience) {
+        match wait(ticket, options) {
             WaitOutcome::Ready(outcome) => {
                 let n = *n;
                 self.in_flight.pop_front();
                 let LeasedBatch { batch, lease } = outcome?;
-                // A batch that lacks some leaves room for more.
+                // Request the items that an incomplete batch lacks again.
                 self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
                 self.deliveries.push(batch.infos.len(), lease);
                 self.prefetch();
@@ -151,15 +151,15 @@ impl RemoteStream {
         }
     }
 
-    /// Gives the last batch back: it did not reach its reader.
+    /// Returns the items of the last batch, which did not reach the reader.
     pub fn return_last(&mut self) {
         drop(self.deliveries.pop_newest());
     }
 
-    /// Stops prefetching; all but the first `delivered` items go back. Waits until the server knows.
+    /// Stops prefetching and returns all but the first `delivered` items. Waits until the server has handled that.
     pub fn close(&mut self, delivered: u64) {
-        for fate in self.deliveries.finish(delivered) {
-            match fate {
+        for outcome in self.deliveries.finish(delivered) {
+            match outcome {
                 LeaseOutcome::Used(lease) => lease.acknowledge(),
                 LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
                 LeaseOutcome::Unused(lease) => drop(lease),
@@ -168,11 +168,11 @@ impl RemoteStream {
         self.in_flight.clear();
         self.requests = None;
         if let Some(mut task) = self.task.take() {
-            let mut patience = WaitOptions {
+            let mut options = WaitOptions {
                 deadline: Some(Instant::now() + CLOSE_TIMEOUT),
                 interrupted: &mut || false,
             };
-            let _ = wait(&mut task, &mut patience);
+            let _ = wait(&mut task, &mut options);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who may call: those who bring the server's token.
+//! Checks the token of every call.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-/// How a caller gives a token, for the texts of refusals.
-const TOKEN_HINT: &str = "give the server's token to the client as `token`; it travels as metadata \
-                   `authorization: Bearer TOKEN` (a dm-reverb client cannot send one)";
+/// How a caller passes a token, for error texts.
+const TOKEN_HINT: &str = "pass the server's token to the client as `token`, which sends it as metadata \
+                          `authorization: Bearer TOKEN` (dm-reverb clients cannot send one)";
 
-/// Lets calls with the right token through; all calls if there is none.
+/// Accepts calls with the server's token; all calls if it has none.
 #[derive(Clone)]
 pub(super) struct TokenCheck {
     /// `Bearer TOKEN`.
@@ -21,15 +21,15 @@ pub(super) struct TokenCheck {
 
 impl TokenCheck {
     /// # Errors
-    /// [`Error::InvalidArgument`] for a token that no call could bring.
+    /// [`Error::InvalidArgument`] for a token that cannot be sent.
     pub(super) fn new(token: Option<&str>) -> Result<Self> {
         let Some(token) = token else {
             return Ok(Self { expected: None });
         };
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(Error::InvalidArgument(format!(
-                "the token has {} characters, some of which cannot be sent; it must have at least \
-                 one, and only visible ASCII characters",
+                "`token` must consist of visible ASCII characters, at least one; the given token has \
+                 {} characters",
                 token.chars().count()
             )));
         }
@@ -38,18 +38,16 @@ impl TokenCheck {
         })
     }
 
-    /// Judges what came as `authorization`.
+    /// Checks the value of `authorization`.
     ///
     /// # Errors
-    /// Why it will not do, in words.
+    /// The text of the refusal.
     pub(super) fn check(&self, given: Option<&[u8]>) -> Result<(), String> {
         match (&self.expected, given) {
             (None, _) => Ok(()),
             (Some(expected), Some(given)) if constant_time_eq(given, expected) => Ok(()),
-            (Some(_), Some(_)) => Err(format!("the token is not this server's; {TOKEN_HINT}")),
-            (Some(_), None) => Err(format!(
-                "this server asks for a token and none came; {TOKEN_HINT}"
-            )),
+            (Some(_), Some(_)) => Err(format!("wrong token; {TOKEN_HINT}")),
+            (Some(_), None) => Err(format!("token required, none sent; {TOKEN_HINT}")),
         }
     }
 }
@@ -57,13 +55,13 @@ impl TokenCheck {
 impl Interceptor for TokenCheck {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let given = request.metadata().get("authorization");
-        let verdict = self.check(given.map(MetadataValue::as_encoded_bytes));
-        verdict.map_err(Status::unauthenticated)?;
+        let checked = self.check(given.map(MetadataValue::as_encoded_bytes));
+        checked.map_err(Status::unauthenticated)?;
         Ok(request)
     }
 }
 
-/// Compares all bytes of what was given, wherever the first difference is.
+/// Compares in a time that does not depend on where the first difference is.
 fn constant_time_eq(given: &[u8], expected: &[u8]) -> bool {
     let mut difference = given.len() ^ expected.len();
     for (given, expected) in given.iter().zip(expected.iter().cycle()) {
@@ -94,7 +92,10 @@ mod tests {
         assert!(TokenCheck::new(Some("s3cret-_.~")).is_ok());
         for token in ["", "two words", "ümlaut", "line\n"] {
             let error = TokenCheck::new(Some(token)).err().unwrap().to_string();
-            assert!(error.contains("only visible ASCII characters"), "{error}");
+            assert!(
+                error.contains("must consist of visible ASCII characters"),
+                "{error}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of updates and deletions, done in their order.
+//! Change streams: priority updates and deletions, applied in order.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
-/// Replies that wait for their reader; then no further request is read.
+/// Maximum number of replies that wait to be sent; the server reads no further requests then.
 const MAX_PENDING_REPLIES: usize = 1024;
 
-/// More keys than this take long enough for others to want the thread.
+/// Requests with more keys are handled outside of the runtime's shared threads, because they take long.
 const LARGE_REQUEST_KEYS: usize = 4096;
 
-/// Serves one stream until its caller is done, is gone, or the server stops.
+/// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     mut requests: Streaming<pb::ChangeRequest>,
@@ -35,7 +35,7 @@ pub(super) fn serve(
     tokio::spawn(async move {
         let _call = call;
         let mut shutdown = state.shutdown.clone();
-        // Changes that are applied and not safe yet: their callers hear of them in order.
+        // Changes that are applied and not durable yet; replies are sent in order.
         let mut applied = FuturesOrdered::new();
         let mut input_ended = false;
         while !(input_ended && applied.is_empty()) {
@@ -49,14 +49,14 @@ pub(super) fn serve(
                 request = requests.message(), if !input_ended && applied.len() < MAX_PENDING_REPLIES => match request {
                     Ok(Some(request)) => {
                         let (id, outcome) = (request.id, perform(&state.engine, request));
-                        let safe = state.engine.until_durable();
+                        let until_durable = state.engine.until_durable();
                         let mut reply = Box::pin(async move {
-                            reply(id, match safe.await {
+                            reply(id, match until_durable.await {
                                 Ok(()) => outcome,
                                 Err(error) => outcome.and(Err(error)),
                             })
                         });
-                        // Most are safe at once.
+                        // Most changes are durable at once.
                         let ready = if applied.is_empty() { (&mut reply).now_or_never() } else { None };
                         if let Some(reply) = ready {
                             Ok(reply)
@@ -69,7 +69,7 @@ pub(super) fn serve(
                         input_ended = true;
                         continue;
                     }
-                    // The caller is gone, or does not speak the protocol. tonic tells it.
+                    // The connection broke or the request cannot be decoded; tonic reports it to the client.
                     Err(status) => Err(status),
                 },
             };
@@ -110,7 +110,7 @@ fn change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
         }
         Some(Change::Delete(pb::Empty {})) => table.delete(&keys),
         None => Err(Error::InvalidArgument(
-            "the request names no change; it must have `priorities_le` or `delete`".into(),
+            "empty request; `priorities_le` or `delete` must be set".into(),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Connections as they come: counted while they are open, and closed if nobody calls.
+//! Incoming connections: counted while they are open, and closed if no call arrives in time.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use tonic::transport::server::Connected;
 
 use super::counters::{OpenCounter, OpenGuard};
 
-/// Pause when no connection can be accepted: too many open files.
+/// Pause after a connection could not be accepted, because too many files are open.
 pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Takes connections in. Each is closed unless somebody calls within that time.
+/// Wraps accepted connections. Each is closed unless a call arrives within `first_call_timeout`.
 pub(super) fn accept_connections<IO>(
     incoming: impl Stream<Item = io::Result<IO>>,
     counter: Arc<OpenCounter>,
@@ -32,7 +32,7 @@ pub(super) fn accept_connections<IO>(
             _open: counter.begin(),
         });
         async move {
-            // Whoever is told asks again at once.
+            // The transport tries again at once after an error.
             if connection.is_err() {
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
@@ -41,7 +41,7 @@ pub(super) fn accept_connections<IO>(
     })
 }
 
-/// Whether somebody has first_call on a connection; every call there finds it in its extensions.
+/// Set once a call has arrived on a connection; calls find it in their extensions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstCallFlag(Arc<AtomicBool>);
 
@@ -51,19 +51,19 @@ impl FirstCallFlag {
     }
 }
 
-/// A connection, counted for as long as it is open.
+/// A connection, counted while it is open.
 #[derive(Debug)]
 pub(super) struct Connection<IO> {
     io: IO,
     first_call: FirstCallFlag,
     first_call_timeout: Duration,
-    /// From when on we listen until somebody has first_call.
+    /// Runs from the first read until the first call.
     deadline: Option<Pin<Box<Sleep>>>,
     _open: OpenGuard,
 }
 
 impl<IO> Connection<IO> {
-    /// Nobody has first_call in time.
+    /// True if no call has arrived in time.
     fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
         if self.first_call.0.load(Ordering::Relaxed) {
             self.deadline = None;

@@ -1,4 +1,4 @@
-//! What a server counters of its own: connections and calls, begun and open.
+//! Counters of connections and calls: how many have begun, and how many are open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ pub(super) struct Counters {
     calls: [Arc<OpenCounter>; Call::ALL.len()],
 }
 
-/// How often something began, and how often it ended.
+/// Counts beginnings and ends.
 #[derive(Debug, Default)]
 pub(super) struct OpenCounter {
     begun: AtomicU64,
@@ -25,7 +25,7 @@ pub(super) enum Call {
     Insert,
     Sample,
     Change,
-    /// dm-reverb's, from here on.
+    /// This and the following are calls of dm-reverb's service.
     InsertStream,
     SampleStream,
     MutatePriorities,
@@ -35,7 +35,7 @@ pub(super) enum Call {
     InitializeConnection,
 }
 
-/// Something that goes on until this is dropped.
+/// An open connection or call; dropping it counts the end.
 #[derive(Debug)]
 pub(super) struct OpenGuard(Arc<OpenCounter>);
 
@@ -55,7 +55,7 @@ impl Call {
         Self::InitializeConnection,
     ];
 
-    /// The call of dm-reverb's service that its clients name so.
+    /// Returns the call for a method name of dm-reverb's service.
     pub(super) fn of_reverb(method: &str) -> Option<Self> {
         Some(match method {
             "InsertStream" => Self::InsertStream,
@@ -69,7 +69,7 @@ impl Call {
         })
     }
 
-    /// Whose call it is, and what it is called there.
+    /// The protocol and the name of the call, as metric labels.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Hello => ("engram", "hello"),
@@ -100,14 +100,14 @@ impl OpenCounter {
         OpenGuard(Arc::clone(self))
     }
 
-    /// How often it began so far.
+    /// How many have begun so far.
     pub(super) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// How many go on now.
+    /// How many are open now.
     pub(super) fn open(&self) -> u64 {
-        // Read first: what ends meanwhile has begun before.
+        // Read before `begun`, so that the difference is never negative.
         let ended = self.ended.load(Ordering::Acquire);
         self.begun().saturating_sub(ended)
     }

@@ -1,7 +1,7 @@
-//! Streams of items: decoded as they come, put into the queues of their tables, settled in order.
+//! Insert streams: items are decoded, passed to their tables, and acknowledged in order.
 //!
-//! One task per stream. It reads on while items wait, so that one table that blocks does not hold
-//! up the others, until too many wait.
+//! Each stream has one task. It reads on while items wait, so that a table that blocks does not hold up the others; it
+//! stops reading while too many items wait.
 
 mod ack_queue;
 mod batch_wait;
@@ -22,27 +22,27 @@ use super::service::{Replies, ServiceState};
 use super::table_names::{self, truncate_text};
 use crate::pb;
 use crate::wire::{InsertStreamError, ReceivedDictionary};
-use ack_queue::{AckQueue, MAX_ERROR_TEXT, refusal_error};
+use ack_queue::{AckQueue, MAX_ERROR_TEXT, bounded_error};
 use insert_queues::{InsertBatch, InsertQueues};
 
-/// Replies between a stream's task and the transport.
+/// Replies buffered between a stream's task and the transport.
 const REPLY_BUFFER: usize = 16;
 
-/// From this size on, a message takes long enough for others to want the thread.
+/// Messages of at least this many bytes are handled outside of the runtime's shared threads, because they take long.
 const LARGE_MESSAGE: usize = 256 << 10;
 
-/// Runs of refused items in one message that are told apart, and why at length.
+/// Runs of refused items in one message that have a full error text each.
 const MAX_DETAILED_REFUSALS: usize = 64;
 
-/// Bytes of text for each after them.
+/// Maximum bytes of the error text of each later run.
 const SHORT_ERROR_TEXT: usize = 256;
 
-/// Bytes of a status's text: it travels in headers.
+/// Maximum bytes of a status's text, which is sent in headers.
 const MAX_STATUS_TEXT: usize = 2_000;
 
 type Reply = Result<pb::InsertResponse, Status>;
 
-/// Serves one stream until its writer is done, is gone, or the server stops.
+/// Serves one stream until the writer ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::InsertRequest>,
@@ -61,27 +61,27 @@ pub(super) fn serve(
     ReceiverStream::new(receiver)
 }
 
-/// One stream's state. Dropping it withdraws the items that wait.
+/// The state of one stream. Dropping it withdraws the waiting items.
 struct InsertStream {
     _call: OpenGuard,
     state: Arc<ServiceState>,
     session: Option<u64>,
     dictionary: ReceivedDictionary,
     queues: InsertQueues,
-    /// Runs of items that were refused out of the message at hand.
+    /// Number of runs of refused items in the current message.
     refusals: usize,
 }
 
 impl InsertStream {
     async fn run(mut self, requests: Streaming<pb::InsertRequest>, replies: Sender<Reply>) {
         let mut end = self.serve_requests(requests, &replies).await;
-        // What is settled is told; what waits is withdrawn: its writer may send it again.
+        // Waiting items are withdrawn: the writer may send them again.
         let mut acks = std::mem::take(&mut self.queues).withdraw();
-        let safe = self.state.engine.until_durable();
+        let until_durable = self.state.engine.until_durable();
         drop(self);
-        if let Err(error) = safe.await {
-            // Nothing is told of what may be lost, not even that it is not in: items that come again are known by
-            // their numbers.
+        if let Err(error) = until_durable.await {
+            // Inserted items may be lost, so nothing is acknowledged. If the writer sends items again, those that the
+            // server still has are recognised by their numbers.
             acks = AckQueue::default();
             end = end.and(Err(Status::unavailable(error.to_string())));
         }
@@ -133,16 +133,16 @@ impl InsertStream {
             (Some(_), None) => {}
             (None, None) => {
                 return Err(Status::invalid_argument(
-                    "the first message of the stream names no session; it must",
+                    "`session` is missing; the first message of a stream must set it",
                 ));
             }
             (Some(_), Some(_)) => {
                 return Err(Status::invalid_argument(
-                    "a later message of the stream names a session; only the first may",
+                    "`session` is set in a later message; only the first of a stream may set it",
                 ));
             }
         }
-        self.apply_request(request).map_err(|broken| match broken {
+        self.apply_request(request).map_err(|error| match error {
             InsertStreamError::Invalid(error) => {
                 Status::invalid_argument(truncate_text(error.to_string(), MAX_STATUS_TEXT))
             }
@@ -173,7 +173,7 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Puts items into their table's queue; those that it refuses are settled with its error.
+    /// Passes items to their table; those that the table refuses are acknowledged with an error.
     fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
         table_names::check_length(&message.table)?;
         let items = self.dictionary.decode_items(message)?;
@@ -187,7 +187,8 @@ impl InsertStream {
             .filter(|_| message.first_number > 0);
         let Some(last) = end.map(|end| end - 1) else {
             return Err(InsertStreamError::Invalid(Error::InvalidArgument(format!(
-                "{count} items are numbered from {} on; numbers are from 1 on and below 2^64",
+                "`first_number` is {} for {count} items; the numbers of all items must be at least 1 \
+                 and below 2^64",
                 message.first_number
             ))));
         };
@@ -216,7 +217,7 @@ impl InsertStream {
                     self.refuse(&message.table, last, &error);
                     return Ok(());
                 }
-                // Some of them are invalid: they are looked at one by one.
+                // Some items are invalid: check each.
                 Err(_) => {}
             }
         }
@@ -225,7 +226,7 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Inserts those that are valid, and refuses the others.
+    /// Inserts the items that are valid, and refuses the others.
     fn insert_valid(
         &mut self,
         name: &str,
@@ -245,8 +246,7 @@ impl InsertStream {
                 run.first = number;
             }
             match invalid {
-                // Each costs memory, and items may alternate as often as they like: what is left is
-                // refused as a whole.
+                // Every run costs memory: after too many, the remaining items are refused as a whole.
                 Some(error) if self.refusals - before >= MAX_DETAILED_REFUSALS => {
                     self.insert_run(name, table, run, std::mem::take(&mut valid));
                     self.refuse(name, end - 1, &error);
@@ -279,7 +279,7 @@ impl InsertStream {
         }
     }
 
-    /// Settles items up to a number with an error.
+    /// Acknowledges items up to a number with an error.
     fn refuse(&mut self, name: &str, number: u64, error: &Error) {
         let text = if self.refusals < MAX_DETAILED_REFUSALS {
             MAX_ERROR_TEXT
@@ -287,7 +287,7 @@ impl InsertStream {
             SHORT_ERROR_TEXT
         };
         self.refusals += 1;
-        self.queues.refuse(name, number, refusal_error(error, text));
+        self.queues.refuse(name, number, bounded_error(error, text));
     }
 }
 

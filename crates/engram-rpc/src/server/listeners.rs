@@ -1,4 +1,4 @@
-//! Where a server listens: a TCP address, and perhaps a Unix domain socket.
+//! The sockets that a server listens at.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -13,55 +13,55 @@ use engram_engine::CloseOnFork;
 
 use super::ServerOptions;
 
-/// Refuses to let strangers in by mistake.
+/// Refuses an address that other machines can reach, unless there is a token or `insecure` is set.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an address that others can reach, without a token.
+/// [`Error::InvalidArgument`] for such an address.
 pub(super) fn check_address(options: &ServerOptions) -> Result<()> {
     let address = options.address;
     if address.ip().is_loopback() || options.token.is_some() || options.insecure {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "requested to listen at {address} without a token; other machines may reach that address: \
-         give a token, listen at a loopback address such as 127.0.0.1:{}, or say `insecure`",
+        "refusing to listen at {address} without a token, because other machines can reach that \
+         address; set `token`, use a loopback address such as 127.0.0.1:{}, or set `insecure`",
         address.port()
     )))
 }
 
-/// The sockets that connections come in by; none of them blocks.
+/// The listening sockets, all in non-blocking mode.
 #[derive(Debug)]
 pub(super) struct Listeners {
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<(UnixListener, SocketFile)>,
     pub(super) metrics: Option<(SocketAddr, TcpListener)>,
-    /// For clients that come by TCP from this machine: faster, and they are told of it.
+    /// An abstract Unix socket and its name. Clients on this machine get the name over TCP and switch to it: it is faster.
     pub(super) local: Option<(UnixListener, String)>,
     pub(super) close_on_fork: CloseOnFork,
 }
 
 impl Listeners {
-    /// Opens them.
+    /// Opens the sockets that the options ask for.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the one that cannot be had, and why.
+    /// [`Error::InvalidArgument`] with the address or path that is not available, and why.
     pub(super) fn open(options: &ServerOptions) -> Result<Self> {
         let (address, tcp) = open_tcp(options.address, "listen")?;
         let unix = options.unix_socket.as_deref().map(|path| {
             open_unix(path).map_err(|error| {
                 Error::InvalidArgument(format!(
-                    "cannot listen at socket `{}`: {error}",
+                    "cannot listen at the socket `{}`: {error}",
                     path.display()
                 ))
             })
         });
         let metrics = options.metrics_port.map(|port| {
             let address = SocketAddr::new(options.address.ip(), port);
-            open_tcp(address, "listen for those who read metrics")
+            open_tcp(address, "serve metrics")
         });
         let (unix, metrics) = (unix.transpose()?, metrics.transpose()?);
-        // With TLS, every connection is to be encrypted. Elsewhere TCP will do, too.
+        // None with TLS, because it is not encrypted. Where it cannot be opened, clients stay on TCP.
         let local = (options.tls.is_none())
             .then(|| open_local(address.port()).ok())
             .flatten();
@@ -91,7 +91,7 @@ fn open_tcp(requested: SocketAddr, what: &str) -> Result<(SocketAddr, TcpListene
     open().map_err(|error| Error::InvalidArgument(format!("cannot {what} at {requested}: {error}")))
 }
 
-/// A socket of a name that nobody has and no file remembers.
+/// Opens an abstract socket (no file) with an unused name.
 #[cfg(target_os = "linux")]
 fn open_local(port: u16) -> io::Result<(UnixListener, String)> {
     use std::os::linux::net::SocketAddrExt;
@@ -109,7 +109,7 @@ fn open_local(_port: u16) -> io::Result<(UnixListener, String)> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// The file of a Unix domain socket; removed when dropped, unless it is another's by then.
+/// The file of a Unix domain socket. Dropping it removes the file, unless another process has replaced it.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -120,7 +120,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let found = fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| found.ino() == self.inode) {
-            // Nobody is left to tell.
+            // There is no caller to report an error to.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -128,7 +128,7 @@ impl Drop for SocketFile {
 
 fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     check_free(path)?;
-    // Bound under another name first: under its own, it is this user's only from the beginning.
+    // Bound under a temporary name first, so that the final name never has wider permissions than 0o600.
     let temporary = path.with_file_name(format!(".{}.new", std::process::id()));
     let _ = fs::remove_file(&temporary);
     let listener = UnixListener::bind(&temporary)?;
@@ -154,21 +154,21 @@ fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     }
 }
 
-/// A socket that nobody listens on may be replaced; nothing else may.
+/// Accepts a path without a file, or with a socket that no server listens at any more.
 fn check_free(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(found) if !found.file_type().is_socket() => Err(io::Error::new(
             ErrorKind::AlreadyExists,
-            "there is a file of that name that is no socket",
+            "the path is a file, not a socket",
         )),
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
             Err(error) => Err(error),
             Ok(_) => Err(io::Error::new(
                 ErrorKind::AddrInUse,
-                "another server listens there",
+                "another server listens at it",
             )),
         },
     }

@@ -1,4 +1,4 @@
-//! What is asked once in a while: names, options and numbers of tables, and changes to them.
+//! Management calls: names, options and statistics of tables, and changes to tables.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
 
-/// Does one request; what goes wrong is a reply too.
+/// Handles one request; an error is a reply too.
 pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> pb::ManageResponse {
     let reply = perform(state, request).await;
     pb::ManageResponse {
@@ -23,7 +23,9 @@ pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> 
 async fn perform(state: &ServiceState, request: pb::ManageRequest) -> Result<Outcome> {
     let engine = &state.engine;
     let call = request.call.ok_or_else(|| {
-        Error::InvalidArgument("the request names no call; this server knows 10 of them".into())
+        Error::InvalidArgument(
+            "empty request, or a call that this server does not know; `call` must be set".into(),
+        )
     })?;
     Ok(match call {
         Call::Tables(pb::Empty {}) => {
@@ -87,14 +89,14 @@ fn done() -> Outcome {
     Outcome::Done(pb::Empty {})
 }
 
-/// Does what may take long, such as freeing much memory, where nobody waits behind it.
+/// Runs work that may take long, such as freeing much memory, on a thread for blocking work.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
         Err(error) => Err(Error::Closed(format!(
-            "the server gave the call up: {error}"
+            "the call failed inside the server: {error}"
         ))),
     }
 }

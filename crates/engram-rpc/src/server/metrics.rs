@@ -1,4 +1,4 @@
-//! The server's numbers, as text that Prometheus reads. Tables are asked when somebody asks for it.
+//! The server's metrics, as text for Prometheus. Table statistics are read when the metrics are.
 
 mod http;
 mod tls;
@@ -22,23 +22,23 @@ use super::service::ServiceState;
 pub(super) use http::MetricsEndpoint;
 pub(super) use tls::acceptor;
 
-/// What the text is, for its readers.
+/// The content type of the text.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// One number of each table.
+/// A metric with one value per table.
 struct TableMetric {
     name: &'static str,
     help: &'static str,
     read: fn(&TableInfo) -> Value,
 }
 
-/// A number as it is told.
+/// The value of a metric.
 enum Value {
-    /// Only grows, until the table is reset.
+    /// A counter: grows until the table is reset.
     Total(u64),
     Count(u64),
     Real(f64),
-    /// A bound; some tables have none.
+    /// A bound; left out for tables without one.
     Bound(Option<u64>),
 }
 
@@ -50,106 +50,108 @@ const fn metric(
     TableMetric { name, help, read }
 }
 
-/// What is told of each table; `docs/server.md` lists the names.
+/// The metrics of tables; `docs/server.md` lists them too.
 const TABLE_METRICS: [TableMetric; 20] = [
     metric(
         "table_items",
-        "Items, those on their last lease included",
+        "Items, including items leased out for the last time",
         |t| Value::Count(t.stats.size),
     ),
-    metric("table_max_items", "Most items it holds", |t| {
+    metric("table_max_items", "Maximum number of items", |t| {
         Value::Count(t.options.max_size)
     }),
     metric(
         "table_bytes",
-        "Bytes of the chunks it refers to, and of its items",
+        "Bytes of the items and of the chunks they refer to",
         |t| Value::Count(t.stats.bytes),
     ),
-    metric("table_max_bytes", "Most bytes it holds, if bounded", |t| {
-        Value::Bound(t.options.max_bytes)
-    }),
+    metric(
+        "table_max_bytes",
+        "Maximum number of bytes; absent if unlimited",
+        |t| Value::Bound(t.options.max_bytes),
+    ),
     metric(
         "table_leased_out_items",
-        "Items that a reader holds for the last time",
+        "Items leased out for the last time: removed once acknowledged",
         |t| Value::Count(t.stats.hidden),
     ),
     metric(
         "table_episodes",
-        "Distinct episodes it holds steps of",
+        "Distinct episodes with steps in the table",
         |t| Value::Count(t.stats.num_episodes),
     ),
     metric(
         "table_inserts",
-        "Items inserted, since creation or reset",
+        "Items inserted since creation or reset",
         |t| Value::Total(t.stats.limiter.inserts),
     ),
     metric(
         "table_samples",
-        "Samples taken, since creation or reset",
+        "Items sampled since creation or reset, repetitions included",
         |t| Value::Total(t.stats.limiter.samples),
     ),
     metric(
         "table_deletes",
-        "Items removed for whatever reason, since creation or reset",
+        "Items removed since creation or reset, for any reason",
         |t| Value::Total(t.stats.limiter.deletes),
     ),
     metric(
         "table_unique_samples",
-        "Items sampled at least once, since creation or reset",
+        "Items sampled at least once since creation or reset",
         |t| Value::Total(t.stats.num_unique_samples),
     ),
     metric(
         "table_deleted_episodes",
-        "Episodes whose last step left, since creation or reset",
+        "Episodes removed completely since creation or reset",
         |t| Value::Total(t.stats.num_deleted_episodes),
     ),
-    metric("table_waiting_inserts", "Insert calls that wait now", |t| {
+    metric("table_waiting_inserts", "Waiting insert calls", |t| {
         Value::Count(t.waiting_inserts as u64)
     }),
-    metric("table_waiting_samples", "Sample calls that wait now", |t| {
+    metric("table_waiting_samples", "Waiting sample calls", |t| {
         Value::Count(t.waiting_samples as u64)
     }),
     metric(
         "table_inserting_blocked",
-        "1 if an insert would wait now",
+        "1 if an insert would wait now, else 0",
         |t| Value::Count(t.inserting_blocked.is_some().into()),
     ),
     metric(
         "table_sampling_blocked",
-        "1 if a sample would wait now",
+        "1 if a sample would wait now, else 0",
         |t| Value::Count(t.sampling_blocked.is_some().into()),
     ),
     metric(
         "table_limiter_diff",
-        "Inserts times samples per insert, minus samples: what the limiter bounds",
+        "Inserts times samples_per_insert minus samples, which the rate limiter keeps between min_diff and max_diff",
         |t| Value::Real(t.stats.limiter.diff()),
     ),
     metric(
         "table_limiter_min_diff",
-        "Samples wait at this difference",
+        "Lower bound of the rate limiter's difference: samples wait there",
         |t| Value::Real(t.stats.limiter.limits.min_diff),
     ),
     metric(
         "table_limiter_max_diff",
-        "Inserts wait at this difference",
+        "Upper bound of the rate limiter's difference: inserts wait there",
         |t| Value::Real(t.stats.limiter.limits.max_diff),
     ),
     metric(
         "table_limiter_min_items",
-        "Samples wait for so many items",
+        "Minimum number of items before samples are allowed",
         |t| Value::Count(t.stats.limiter.limits.min_size),
     ),
     metric(
         "table_limiter_samples_per_insert",
-        "Samples that each insert pays for",
+        "The rate limiter's ratio of samples to inserts",
         |t| Value::Real(t.stats.limiter.limits.samples_per_insert),
     ),
 ];
 
-/// The whole text at this moment.
+/// Returns the metrics as text.
 ///
 /// # Errors
-/// As the encoder's; writing to a string has none.
+/// Those of the encoder; writing to a string does not fail.
 fn render(state: &Arc<ServiceState>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("engram");
     registry.register_collector(Box::new(MetricsCollector(Arc::clone(state))));
@@ -158,14 +160,14 @@ fn render(state: &Arc<ServiceState>) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// Collects the numbers of one server.
+/// Collects the metrics of one server.
 #[derive(Debug)]
 struct MetricsCollector(Arc<ServiceState>);
 
 impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.encode_server(&mut encoder)?;
-        // A store that is closed has no tables left.
+        // A closed store has no tables.
         let tables = self.0.engine.tables().unwrap_or_default();
         let tables: Vec<TableInfo> = tables.iter().map(|table| table.info()).collect();
         for TableMetric { name, help, read } in &TABLE_METRICS {
@@ -187,17 +189,17 @@ impl MetricsCollector {
         let counters = &self.0.counters;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         encoder
-            .encode_descriptor("server", "The server's version", None, MetricType::Info)?
+            .encode_descriptor("server", "Version of the server", None, MetricType::Info)?
             .encode_info(&version)?;
         for (name, help, value) in [
             (
                 "server_connections",
-                "Connections that clients have made: of this machine two each, TCP, then a local socket",
+                "Connections accepted; a client on the same machine opens two: TCP, then a local socket",
                 Value::Total(counters.connections.begun()),
             ),
             (
                 "server_open_connections",
-                "Connections that are open now",
+                "Open connections",
                 Value::Count(counters.connections.open()),
             ),
         ] {
@@ -206,14 +208,12 @@ impl MetricsCollector {
         for (name, help, read) in [
             (
                 "server_calls",
-                "Router that clients have begun; a stream counters as one",
+                "Calls begun; a stream counts as one call",
                 (|call| Value::Total(call.begun())) as fn(&super::counters::OpenCounter) -> Value,
             ),
-            (
-                "server_open_calls",
-                "Router and streams that are open now",
-                |call| Value::Count(call.open()),
-            ),
+            ("server_open_calls", "Open calls and streams", |call| {
+                Value::Count(call.open())
+            }),
         ] {
             let kind = read(counters.of(Call::Hello)).kind();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
@@ -245,7 +245,7 @@ impl Value {
     }
 }
 
-/// A label's value, with what would end it escaped: the library writes it as it comes.
+/// A label's value with special characters escaped, which the library does not do.
 #[derive(Debug)]
 struct EscapedLabel<'a>(&'a str);
 

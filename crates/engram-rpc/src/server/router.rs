@@ -1,4 +1,4 @@
-//! The services behind one address: Engram's own, dm-reverb's, and the health of them.
+//! Routes calls to the services behind one address: Engram's, dm-reverb's and gRPC's health service.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::counters::{Call, OpenGuard};
 use super::service::{Service, ServiceState};
 use crate::pb::engram_server::EngramServer;
 
-/// Where the health service's calls are.
+/// Path prefix of the health service.
 const HEALTH_PATH: &str = "/grpc.health.v1.Health/";
 
-/// Hands calls to the service that they name; those that nobody knows, Engram's refuses.
+/// Passes each call to the service that its path names; Engram's service refuses unknown paths.
 #[derive(Debug)]
 pub(super) struct Router<H> {
     pub(super) engram: EngramServer<Service>,
@@ -70,7 +70,7 @@ impl<H: Health> Tower<Request<Body>> for Router<H> {
     }
 }
 
-/// The same response, of a call that is over when all of it was sent, or nobody is there to read it.
+/// Counts a call as open until its response was sent completely or the client is gone.
 async fn count_until_sent(
     response: BoxFuture<Response<Body>, Infallible>,
     call: OpenGuard,

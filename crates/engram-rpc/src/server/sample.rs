@@ -1,7 +1,11 @@
-//! Streams of batches: asked for ahead, served in order, on lease until they were used.
+//! Sample streams: batches are requested ahead, served in order, and on lease until they are acknowledged.
 //!
-//! One task per stream. All asks wait at once; a batch is gathered only when the one before it is
-//! on its way, so what a slow reader has in memory is one batch and what the transport holds.
+//! A batch is *waiting* for its table, *served* (its items are drawn), *outgoing* (gathered and being sent) and then, if
+//! it is leased, *on lease* until the client acknowledges or cancels it, the lease expires or the stream ends. Without an
+//! acknowledgement its items are returned to the table.
+//!
+//! Each stream has one task. All requests wait for their tables at once. A batch is gathered only after the one before
+//! it was sent, so a slow reader costs the memory of one batch and of the transport's buffers.
 
 mod leases;
 mod outgoing_reply;
@@ -27,15 +31,15 @@ use leases::Leases;
 use outgoing_reply::OutgoingReply;
 use request_queue::RequestQueue;
 
-/// Batches of a stream that are asked for, being sent or not acknowledged.
+/// Maximum number of batches of a stream that are requested, being sent or on lease.
 const MAX_OUTSTANDING: usize = 1024;
 
-/// Messages between a stream's task and the transport.
+/// Messages buffered between a stream's task and the transport.
 const REPLY_BUFFER: usize = 4;
 
 type Message = Result<pb::SampleResponse, Status>;
 
-/// Serves one stream until its reader is done, is gone, or the server stops.
+/// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::SampleRequest>,
@@ -48,7 +52,7 @@ pub(super) fn serve(
         requests: RequestQueue::default(),
         leases: Leases::default(),
         outgoing: None,
-        flushes: VecDeque::new(),
+        barriers: VecDeque::new(),
     };
     tokio::spawn(async move {
         let end = stream.run(requests, &replies).await;
@@ -59,15 +63,15 @@ pub(super) fn serve(
     ReceiverStream::new(receiver)
 }
 
-/// One stream's state. Dropping it withdraws what waits and gives back what is on lease.
+/// The state of one stream. Dropping it withdraws waiting requests and returns the leased items.
 struct SampleStream {
     _call: OpenGuard,
     state: Arc<ServiceState>,
     requests: RequestQueue,
     leases: Leases,
     outgoing: Option<OutgoingReply>,
-    /// Ids of the reader's words to settle, to be answered: what came before them is done.
-    flushes: VecDeque<u64>,
+    /// Ids of barriers to be answered: all requests before them are handled.
+    barriers: VecDeque<u64>,
 }
 
 impl SampleStream {
@@ -85,7 +89,7 @@ impl SampleStream {
                 let next = self.requests.next_served();
                 self.outgoing = next.map(|served| OutgoingReply::new(served, &self.state));
             }
-            let has_reply = self.outgoing.is_some() || !self.flushes.is_empty();
+            let has_reply = self.outgoing.is_some() || !self.barriers.is_empty();
             if !input_open && !has_reply && self.requests.len() == 0 {
                 return Ok(());
             }
@@ -101,7 +105,7 @@ impl SampleStream {
                     Some(request) => self.handle_request(request)?,
                     None => input_open = false,
                 },
-                // Also while a reader is slow: a ticket that is woken may have to serve others.
+                // Also while the reader is slow: a woken ticket may have to wake others.
                 () = self.requests.progress() => {}
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
                     self.leases.return_expired();
@@ -115,26 +119,28 @@ impl SampleStream {
             .used_items
             .map_or(usize::MAX, |items| items as usize);
         match request.request {
-            Some(Request::Batch(ask)) => {
+            Some(Request::Batch(batch)) => {
                 let sending = usize::from(self.outgoing.is_some());
                 if self.requests.len() + self.leases.len() + sending >= MAX_OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
-                        "ask {} is one too many: {MAX_OUTSTANDING} batches of this stream are asked \
-                         for or not acknowledged, and no more may be",
-                        ask.id
+                        "too many batches: this stream has requested and not acknowledged \
+                         {MAX_OUTSTANDING} before batch {}, which is the maximum",
+                        batch.id
                     )));
                 }
-                let id = ask.id;
+                let id = batch.id;
                 let sent = self.outgoing.as_ref().is_some_and(|out| out.id == id);
-                if sent || self.leases.contains(id) || !self.requests.add(&self.state.engine, &ask)
+                if sent
+                    || self.leases.contains(id)
+                    || !self.requests.add(&self.state.engine, &batch)
                 {
                     return Err(Status::invalid_argument(format!(
-                        "ask {id} comes while another of that id is not done with; each has its own"
+                        "duplicate `id` {id}: a batch with this id is requested or on lease"
                     )));
                 }
             }
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
-                // Before its last part: of no use to a reader that plays by the rules.
+                // Acknowledged before its last part: allowed, but useless.
                 Some(outgoing) if outgoing.id == id => outgoing.acknowledged = Some(items),
                 _ => self.leases.acknowledge(id, items),
             },
@@ -142,28 +148,28 @@ impl SampleStream {
                 self.requests.cancel(id);
                 self.leases.cancel(id);
                 if let Some(outgoing) = self.outgoing.as_mut().filter(|out| out.id == id) {
-                    // Its reader expects the rest of it, but goes without the items.
+                    // The reader still expects the other parts.
                     outgoing.lease = None;
                 }
             }
             Some(Request::Barrier(id)) => {
-                if self.flushes.len() >= MAX_OUTSTANDING {
+                if self.barriers.len() >= MAX_OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
-                        "`settle` {id} is one too many: {MAX_OUTSTANDING} of this stream wait for \
-                         their reply, and no more may"
+                        "too many barriers: this stream has {MAX_OUTSTANDING} without a reply \
+                         before barrier {id}, which is the maximum"
                     )));
                 }
-                self.flushes.push_back(id);
+                self.barriers.push_back(id);
             }
-            // A request that its sender has thought better of.
+            // Clients send an empty request in place of one that they have dropped.
             None => {}
         }
         Ok(())
     }
 
-    /// Sends the next message, of the batch at hand unless there is a shorter one.
+    /// Sends the next message: replies to barriers first, then the outgoing batch.
     fn send(&mut self, permit: Permit<'_, Message>) {
-        if let Some(id) = self.flushes.pop_front() {
+        if let Some(id) = self.barriers.pop_front() {
             permit.send(Ok(message(id, Outcome::BarrierDone(pb::Empty {}))));
             return;
         }
@@ -189,7 +195,7 @@ impl SampleStream {
         }
     }
 
-    /// Ends the batch that is half sent, and all asks that wait.
+    /// At shutdown: sends the rest of the outgoing batch, and an error for each waiting request.
     async fn stop(
         self,
         replies: &Sender<Message>,
@@ -202,7 +208,7 @@ impl SampleStream {
             ..
         } = self;
         let waiting = requests.ids();
-        // Withdrawn first: nothing is served to them any more.
+        // Withdrawn first, so that none is served any more.
         drop(requests);
         if let Some(mut outgoing) = outgoing {
             while let Some(reply) = outgoing.next() {

@@ -1,4 +1,4 @@
-//! The life of a server's runtime: it serves until told to stop, and a little longer.
+//! Runs a server: starts its runtime, serves until shutdown, and waits for connections to close.
 
 use std::error::Error as _;
 use std::io;
@@ -30,23 +30,23 @@ use super::{ServerOptions, ServerTls};
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
 use crate::{MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, enlarge_send_buffer};
 
-/// Connections have so long to take leave.
+/// How long connections may take to close at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Then what still runs on the runtime has so long to notice.
+/// How long the remaining tasks may take to end after that.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// HTTP/2 window of a stream: what a writer sends ahead of a server that reads no further.
+/// HTTP/2 window of a stream: how far a writer can send ahead while the server does not read.
 const STREAM_WINDOW: u32 = 8 << 20;
 
-/// HTTP/2 window of a connection. Room for 128 streams that wait: the one that would let them go on may be on
-/// the same connection, as all of a process's are with gRPC's own library.
+/// HTTP/2 window of a connection, for 128 blocked streams: the stream that would unblock them may use the same
+/// connection, because gRPC's C++ library shares one connection among all channels of a process.
 const CONNECTION_WINDOW: u32 = 1 << 30;
 
-/// Router that one connection may have open.
+/// Maximum number of open calls per connection.
 const MAX_CALLS_PER_CONNECTION: u32 = 1024;
 
-/// Everything that a runtime serves.
+/// A server that is ready to run.
 pub(super) struct ServerRuntime {
     tcp: Transport,
     unix: Transport,
@@ -60,8 +60,8 @@ pub(super) struct ServerRuntime {
 
 impl ServerRuntime {
     /// # Errors
-    /// [`Error::InvalidArgument`] when the certificates make no sense, [`Error::Unavailable`] where the system
-    /// has no random numbers for us.
+    /// [`Error::InvalidArgument`] if a certificate or key is unusable, [`Error::Unavailable`] if the system provides no
+    /// random numbers.
     pub(super) fn new(
         service: Service,
         token_check: TokenCheck,
@@ -95,8 +95,7 @@ impl ServerRuntime {
         })
     }
 
-    /// Says whether it could begin, then serves until told to stop. The sockets are closed when
-    /// this returns.
+    /// Sends whether the server could start, then serves until shutdown. The sockets are closed when this returns.
     pub(super) fn run(self, listeners: Listeners, started: &Sender<io::Result<()>>) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("engram-server")
@@ -104,7 +103,7 @@ impl ServerRuntime {
             .build();
         let runtime = match runtime {
             Ok(runtime) => runtime,
-            // Nobody listens only where nobody waits to hear it.
+            // Sending fails only if the caller no longer waits.
             Err(error) => return started.send(Err(error)).unwrap_or_default(),
         };
         runtime.block_on(self.serve(listeners, started));
@@ -159,7 +158,7 @@ impl ServerRuntime {
         );
         let tcp = tokio::spawn(tcp);
         let mut stopped = self.shutdown.clone();
-        // Never ends, also where there is none: the end of its connections would be its own.
+        // Never ends, even without Unix sockets: the transport would shut down with its last listener.
         let incoming = select_all(unix)
             .inspect_ok(enlarge_send_buffer)
             .chain(stream::pending());
@@ -175,7 +174,7 @@ impl ServerRuntime {
 
         self.shutdown.wait().await;
         clear_health(&health).await;
-        // What is not over by then is dropped with the runtime.
+        // Connections that are still open then are dropped with the runtime.
         let _ = timeout(DRAIN_TIMEOUT, async {
             if let Some(metrics) = metrics {
                 let _ = metrics.await;
@@ -187,7 +186,7 @@ impl ServerRuntime {
     }
 }
 
-/// Ends the calls of those who watch the server's health.
+/// Ends the calls that watch the server's health.
 async fn clear_health(health: &HealthReporter) {
     let mut health = health.clone();
     for service in ["", SERVICE_NAME] {
@@ -219,6 +218,7 @@ fn bad_tls(error: &tonic::transport::Error) -> Error {
         .source()
         .map_or_else(String::new, |cause| format!(": {cause}"));
     Error::InvalidArgument(format!(
-        "the server's certificate, key or client authority cannot be used{cause}; each must be PEM"
+        "`certificate`, `key` or `client_ca` cannot be used{cause}; each must be a PEM file, and \
+         `key` must belong to `certificate`"
     ))
 }

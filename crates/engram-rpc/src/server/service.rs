@@ -1,4 +1,4 @@
-//! The calls of the protocol, handed to where they are served.
+//! The calls of Engram's gRPC service, passed to the modules that serve them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use super::{ServerOptions, change, insert, manage, sample};
 use crate::pb::engram_server::Engram;
 use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
 
-/// Replies of a stream, as its task makes them.
+/// The replies of a stream, as its task sends them.
 pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
 
-/// What all calls share.
+/// Engram's gRPC service.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     state: Arc<ServiceState>,
@@ -31,11 +31,11 @@ pub(super) struct ServiceState {
     pub(super) engine: Arc<Engine>,
     pub(super) shutdown: ShutdownSignal,
     pub(super) lease_timeout: Duration,
-    /// Buffers of batches, none larger than may travel.
+    /// Buffers for batches.
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Counters,
     seed: u64,
-    /// Tables that clients made so far.
+    /// Number of tables that clients have created.
     tables_created: AtomicU64,
     instance: u64,
     port: u16,
@@ -43,7 +43,7 @@ pub(super) struct ServiceState {
 }
 
 impl ServiceState {
-    /// A seed for the next table: no two get the same.
+    /// Returns a seed for the next table; each gets another one.
     pub(super) fn next_seed(&self) -> u64 {
         let number = self.tables_created.fetch_add(1, Ordering::Relaxed) + 1;
         self.seed
@@ -99,8 +99,8 @@ impl Engram for Service {
         let client = request.into_inner();
         if client.protocol != PROTOCOL_VERSION {
             return Err(Status::failed_precondition(format!(
-                "the client speaks version {} of the protocol, this server (Engram {version}) \
-                 version {PROTOCOL_VERSION}; both must be the same",
+                "protocol versions differ: the client uses version {}, this server (Engram \
+                 {version}) uses version {PROTOCOL_VERSION}; install the same version of Engram on both",
                 client.protocol
             )));
         }

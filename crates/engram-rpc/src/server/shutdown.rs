@@ -1,4 +1,4 @@
-//! How streams learn that their server stops, and what they tell their callers.
+//! The signal that ends a server's streams, and the errors that their callers get.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use engram_core::Error;
 use tokio::sync::watch;
 use tonic::Status;
 
-/// Resolves once the server stops.
+/// Signals that the server shuts down.
 #[derive(Clone, Debug)]
 pub(super) struct ShutdownSignal {
     stopped: watch::Receiver<bool>,
@@ -18,28 +18,28 @@ impl ShutdownSignal {
         Self { stopped, address }
     }
 
-    /// Becomes true once the server stops.
+    /// A channel that becomes true when the server shuts down.
     pub(super) fn signal(&self) -> watch::Receiver<bool> {
         self.stopped.clone()
     }
 
-    /// Waits until the server stops.
+    /// Waits until the server shuts down.
     pub(super) async fn wait(&mut self) {
-        // An error: the server is gone, which is as good.
+        // An error means that the server was dropped, which also ends its streams.
         let _ = self.stopped.wait_for(|stopped| *stopped).await;
     }
 
-    /// What a call that waits ends with.
+    /// The error of waiting calls.
     pub(super) fn error(&self) -> Error {
         Error::Closed(self.text())
     }
 
-    /// What a stream ends with.
+    /// The status that streams end with.
     pub(super) fn status(&self) -> Status {
         Status::unavailable(self.text())
     }
 
     fn text(&self) -> String {
-        format!("the server at {} is shutdown", self.address)
+        format!("the server at {} is stopping", self.address)
     }
 }

@@ -1,17 +1,17 @@
-//! Tables by the names that peers ask for, which may be any, and the errors that name them back.
+//! Finds tables by the names in requests, which can be arbitrary, and bounds the names in error texts.
 
 use std::sync::Arc;
 
 use engram_core::{Error, Result};
 use engram_engine::{Engine, Table};
 
-/// Bytes of a table's name on the wire: errors and replies bring it back.
+/// Maximum bytes of a table's name in a request; errors and replies repeat it.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Bytes of a name that is too long which its refusal shows.
+/// Bytes of a too long name that its error shows.
 const SHOWN_BYTES: usize = 32;
 
-/// Bytes of the names that the error for an unknown table lists.
+/// Maximum bytes of the names that the error for an unknown table lists.
 const MAX_LISTED_BYTES: usize = 8 << 10;
 
 /// Refuses a name that is too long.
@@ -23,16 +23,16 @@ pub(super) fn check_length(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "a table's name of {} bytes came, `{}`; over the network it has at most {MAX_NAME_BYTES}",
-        name.len(),
-        truncate_text(name.into(), SHOWN_BYTES)
+        "the table name `{}` has {} bytes; over the network, at most {MAX_NAME_BYTES} are allowed",
+        truncate_text(name.into(), SHOWN_BYTES),
+        name.len()
     )))
 }
 
-/// The table of a name that a peer asked for.
+/// Returns the table with the name in a request.
 ///
 /// # Errors
-/// As [`check_length`] and [`Engine::table`], with as many known names as are worth sending.
+/// Those of [`check_length`] and [`Engine::table`], with a bounded list of known names.
 pub(super) fn find_table(engine: &Engine, name: &str) -> Result<Arc<Table>> {
     check_length(name)?;
     engine.table(name).map_err(|error| match error {
@@ -44,7 +44,7 @@ pub(super) fn find_table(engine: &Engine, name: &str) -> Result<Arc<Table>> {
     })
 }
 
-/// Leaves the first names, as many as fit into so many bytes of memory; `...` stands for the rest.
+/// Keeps the first names that fit into this many bytes of memory; `...` replaces the others.
 pub(super) fn truncate_names(names: &mut Vec<String>, bytes: usize) {
     let mut room = bytes;
     let mut fits = |name: &String| {
@@ -60,7 +60,7 @@ pub(super) fn truncate_names(names: &mut Vec<String>, bytes: usize) {
     }
 }
 
-/// Texts name what their sender has named, at any length.
+/// Truncates a text to this many bytes and appends `...`: error texts repeat what a client has sent.
 pub(super) fn truncate_text(mut text: String, most: usize) -> String {
     if text.len() > most {
         let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));

@@ -68,9 +68,9 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
             n: 1,
             at_least: 1,
             timeout: None,
-            partial: false,
+            allow_partial: false,
             pad: false,
-            leased: true,
+            lease: true,
         };
         client.sample(ask).await.unwrap().lease.acknowledge();
         // Each update finds what the deletion after it removes.
@@ -110,9 +110,9 @@ async fn a_bad_change_is_answered_in_its_place() {
     }
     let texts = [
         "no table `u`; known tables: `t`",
-        "field `keys_le` has 3 bytes; they must come in groups of 8",
-        "the request names no change; it must have `priorities_le` or `delete`",
-        "2 keys and 1 priorities for table `t`; there must be one priority per key",
+        "`keys_le` must have a multiple of 8 bytes; got 3",
+        "empty request; `priorities_le` or `delete` must be set",
+        "2 keys and 1 priorities for table `t`; each key needs one priority",
     ];
     for text in texts {
         let Some(Outcome::Error(error)) = stream.hear().await.outcome else {

@@ -74,7 +74,7 @@ async fn hello_tells_a_shorter_way_for_this_machine() {
     assert_eq!(reply.port, u32::from(server.address().port()));
     let name = SocketAddr::from_abstract_name(&reply.local_socket).unwrap();
     assert!(UnixStream::connect_addr(&name).is_ok());
-    server.stop();
+    server.close();
     assert!(UnixStream::connect_addr(&name).is_err());
 }
 
@@ -139,8 +139,8 @@ async fn another_version_is_refused_with_both_numbers() {
     assert_eq!(
         status.message(),
         format!(
-            "the client speaks version 99 of the protocol, this server (Engram {version}) \
-             version 1; both must be the same"
+            "protocol versions differ: the client uses version 99, this server (Engram {version}) \
+             uses version 1; install the same version of Engram on both"
         )
     );
 }
@@ -168,8 +168,8 @@ async fn every_call_needs_the_token() {
     assert_eq!(missing.code(), Code::Unauthenticated);
     assert_eq!(
         missing.message(),
-        "this server asks for a token and none came; give the server's token to the client as \
-         `token`; it travels as metadata `authorization: Bearer TOKEN` (a dm-reverb client cannot send one)"
+        "token required, none sent; pass the server's token to the client as `token`, which sends it \
+         as metadata `authorization: Bearer TOKEN` (dm-reverb clients cannot send one)"
     );
     for wrong in ["Bearer s3cres", "Bearer s3cret2", "s3cret", "Bearer "] {
         let status = with(Some(wrong))
@@ -177,11 +177,7 @@ async fn every_call_needs_the_token() {
             .await
             .unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated);
-        assert!(
-            status
-                .message()
-                .starts_with("the token is not this server's; give")
-        );
+        assert!(status.message().starts_with("wrong token; pass"));
         assert!(!status.message().contains("s3cret"), "{}", status.message());
     }
     let none = tokio_stream::empty::<pb::ChangeRequest>();
@@ -213,8 +209,8 @@ fn a_taken_port_is_refused_and_free_again_after_stop() {
         refused(options.clone()),
         format!("cannot listen at {address}: Address already in use (os error 98)")
     );
-    first.stop();
-    first.stop();
+    first.close();
+    first.close();
     let second = Server::start(engine, options).unwrap();
     assert_eq!(second.address(), address);
 }
@@ -227,8 +223,8 @@ fn an_open_address_needs_a_token_or_insecure() {
     };
     assert_eq!(
         refused(options.clone()),
-        "asked to listen at 0.0.0.0:0 without a token; other machines may reach that address: \
-         give a token, listen at a loopback address such as 127.0.0.1:0, or say `insecure`"
+        "refusing to listen at 0.0.0.0:0 without a token, because other machines can reach that \
+         address; set `token`, use a loopback address such as 127.0.0.1:0, or set `insecure`"
     );
     options.insecure = true;
     assert!(Server::start(engine(vec![]), options.clone()).is_ok());
@@ -249,7 +245,7 @@ fn certificates_that_are_none_are_refused() {
     };
     let text = refused(options);
     assert!(
-        text.starts_with("the server's certificate, key or client authority cannot be used"),
+        text.starts_with("`certificate`, `key` or `client_ca` cannot be used"),
         "{text}"
     );
 }
@@ -275,17 +271,17 @@ async fn a_unix_socket_is_served_private_and_removed() {
     assert_eq!(
         refused(options.clone()),
         format!(
-            "cannot listen at socket `{}`: another server listens there",
+            "cannot listen at the socket `{}`: another server listens at it",
             path.display()
         )
     );
-    server.stop();
+    server.close();
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
     assert_eq!(
         refused(options),
         format!(
-            "cannot listen at socket `{}`: there is a file of that name that is no socket",
+            "cannot listen at the socket `{}`: the path is a file, not a socket",
             path.display()
         )
     );
@@ -312,7 +308,7 @@ async fn health_is_told_and_its_watchers_do_not_hold_up_a_stop() {
     assert!(watch.message().await.unwrap().is_some());
     let began = Instant::now();
     let server = Arc::new(server);
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert!(

@@ -327,7 +327,7 @@ async fn refused_items_are_settled_with_the_tables_error() {
     assert_eq!(errors[0].1.code(), Code::Priority);
     assert_eq!(
         errors[2].1.text,
-        "item refers to cells 10..11 of column `x`, whose chunk has 10"
+        "column `x` of the item refers to cells 10..11 of a chunk that has 10"
     );
     assert_eq!(size(&engine, "t"), 7);
     stream.say(sending([rows("nowhere", 1, 2, 1)])).await;
@@ -380,7 +380,7 @@ async fn a_stop_leaves_what_waits_to_be_sent_again() {
     until("the rest waits", || full.info().waiting_inserts == 1).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = std::time::Instant::now();
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(1));

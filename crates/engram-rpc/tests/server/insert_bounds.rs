@@ -58,85 +58,85 @@ async fn messages_that_make_no_sense_end_the_stream() {
     let cases = [
         (
             vec![sending([])],
-            "the first message of the stream names no session; it must",
+            "`session` is missing; the first message of a stream must set it",
         ),
         (
             vec![opening(1), opening(1)],
-            "a later message of the stream names a session; only the first may",
+            "`session` is set in a later message; only the first of a stream may set it",
         ),
         (
             one_more(sending([rows("t", 1, 2, 3)])),
-            "chunk 3 is not known on this stream; it is sent before what refers to it, and not \
-             released yet",
+            "unknown chunk 3; it must be sent on this stream before messages that refer to it, and \
+             not be released before them",
         ),
         (
             one_more(sending([form(Some(Trajectories::WindowShape(4)))])),
-            "shape 4 is not known on this stream; it is sent before what refers to it, and not \
-             released yet",
+            "unknown window shape 4; it must be sent on this stream before messages that refer to it, and \
+             not be released before them",
         ),
         (
             one_more(sending([form(Some(Trajectories::Spans(spans.clone())))])),
-            "2 items came with the slices of one; there is one at a time",
+            "`spans` must describe exactly 1 item; got 2 keys",
         ),
         (
             one_more(sending([pb::Items {
                 trajectories: Some(Trajectories::Spans(spans)),
                 ..rows("t", 1, 1, 1)
             }])),
-            "an item names chunk 1 twice; it names each once",
+            "`spans` lists chunk 1 twice; list each chunk once",
         ),
         (
             one_more(sending([form(None)])),
-            "items of no form came; they are `rows`, of a `shape`, or `spans`",
+            "the items have no trajectories; one of `rows`, `window_shape` and `spans` is required",
         ),
         (
             one_more(sending([pb::Items {
                 chunks_le: encode_numbers([1_u32].into_iter()),
                 ..rows("t", 1, 2, 1)
             }])),
-            "1 chunks and 2 rows came for 2 items; there is one of each per item",
+            "`chunks_le` has 1 and `offsets_le` 2 numbers for 2 items; expected one per item",
         ),
         (
             one_more(sending([pb::Items {
                 priorities_le: encode_numbers([1.0; 3].into_iter()),
                 ..rows("t", 1, 2, 1)
             }])),
-            "3 priorities came for 2 items; there is one for all or one each",
+            "`priorities_le` has 3 priorities for 2 items; expected one for all items or one each",
         ),
         (
             one_more(sending([pb::Items {
                 first_number: u64::MAX,
                 ..rows("t", 1, 2, 1)
             }])),
-            "2 items are numbered from 18446744073709551615 on; numbers are from 1 on and below 2^64",
+            "`first_number` is 18446744073709551615 for 2 items; the numbers of all items must be at least 1 and below 2^64",
         ),
         (
             one_more(pb::InsertRequest {
                 window_shapes: vec![shape],
                 ..sending([])
             }),
-            "0 slices came, which is not how many their columns say they have",
+            "the `slice_count`s of the columns do not add up to the 0 slices",
         ),
         (
             one_more(pb::InsertRequest {
                 chunk_part: vec![0; 5].into(),
                 ..sending([])
             }),
-            "5 bytes came for a chunk, but none is incomplete",
+            "`chunk_part` has 5 bytes, but no chunk is incomplete",
         ),
         (
             one_more(chunks(pb::Chunk {
                 payload_bytes: 39,
                 ..chunk(2, 10, 1, 0)
             })),
-            "40 bytes came for chunk 2, which has 39",
+            "received 40 bytes for chunk 2, which has 39",
         ),
         (
             one_more(chunks(pb::Chunk {
                 payload_bytes: 1 << 32,
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has 4294967296 bytes; a chunk has at most 4294967295",
+            "chunk 2 has 4294967296 bytes; at most 4294967295 are allowed",
         ),
         (
             one_more(chunks(pb::Chunk {
@@ -147,7 +147,7 @@ async fn messages_that_make_no_sense_end_the_stream() {
                 }],
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has a column of codec 3; this protocol has 0 to 2",
+            "chunk 2 has a column with unknown codec 3; known are 0 to 2",
         ),
         (
             one_more(chunks(chunk(2, 10, 2, 0))),
@@ -176,7 +176,7 @@ async fn columns_and_what_messages_describe_are_bounded() {
     assert_eq!(code, Code::InvalidArgument);
     assert_eq!(
         text,
-        "a schema has 16385 columns; at most 16384 are allowed over the network"
+        "a schema has 16385 columns; a server accepts at most 16384"
     );
     let mut listing = schema(1);
     let names = vec![String::new(); 16_385];
@@ -188,7 +188,7 @@ async fn columns_and_what_messages_describe_are_bounded() {
     let (_, text) = end(&mut client, vec![opening(1), schemas]).await;
     assert_eq!(
         text,
-        "a layout has 16385 columns; at most 16384 are allowed over the network"
+        "a layout has 16385 columns; a server accepts at most 16384"
     );
     // Two bytes each on the way, hundreds in memory.
     let tiny = sending(vec![pb::Items::default(); 1_000_000]);
@@ -243,8 +243,8 @@ async fn a_stream_keeps_so_many_chunks_and_no_more() {
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "this stream keeps 65537 chunks; at most 65536 are allowed: release those that no more \
-         items will refer to"
+        "the stream has 65537 chunks; at most 65536 are allowed; release chunks that no later \
+         item refers to"
     );
 }
 
@@ -280,8 +280,8 @@ async fn a_message_cannot_ask_for_endless_checks() {
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "50000 items of 100000 slices each came in one message; at most 67108864 slices in all \
-         are allowed: send fewer at a time"
+        "the message has 50000 items of 100000 slices each; at most 67108864 slices in total are \
+         allowed; send fewer items per message"
     );
 }
 

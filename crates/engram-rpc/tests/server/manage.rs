@@ -158,10 +158,10 @@ async fn what_is_not_there_is_named() {
     let error = error_of(client.manage(empty).await.unwrap().into_inner());
     assert_eq!(
         error.text,
-        "the request names no call; this server knows 10 of them"
+        "empty request, or a call that this server does not know; `call` must be set"
     );
     let error = error_of(ask(&mut client, Call::Create(pb::TableOptions::default())).await);
-    assert_eq!(error.text, "field `selector` is missing; it is required");
+    assert_eq!(error.text, "the required field `selector` is missing");
     let column = |axes| pb::ColumnSpec {
         name: "x".into(),
         dtype: "uint8".into(),
@@ -174,7 +174,7 @@ async fn what_is_not_there_is_named() {
         ),
         (
             vec![column(0); 16_385],
-            "a signature has 16385 columns; at most 16384 are allowed over the network",
+            "a signature has 16385 columns; a server accepts at most 16384",
         ),
     ] {
         let signed = pb::TableOptions {

@@ -25,7 +25,7 @@ fn long_name() -> String {
 
 fn too_long() -> String {
     format!(
-        "a table's name of 2097152 bytes came, `{}...`; over the network it has at most 1024",
+        "the table name `{}...` has 2097152 bytes; over the network, at most 1024 are allowed",
         "n".repeat(32)
     )
 }

@@ -380,7 +380,7 @@ async fn waiting_streams_end_when_the_server_stops() {
     let full = table(&engine, "full");
     until("it waits", || full.info().waiting_samples == 1).await;
     let end = tokio::spawn(async move { reader.end().await });
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert_eq!(end.await.unwrap().code(), Code::Unavailable);

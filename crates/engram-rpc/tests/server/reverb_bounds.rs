@@ -199,7 +199,7 @@ async fn a_connection_that_asks_nothing_ends_when_the_server_stops() {
     let call = client.initialize_connection(ReceiverStream::new(receiver));
     let mut replies = call.await.unwrap().into_inner();
     let end = tokio::spawn(async move { replies.message().await });
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     let status = end.await.unwrap().unwrap_err();

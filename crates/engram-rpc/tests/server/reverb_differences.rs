@@ -21,7 +21,7 @@ async fn what_waits_when_the_server_stops_is_not_confirmed() {
     assert_eq!(writer.hear().await.keys, [0]);
     let full = table(&engine, "full");
     until("two wait", || full.info().waiting_inserts == 2).await;
-    let stopped = tokio::task::spawn_blocking(move || server.stop());
+    let stopped = tokio::task::spawn_blocking(move || server.close());
     let end = writer.replies.message().await;
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
     stopped.await.unwrap();

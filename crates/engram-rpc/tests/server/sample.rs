@@ -276,9 +276,9 @@ async fn bad_asks_are_answered_in_their_place() {
     }
     let texts = [
         "no table `u`; known tables: `t`",
-        "timeout is NaN s; it must be at least 0, or None to wait for ever",
-        "asked for 0 samples from table `t`; at least 1",
-        "asked for 65537 samples from table `t`; a server gives at most 65536 at a time",
+        "`timeout` must be at least 0, or None to wait without limit; got NaN s",
+        "`n` must be at least 1, got 0 samples from table `t`",
+        "`n` is 65537 for table `t`; a server returns at most 65536 items per batch",
     ];
     for (id, text) in (1..).zip(texts) {
         let (found, error) = stream.error().await;
@@ -460,7 +460,7 @@ async fn a_stop_ends_what_waits() {
     until("three asks wait", || table.info().waiting_samples == 3).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = Instant::now();
-    let stop = tokio::task::spawn_blocking(move || server.stop());
+    let stop = tokio::task::spawn_blocking(move || server.close());
     for id in 2..5 {
         let (found, error) = stream.error().await;
         assert_eq!((found, &error.text), (id, &text));

@@ -118,7 +118,7 @@ async fn a_reader_that_reads_nothing_does_not_hold_up_a_stop_for_long() {
         ..ServerOptions::default()
     };
     let began = Instant::now();
-    tokio::task::spawn_blocking(move || server.stop())
+    tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert!(

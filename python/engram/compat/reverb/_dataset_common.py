@@ -223,7 +223,7 @@ def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
     """How many elements each item of a block has become: all have the same number of steps."""
     values, splits = elements[0]
     number = len(values) if splits is None else len(splits) - 1
-    if number == block.number:
+    if number == block.size:
         return [1] * number
     steps = steps_per_item(block)
     pieces: list[int] = (steps * number // max(1, steps.sum())).tolist()

@@ -74,7 +74,7 @@ def sequences(sequence_length: int | None) -> Convert:
         info: list[Array] = [np.repeat(field, lengths) for field in block.info]
         columns: list[Array]
         if splits is None:
-            info = [field.reshape(block.number, -1) for field in info]
+            info = [field.reshape(block.size, -1) for field in info]
             columns = [
                 column[:, None] if squeezed else column
                 for column, squeezed in zip(block.columns, block.squeezed, strict=True)
@@ -112,7 +112,7 @@ def steps_per_item(block: ColumnBlock) -> Array:
     """
     found: Array | None = None
     for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
-        lengths = np.full(block.number, 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
+        lengths = np.full(block.size, 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
         if found is None:
             found = lengths
         elif not np.array_equal(found, lengths):

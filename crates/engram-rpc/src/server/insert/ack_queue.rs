@@ -1,4 +1,4 @@
-//! What a stream's writer has yet to hear: how far each table is with its items.
+//! Acknowledgements of one stream that were not sent yet: up to which number each table has its items.
 
 use std::collections::VecDeque;
 
@@ -9,48 +9,53 @@ use crate::pb;
 use crate::server::table_names::{truncate_names, truncate_text};
 use crate::wire::encode_error;
 
-/// Bytes of ack in one message.
+/// Bytes of acknowledgements in one message, about.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 
-/// Bytes of one error's text.
+/// Maximum bytes of one error's text.
 pub(super) const MAX_ERROR_TEXT: usize = 64 << 10;
 
-/// Latest ack among which those of a table are looked for, to be replaced by newer ones.
+/// Number of last entries that are searched for one of the same table, to update it instead of adding another.
 const MERGE_WINDOW: usize = 16;
 
-/// AckQueue, oldest first.
+/// Acknowledgements, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct AckQueue {
-    settled: VecDeque<pb::Completed>,
+    completed: VecDeque<pb::Completed>,
     /// One per table.
-    taken: Vec<pb::Inserted>,
+    inserted: Vec<pb::Inserted>,
 }
 
 impl AckQueue {
     pub(super) fn len(&self) -> usize {
-        self.settled.len() + self.taken.len()
+        self.completed.len() + self.inserted.len()
     }
 
-    /// A table has items up to a number, which are not safe yet; why they cannot be now.
-    pub(super) fn push_applied(&mut self, table: &str, number: u64, problem: Option<pb::Error>) {
-        if let Some(ack) = self.taken.iter_mut().find(|ack| ack.table == table) {
+    /// Reports that a table has inserted items up to a number, and perhaps why they cannot be made durable now.
+    pub(super) fn push_inserted(
+        &mut self,
+        table: &str,
+        number: u64,
+        durability_error: Option<pb::Error>,
+    ) {
+        if let Some(ack) = self.inserted.iter_mut().find(|ack| ack.table == table) {
             ack.number = ack.number.max(number);
-            ack.durability_error = problem.or_else(|| ack.durability_error.take());
+            ack.durability_error = durability_error.or_else(|| ack.durability_error.take());
         } else {
-            self.taken.push(pb::Inserted {
+            self.inserted.push(pb::Inserted {
                 table: table.into(),
                 number,
-                durability_error: problem,
+                durability_error,
             });
         }
     }
 
-    /// A table is done with items up to a number.
-    pub(super) fn push_settled(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
-        let mut latest = self.settled.iter_mut().rev().take(MERGE_WINDOW);
+    /// Reports that items up to a number are completed; the error is why the last of them were refused.
+    pub(super) fn push_completed(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
+        let mut latest = self.completed.iter_mut().rev().take(MERGE_WINDOW);
         match latest.find(|ack| ack.table == table) {
             Some(last) if last.error.is_none() && error.is_none() => last.number = number,
-            _ => self.settled.push_back(pb::Completed {
+            _ => self.completed.push_back(pb::Completed {
                 table: table.into(),
                 number,
                 error,
@@ -58,34 +63,34 @@ impl AckQueue {
         }
     }
 
-    /// The next ack, as many as go into one message.
+    /// Returns the next message.
     pub(super) fn next_reply(&mut self) -> Option<pb::InsertResponse> {
         let mut bytes = 0;
-        let mut settled = Vec::new();
+        let mut completed = Vec::new();
         while bytes < MAX_REPLY_BYTES
-            && let Some(ack) = self.settled.pop_front()
+            && let Some(ack) = self.completed.pop_front()
         {
             bytes += ack.encoded_len();
-            settled.push(ack);
+            completed.push(ack);
         }
-        let taken = std::mem::take(&mut self.taken);
-        let has_acks = !(settled.is_empty() && taken.is_empty());
+        let inserted = std::mem::take(&mut self.inserted);
+        let has_acks = !(completed.is_empty() && inserted.is_empty());
         has_acks.then_some(pb::InsertResponse {
-            completed: settled,
-            inserted: taken,
+            completed,
+            inserted,
         })
     }
 }
 
-/// Why items are refused, in so many bytes of text; the names that exist count as much again.
-pub(super) fn refusal_error(error: &Error, max_bytes: usize) -> pb::Error {
+/// Encodes an error with at most this many bytes of text, and as many bytes of known table names.
+pub(super) fn bounded_error(error: &Error, max_bytes: usize) -> pb::Error {
     let mut error = encode_error(error);
     error.text = truncate_text(error.text, max_bytes);
     truncate_names(&mut error.known_tables, max_bytes);
     error
 }
 
-/// Bytes that an error takes.
+/// Bytes that an error occupies.
 pub(super) fn error_bytes(error: &pb::Error) -> usize {
     let names = error.known_tables.iter();
     let names: usize = names.map(|name| size_of::<String>() + name.len()).sum();
@@ -97,9 +102,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_of_one_table_are_joined_unless_an_error_is_between() {
+    fn acknowledgements_of_a_table_are_merged_unless_an_error_is_between() {
         let mut acks = AckQueue::default();
-        let refused = || Some(refusal_error(&Error::Priority("too low".into()), 100));
+        let refused = || Some(bounded_error(&Error::Priority("too low".into()), 100));
         for (table, number, error) in [
             ("a", 1, None),
             ("b", 7, None),
@@ -109,7 +114,7 @@ mod tests {
             ("b", 9, None),
             ("a", 5, None),
         ] {
-            acks.push_settled(table, number, error);
+            acks.push_completed(table, number, error);
         }
         let received = acks.next_reply().unwrap().completed.into_iter();
         let received: Vec<_> = received
@@ -130,16 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_is_told_once_per_table() {
+    fn inserted_items_are_reported_once_per_table() {
         let mut acks = AckQueue::default();
-        let problem = || Some(refusal_error(&Error::Storage("full".into()), 100));
+        let problem = || Some(bounded_error(&Error::Storage("full".into()), 100));
         for (table, number, problem) in [
             ("a", 3, None),
             ("b", 1, None),
             ("a", 0, problem()),
             ("a", 5, None),
         ] {
-            acks.push_applied(table, number, problem);
+            acks.push_inserted(table, number, problem);
         }
         assert_eq!(acks.len(), 2);
         let received = acks.next_reply().unwrap().inserted.into_iter();
@@ -151,23 +156,23 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_costs_so_much_at_most() {
-        let error = Error::UnknownTable {
+    fn an_error_has_a_bounded_size() {
+        let unknown_table = Error::UnknownTable {
             name: "x".into(),
             known: vec!["y".repeat(50); 100],
         };
         for max_bytes in [0, 100, 1_000] {
-            let refusal = refusal_error(&error, max_bytes);
+            let error = bounded_error(&unknown_table, max_bytes);
             assert!(
-                refusal
+                error
                     .text
                     .starts_with(&"no table `x`; known"[..max_bytes.min(19)])
             );
-            assert!(refusal.text.ends_with("..."));
-            assert_eq!(refusal.known_tables.last().unwrap(), "...");
+            assert!(error.text.ends_with("..."));
+            assert_eq!(error.known_tables.last().unwrap(), "...");
             let names = size_of::<String>() + 3;
             assert!(
-                error_bytes(&refusal) <= 2 * max_bytes + "x...".len() + names,
+                error_bytes(&error) <= 2 * max_bytes + "x...".len() + names,
                 "{max_bytes}"
             );
         }

@@ -1,4 +1,17 @@
-//! Batches that wait for their table, and to be safe there: how far each of them is.
+//! Waits for batches of items that their table has not inserted, or that are not durable yet.
+//!
+//! A batch waits until its table has inserted its items, in order (the rate limiter may let some in and block the
+//! rest), and until the store has made them durable. The stream of a [`BatchWait`] reports each step:
+//!
+//! ```text
+//! waiting --Inserted(left)--> partly inserted --Durable(left)--> partly durable -- ... --Done--> end
+//!                               |        ^
+//!                  StorageError |        | after DURABILITY_RETRY_DELAY
+//!                               +--------+
+//! ```
+//!
+//! `left` is the number of items at the end of the batch that are not inserted; it only decreases. Steps that follow
+//! each other quickly are reported once, with the last `left`. `Done` may be the only report.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,60 +23,61 @@ use engram_engine::{InsertTicket, UntilDurable};
 use futures_util::{FutureExt as _, Stream};
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep};
 
-/// How often items that wait look for others that have expired meanwhile.
+/// How often a waiting batch checks for expired items, in tables whose items expire.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long to wait before what could not be made safe is asked for again.
+/// Pause before items that could not be made durable are tried again.
 pub(super) const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// A batch's table, its id, and how it stands.
+/// A table, the id of one of its batches, and the batch's status.
 pub(super) type BatchProgress = (Arc<str>, u64, BatchStatus);
 
-/// How a batch stands.
+/// The status of a batch.
 #[derive(Debug)]
 pub(super) enum BatchStatus {
+    /// All items are inserted and durable, or those that are left are refused.
     Done(Result<()>),
-    /// So many of its items are not in yet; the others are not safe yet.
-    NotApplied(usize),
-    /// So many of its items are not in yet; the others are safe.
-    NotDurable(usize),
-    /// Why those that are in cannot be made safe now.
+    /// All but this many items are inserted; they may not be durable yet.
+    Inserted(usize),
+    /// All but this many items are inserted and durable.
+    Durable(usize),
+    /// Why the inserted items cannot be made durable now.
     StorageError(Error),
 }
 
-/// A batch that waits. As a stream: how it stands, each time that more of it is in, and how it ends.
+/// A waiting batch. As a stream: its status whenever that changes.
 #[derive(Debug)]
 pub(super) struct BatchWait {
     table: Arc<str>,
     id: u64,
-    /// None once it has ended.
+    /// `None` after `Done`.
     ticket: Option<InsertTicket>,
-    /// Items that were not in yet, as was told last.
-    not_applied: usize,
-    /// Items that were not in yet when others were safe, as was told last.
+    /// Items that were not inserted at the last report.
+    not_inserted: usize,
+    /// Items that were not inserted and durable at the last report of durable items.
     not_durable: usize,
-    /// Fewer are by now; that is told once those that are in are safe.
+    /// While inserted items are made durable: the number of items to report as left then.
     flushing: Option<(usize, UntilDurable)>,
-    /// When to ask again where items expire: that removes them, which may make room.
+    /// If items expire: when to poll the table again. Polling removes expired items, which may make space.
     expiry_polls: Option<Interval>,
-    /// After which to ask again whether it is safe.
+    /// Runs after a storage error.
     retry_delay: Option<Pin<Box<Sleep>>>,
 }
 
 impl BatchWait {
-    /// A batch of `left` items.
+    /// Waits for a batch of this many items.
     pub(super) fn new(table: Arc<str>, id: u64, ticket: InsertTicket, items: usize) -> Self {
         let expires = ticket.table().options().ttl.is_some();
         let expiry_polls = expires.then(|| {
-            let mut expiry_polls = interval_at(Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
-            expiry_polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            expiry_polls
+            let mut polls = interval_at(Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
+            polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            polls
         });
         Self {
             table,
             id,
             ticket: Some(ticket),
-            not_applied: items,
+            not_inserted: items,
             not_durable: items,
             flushing: None,
             expiry_polls,
@@ -71,16 +85,16 @@ impl BatchWait {
         }
     }
 
-    /// Its table, and its place among those that wait.
-    pub(super) fn place(&self) -> (&str, u64) {
+    /// The batch's table and id, for sorting.
+    pub(super) fn sort_key(&self) -> (&str, u64) {
         (&self.table, self.id)
     }
 
-    /// Takes what is left of it out of its table; how it stands then is how it stays.
+    /// Withdraws the items that are not inserted; returns the final status.
     pub(super) fn withdraw(self) -> Option<BatchProgress> {
         let status = match self.ticket?.withdraw() {
             0 => BatchStatus::Done(Ok(())),
-            left => BatchStatus::NotDurable(left),
+            left => BatchStatus::Durable(left),
         };
         Some((self.table, self.id, status))
     }
@@ -101,9 +115,9 @@ impl Stream for BatchWait {
             }
             match ticket.poll_unpin(context) {
                 Poll::Ready(Err(error)) if ticket.is_applied() => {
-                    if this.not_applied > 0 {
-                        this.not_applied = 0;
-                        break BatchStatus::NotApplied(0);
+                    if this.not_inserted > 0 {
+                        this.not_inserted = 0;
+                        break BatchStatus::Inserted(0);
                     }
                     this.retry_delay = Some(Box::pin(sleep(DURABILITY_RETRY_DELAY)));
                     break BatchStatus::StorageError(error);
@@ -114,31 +128,29 @@ impl Stream for BatchWait {
                 }
                 Poll::Pending => {}
             }
-            let out = ticket.items_left();
-            if this.flushing.is_none() && out < this.not_durable && !ticket.is_applied() {
-                this.flushing = Some((out, ticket.table().until_durable()));
+            let left = ticket.items_left();
+            if this.flushing.is_none() && left < this.not_durable && !ticket.is_applied() {
+                this.flushing = Some((left, ticket.table().until_durable()));
             }
-            let safe = this
-                .flushing
-                .as_mut()
-                .map(|(_, safe)| safe.poll_unpin(context));
-            if let Some(Poll::Ready(Ok(()))) = safe
+            let flushing = this.flushing.as_mut();
+            let flushed = flushing.map(|(_, until_durable)| until_durable.poll_unpin(context));
+            if let Some(Poll::Ready(Ok(()))) = flushed
                 && let Some((left, _)) = this.flushing.take()
             {
                 this.not_durable = left;
-                this.not_applied = this.not_applied.min(left);
-                break BatchStatus::NotDurable(left);
+                this.not_inserted = this.not_inserted.min(left);
+                break BatchStatus::Durable(left);
             }
-            if out < this.not_applied {
-                this.not_applied = out;
-                break BatchStatus::NotApplied(out);
+            if left < this.not_inserted {
+                this.not_inserted = left;
+                break BatchStatus::Inserted(left);
             }
-            if let Some(Poll::Ready(Err(error))) = safe {
+            if let Some(Poll::Ready(Err(error))) = flushed {
                 this.retry_delay = Some(Box::pin(sleep(DURABILITY_RETRY_DELAY)));
                 break BatchStatus::StorageError(error);
             }
             match &mut this.expiry_polls {
-                Some(expiry_polls) => ready!(expiry_polls.poll_tick(context)),
+                Some(polls) => ready!(polls.poll_tick(context)),
                 None => return Poll::Pending,
             };
         };

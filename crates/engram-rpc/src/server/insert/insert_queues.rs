@@ -1,4 +1,8 @@
-//! A stream's items on their way into tables, and what of them is settled.
+//! The items of one stream that wait for their tables, and what the writer must be informed of.
+//!
+//! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
+//! all items up to the first are *completed* (durable or refused), all items up to the second are *inserted*. So a batch
+//! counts only once the batches before it do, even if it is done earlier.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,31 +13,31 @@ use futures_util::stream::SelectAll;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::sleep;
 
-use super::ack_queue::{AckQueue, MAX_ERROR_TEXT, error_bytes, refusal_error};
+use super::ack_queue::{AckQueue, MAX_ERROR_TEXT, bounded_error, error_bytes};
 use super::batch_wait::{BatchProgress, BatchStatus, BatchWait, DURABILITY_RETRY_DELAY};
 use super::pending_memory::{BatchMemory, PendingMemory};
 use crate::pb;
 
-/// AckQueue that may wait for their reader; then no more items are read.
+/// The server reads no further items while this many acknowledgements wait to be sent.
 const MAX_PENDING_ACKS: usize = 1024;
 
-/// What a writer hears of its items.
+/// The result of a batch, as sent to the writer.
 type Outcome = Result<(), pb::Error>;
 
-/// Items that travel together.
+/// Items of one table that were inserted by one call.
 #[derive(Debug)]
 pub(super) struct InsertBatch {
-    /// Of the last of them.
+    /// Number of the last item.
     number: u64,
     memory: BatchMemory,
-    /// Of its items, those that its writer has not heard to be in.
+    /// Items that were not reported as completed.
     unacknowledged: usize,
-    /// Of its items, those that were not in, or not safe there, when it was last looked at.
+    /// Items that are not inserted and durable, as of the last status.
     not_durable: usize,
-    /// Those that were not in.
-    not_applied: usize,
+    /// Items that are not inserted, as of the last status.
+    not_inserted: usize,
     outcome: Option<Outcome>,
-    /// Tells batches apart.
+    /// Ascending within a stream.
     id: u64,
 }
 
@@ -44,7 +48,7 @@ impl InsertBatch {
             ..BatchMemory::default()
         };
         for item in items {
-            memory.own += item.trajectory.footprint();
+            memory.extra_bytes += item.trajectory.footprint();
             for chunk in item.trajectory.chunks() {
                 let last = memory.chunks.last();
                 if !last.is_some_and(|last: &Arc<Chunk>| Arc::ptr_eq(last, chunk)) {
@@ -56,15 +60,15 @@ impl InsertBatch {
             number,
             unacknowledged: memory.items,
             not_durable: memory.items,
-            not_applied: memory.items,
+            not_inserted: memory.items,
             memory,
             outcome: None,
             id: 0,
         }
     }
 
-    /// The number up to which items are in, unless that has been told, or its end will say so.
-    fn next_settled(&mut self) -> Option<u64> {
+    /// Returns the number up to which items are completed, if some are that were not reported. The whole batch is reported when it is done.
+    fn next_completed(&mut self) -> Option<u64> {
         let is_new = (1..self.unacknowledged).contains(&self.not_durable);
         self.unacknowledged = self.unacknowledged.min(self.not_durable);
         is_new.then(|| self.number - self.not_durable as u64)
@@ -75,10 +79,10 @@ impl InsertBatch {
 #[derive(Debug, Default)]
 struct Queue {
     batches: VecDeque<InsertBatch>,
-    /// Batches at the front that are in, and wait to be safe there.
-    applied_batches: usize,
-    /// The last number that was told to be in.
-    last_applied: u64,
+    /// Number of batches at the front that are inserted, but perhaps not durable.
+    inserted_batches: usize,
+    /// The last number that was reported as inserted.
+    last_inserted: u64,
 }
 
 impl Queue {
@@ -87,44 +91,48 @@ impl Queue {
         self.batches.get_mut(at.ok()?)
     }
 
-    /// The number up to which items are in, unless that has been told.
-    fn next_applied(&mut self) -> Option<u64> {
-        let is_in = |batch: &InsertBatch| batch.not_applied == 0 || batch.outcome.is_some();
-        while self.batches.get(self.applied_batches).is_some_and(is_in) {
-            self.applied_batches += 1;
+    /// Returns the number up to which items are inserted, if that was not reported.
+    fn next_inserted(&mut self) -> Option<u64> {
+        let is_inserted = |batch: &InsertBatch| batch.not_inserted == 0 || batch.outcome.is_some();
+        while self
+            .batches
+            .get(self.inserted_batches)
+            .is_some_and(is_inserted)
+        {
+            self.inserted_batches += 1;
         }
-        let some = self.batches.get(self.applied_batches);
-        let some = some.filter(|batch| batch.not_applied < batch.memory.items);
-        let last = match some {
-            Some(batch) => batch.number - batch.not_applied as u64,
+        let next = self.batches.get(self.inserted_batches);
+        let partly_inserted = next.filter(|batch| batch.not_inserted < batch.memory.items);
+        let last = match partly_inserted {
+            Some(batch) => batch.number - batch.not_inserted as u64,
             None => {
                 self.batches
-                    .get(self.applied_batches.checked_sub(1)?)?
+                    .get(self.inserted_batches.checked_sub(1)?)?
                     .number
             }
         };
-        if last <= self.last_applied {
+        if last <= self.last_inserted {
             return None;
         }
-        self.last_applied = last;
+        self.last_inserted = last;
         Some(last)
     }
 
-    /// The same, where up to `settled` is told anyway.
-    fn next_applied_beyond(&mut self, settled: Option<u64>) -> Option<u64> {
-        self.last_applied = self.last_applied.max(settled.unwrap_or_default());
-        self.next_applied()
+    /// As [`Self::next_inserted`], if items up to `completed` are reported as completed anyway.
+    fn next_inserted_beyond(&mut self, completed: Option<u64>) -> Option<u64> {
+        self.last_inserted = self.last_inserted.max(completed.unwrap_or_default());
+        self.next_inserted()
     }
 
-    /// The first batch, if it has ended, and how.
-    fn next_ended(&mut self) -> Option<(InsertBatch, Outcome)> {
+    /// Removes the first batch, if it is done.
+    fn pop_done(&mut self) -> Option<(InsertBatch, Outcome)> {
         let outcome = self.batches.front_mut()?.outcome.take()?;
-        self.applied_batches = self.applied_batches.saturating_sub(1);
+        self.inserted_batches = self.inserted_batches.saturating_sub(1);
         Some((self.batches.pop_front()?, outcome))
     }
 }
 
-/// What waits, table by table, in order; and what its writer has yet to hear.
+/// The queues of all tables, and the acknowledgements that were not sent.
 #[derive(Default)]
 pub(super) struct InsertQueues {
     queues: HashMap<Arc<str>, Queue>,
@@ -132,52 +140,54 @@ pub(super) struct InsertQueues {
     pending_memory: PendingMemory,
     acks: AckQueue,
     next_id: u64,
-    /// Too much waits to be written.
-    space: Option<JournalSpace>,
+    /// Present while the store's journal is full.
+    journal_full: Option<JournalSpace>,
 }
 
 impl InsertQueues {
-    /// May more items be read?
+    /// True if the server may read more items from the stream.
     pub(super) fn has_room(&self) -> bool {
-        self.pending_memory.has_room() && self.acks.len() < MAX_PENDING_ACKS && self.space.is_none()
+        self.pending_memory.has_room()
+            && self.acks.len() < MAX_PENDING_ACKS
+            && self.journal_full.is_none()
     }
 
-    /// Takes note of items that are in a table's queue.
+    /// Adds items that were passed to their table.
     pub(super) fn add(&mut self, table: &str, mut batch: InsertBatch, mut ticket: InsertTicket) {
-        // Most are served at once.
+        // Most batches are done at once.
         let outcome = (&mut ticket).now_or_never();
-        // What is in and cannot be made safe now may be later.
+        // Items that are inserted and cannot be made durable now may become durable later.
         let is_final = |outcome: &Outcome| outcome.is_ok() || !ticket.is_applied();
-        batch.outcome = outcome.map(outcome_out).filter(is_final);
-        self.space = ticket.table().journal_space();
+        batch.outcome = outcome.map(encode_outcome).filter(is_final);
+        self.journal_full = ticket.table().journal_space();
         let (id, left) = (self.next_id, batch.not_durable);
         if let Some(table) = self.push(table, batch) {
             let mut wait = BatchWait::new(table, id, ticket, left);
-            // Some of them may be in.
+            // Some of the items may be inserted.
             let status = wait.next().now_or_never().flatten();
             self.waits.push(wait);
-            if let Some(done) = status {
-                self.record(done);
+            if let Some(progress) = status {
+                self.record(progress);
             }
         }
     }
 
-    /// Takes note of items up to a number that their table will not have.
+    /// Adds items, up to a number, that are refused.
     pub(super) fn refuse(&mut self, table: &str, number: u64, error: pb::Error) {
         let mut batch = InsertBatch::new(number, &[]);
-        batch.memory.own = error_bytes(&error);
+        batch.memory.extra_bytes = error_bytes(&error);
         batch.outcome = Some(Err(error));
         self.push(table, batch);
     }
 
-    /// Puts a batch behind those of its table; returns the table where it has to be waited for.
+    /// Appends a batch to the queue of its table; returns the table if the batch must be waited for.
     fn push(&mut self, table: &str, mut batch: InsertBatch) -> Option<Arc<str>> {
         batch.id = self.next_id;
         self.next_id += 1;
         let name = match self.queues.get_key_value(table) {
             Some((name, _)) => Arc::clone(name),
             None if batch.outcome.is_some() => {
-                self.push_settled(table, batch.number, batch.outcome?);
+                self.push_completed(table, batch.number, batch.outcome?);
                 return None;
             }
             None => Arc::from(table),
@@ -192,16 +202,16 @@ impl InsertQueues {
         waits.then_some(name)
     }
 
-    /// Waits until some items are settled, or less waits to be written, or for ever.
+    /// Waits until the status of a batch changes or the journal has space again. Waits forever if nothing is pending.
     pub(super) async fn progress(&mut self) {
-        let done = tokio::select! {
-            Some(done) = self.waits.next() => done,
-            () = wait_for_space(&mut self.space), if self.space.is_some() => return,
+        let progress = tokio::select! {
+            Some(progress) = self.waits.next() => progress,
+            () = wait_for_space(&mut self.journal_full), if self.journal_full.is_some() => return,
             else => return std::future::pending().await,
         };
-        self.record(done);
-        while let Some(Some(done)) = self.waits.next().now_or_never() {
-            self.record(done);
+        self.record(progress);
+        while let Some(Some(progress)) = self.waits.next().now_or_never() {
+            self.record(progress);
             if self.acks.len() >= MAX_PENDING_ACKS {
                 break;
             }
@@ -210,51 +220,51 @@ impl InsertQueues {
 
     fn record(&mut self, (table, id, status): BatchProgress) {
         match status {
-            BatchStatus::Done(outcome) => self.record_done(&table, id, outcome_out(outcome)),
-            BatchStatus::NotDurable(left) => self.record_durable(&table, id, left),
-            BatchStatus::NotApplied(out) => self.record_applied(&table, id, out),
+            BatchStatus::Done(outcome) => self.record_done(&table, id, encode_outcome(outcome)),
+            BatchStatus::Durable(left) => self.record_durable(&table, id, left),
+            BatchStatus::Inserted(left) => self.record_inserted(&table, id, left),
             BatchStatus::StorageError(error) => self.record_storage_error(&table, id, &error),
         }
     }
 
-    /// Tells how much of a batch is in; one behind another that is not is told of after that.
-    fn record_applied(&mut self, table: &str, id: u64, out: usize) {
+    /// Records inserted items, and reports them once all items before them are inserted.
+    fn record_inserted(&mut self, table: &str, id: u64, left: usize) {
         let Some(queue) = self.queues.get_mut(table) else {
             return;
         };
         if let Some(batch) = queue.find(id) {
-            batch.not_applied = out;
+            batch.not_inserted = left;
         }
-        if let Some(number) = queue.next_applied() {
-            self.acks.push_applied(table, number, None);
+        if let Some(number) = queue.next_inserted() {
+            self.acks.push_inserted(table, number, None);
         }
     }
 
-    /// Tells why what is in is not safe: once for all that wait with it.
+    /// Reports why inserted items cannot be made durable, once per table: for its first batch.
     fn record_storage_error(&mut self, table: &str, id: u64, error: &Error) {
         let queue = self.queues.get(table);
         let first = queue.and_then(|queue| queue.batches.front());
         if first.is_some_and(|batch| batch.id == id) {
             self.acks
-                .push_applied(table, 0, Some(refusal_error(error, MAX_ERROR_TEXT)));
+                .push_inserted(table, 0, Some(bounded_error(error, MAX_ERROR_TEXT)));
         }
     }
 
-    /// Tells how far a batch is; one behind the first of its table is told of after that.
+    /// Records durable items, and reports them once their batch is the first of its table.
     fn record_durable(&mut self, table: &str, id: u64, left: usize) {
         let Some(queue) = self.queues.get_mut(table) else {
             return;
         };
         if let Some(batch) = queue.find(id) {
             batch.not_durable = left;
-            batch.not_applied = batch.not_applied.min(left);
+            batch.not_inserted = batch.not_inserted.min(left);
         }
-        let settled = queue
+        let completed = queue
             .batches
             .front_mut()
-            .and_then(InsertBatch::next_settled);
-        let applied = queue.next_applied_beyond(settled);
-        self.push_acks(table, settled, applied);
+            .and_then(InsertBatch::next_completed);
+        let inserted = queue.next_inserted_beyond(completed);
+        self.push_acks(table, completed, inserted);
     }
 
     fn record_done(&mut self, table: &Arc<str>, id: u64, outcome: Outcome) {
@@ -264,37 +274,37 @@ impl InsertQueues {
         if let Some(batch) = queue.find(id).filter(|batch| batch.outcome.is_none()) {
             batch.outcome = Some(outcome);
         }
-        while let Some((batch, outcome)) = queue.next_ended() {
+        while let Some((batch, outcome)) = queue.pop_done() {
             self.pending_memory.remove(&batch.memory);
-            queue.last_applied = queue.last_applied.max(batch.number);
-            self.push_settled(table, batch.number, outcome);
+            queue.last_inserted = queue.last_inserted.max(batch.number);
+            self.push_completed(table, batch.number, outcome);
         }
-        // What was noted of the next while it was not the first.
-        let settled = queue
+        // Items of the next batch may have become durable while it was not the first.
+        let completed = queue
             .batches
             .front_mut()
-            .and_then(InsertBatch::next_settled);
-        let applied = queue.next_applied_beyond(settled);
-        self.push_acks(table, settled, applied);
+            .and_then(InsertBatch::next_completed);
+        let inserted = queue.next_inserted_beyond(completed);
+        self.push_acks(table, completed, inserted);
         if !queue.batches.is_empty() {
             self.queues.insert(Arc::clone(table), queue);
         }
     }
 
-    fn push_acks(&mut self, table: &str, settled: Option<u64>, applied: Option<u64>) {
-        if let Some(number) = settled {
-            self.push_settled(table, number, Ok(()));
+    fn push_acks(&mut self, table: &str, completed: Option<u64>, inserted: Option<u64>) {
+        if let Some(number) = completed {
+            self.push_completed(table, number, Ok(()));
         }
-        if let Some(number) = applied {
-            self.acks.push_applied(table, number, None);
+        if let Some(number) = inserted {
+            self.acks.push_inserted(table, number, None);
         }
     }
 
-    fn push_settled(&mut self, table: &str, number: u64, outcome: Outcome) {
-        self.acks.push_settled(table, number, outcome.err());
+    fn push_completed(&mut self, table: &str, number: u64, outcome: Outcome) {
+        self.acks.push_completed(table, number, outcome.err());
     }
 
-    /// True when there is something to tell.
+    /// True if there are acknowledgements to send.
     pub(super) fn has_reply(&self) -> bool {
         self.acks.len() > 0
     }
@@ -303,21 +313,21 @@ impl InsertQueues {
         self.acks.next_reply()
     }
 
-    /// Takes what waits out of its tables; what is left is to be told: also of items that went in
-    /// since anybody looked.
+    /// Withdraws all items that are not inserted. Returns the acknowledgements that are left to send, also of items
+    /// inserted since the last poll.
     pub(super) fn withdraw(mut self) -> AckQueue {
         let mut waits: Vec<BatchWait> = std::mem::take(&mut self.waits).into_iter().collect();
-        // Of each table, the last first: none may go in past one that is withdrawn.
-        waits.sort_unstable_by(|a, b| b.place().cmp(&a.place()));
-        let ends: Vec<_> = waits.into_iter().filter_map(BatchWait::withdraw).collect();
-        for end in ends.into_iter().rev() {
-            self.record(end);
+        // The last batch of a table first: no item may be inserted after an earlier one was withdrawn.
+        waits.sort_unstable_by(|a, b| b.sort_key().cmp(&a.sort_key()));
+        let withdrawn: Vec<_> = waits.into_iter().filter_map(BatchWait::withdraw).collect();
+        for progress in withdrawn.into_iter().rev() {
+            self.record(progress);
         }
         self.acks
     }
 }
 
-/// Waits until there is space, or for a while where nothing can be written.
+/// Waits until the journal has space. After a storage error, waits for the retry delay.
 async fn wait_for_space(space: &mut Option<JournalSpace>) {
     if let Some(wait) = space {
         match wait.await {
@@ -327,8 +337,8 @@ async fn wait_for_space(space: &mut Option<JournalSpace>) {
     }
 }
 
-fn outcome_out(outcome: Result<(), Error>) -> Outcome {
-    outcome.map_err(|error| refusal_error(&error, MAX_ERROR_TEXT))
+fn encode_outcome(outcome: Result<(), Error>) -> Outcome {
+    outcome.map_err(|error| bounded_error(&error, MAX_ERROR_TEXT))
 }
 
 #[cfg(test)]

@@ -1,44 +1,44 @@
-//! How much of a stream waits for tables.
+//! The memory that a stream's waiting items occupy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use engram_core::Chunk;
 
-/// Items that may wait before no more are read.
+/// The server reads no further items while more than this many wait.
 const MAX_ITEMS: usize = 1 << 20;
 
-/// Bytes that may: the items' own and those of the chunks they keep alive.
+/// Or while waiting items, and the chunks they refer to, occupy more than this.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Bytes of an item that waits, beside its chunks; slices come on top.
+/// Bytes counted for a waiting item, without chunks and slices.
 const ITEM_BYTES: usize = 64;
 
-/// Bytes of a batch that waits, beside its items: its places in the queues, and what wakes it.
+/// Bytes counted for a waiting batch, without its items: its entries in the queues and its timers.
 const BATCH_BYTES: usize = 512;
 
-/// What waits, and what it keeps in memory.
+/// The items and bytes of all waiting batches of a stream. A chunk is counted once.
 #[derive(Debug, Default)]
 pub(super) struct PendingMemory {
     items: usize,
     bytes: usize,
-    /// How many waiting batches refer to a chunk, by its address.
+    /// Number of waiting batches that refer to a chunk, by the chunk's address.
     chunks: HashMap<usize, usize>,
 }
 
-/// Some items that wait together.
+/// The memory of one batch.
 #[derive(Debug, Default)]
 pub(super) struct BatchMemory {
     pub(super) items: usize,
-    /// Bytes of the items' own slices, or of why they are refused.
-    pub(super) own: usize,
+    /// Bytes of the items' slices, or of the error that refuses them.
+    pub(super) extra_bytes: usize,
     pub(super) chunks: Vec<Arc<Chunk>>,
 }
 
 impl BatchMemory {
-    /// Bytes beside the chunks'.
+    /// Bytes without the chunks.
     fn bytes(&self) -> usize {
-        BATCH_BYTES + self.items * ITEM_BYTES + self.own
+        BATCH_BYTES + self.items * ITEM_BYTES + self.extra_bytes
     }
 }
 

@@ -1,6 +1,6 @@
-//! Where the numbers are fetched: plain HTTP/1.1, one path, one request per connection.
+//! Serves the metrics over HTTP/1.1: one path, one request per connection.
 //!
-//! Whoever sends garbage or reads slowly costs one of a few places, for a few seconds.
+//! A client that sends garbage or reads slowly occupies one of a few connections, for a few seconds.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ use crate::server::connection::ACCEPT_RETRY_DELAY;
 use crate::server::service::ServiceState;
 use crate::server::shutdown::ShutdownSignal;
 
-/// Connections served at once; the kernel keeps others waiting.
+/// Maximum number of connections at a time; others wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 16;
 
-/// A handshake, and the request after it, must be there by then.
+/// Timeout of the TLS handshake, and of reading the request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A connection ends by then, whatever it is doing.
+/// Timeout of a whole connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest request head.
+/// Maximum bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
 type HttpResponse = Response<Full<Bytes>>;
 
-/// The numbers of one server, for those who may see them.
+/// The metrics of one server, for clients with its token.
 #[derive(Clone)]
 pub(in crate::server) struct MetricsEndpoint {
     pub(in crate::server) state: Arc<ServiceState>,
@@ -49,13 +49,13 @@ pub(in crate::server) struct MetricsEndpoint {
 }
 
 impl MetricsEndpoint {
-    /// Answers until the server stops.
+    /// Serves requests until the server shuts down.
     pub(in crate::server) async fn serve(
         self,
         listener: TcpListener,
         mut shutdown: ShutdownSignal,
     ) {
-        // Dropped with the connections that are still in it.
+        // Dropping it closes the remaining connections.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -71,7 +71,7 @@ impl MetricsEndpoint {
         }
     }
 
-    /// What goes wrong with a connection ends it, and is nobody else's matter.
+    /// Serves one connection; an error ends it.
     async fn connection(self, tcp: TcpStream) {
         let _ = match self.tls.clone() {
             None => self.serve_one(tcp).await,
@@ -109,11 +109,11 @@ impl MetricsEndpoint {
         }
         let (method, path) = (request.method(), request.uri().path());
         if path != "/metrics" {
-            let why = format!("there is nothing at `{path}`; the numbers are at `/metrics`");
+            let why = format!("not found: `{path}`; the metrics are at `/metrics`");
             return error_response(StatusCode::NOT_FOUND, &why);
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
-            let why = format!("{method} means nothing here; GET tells the numbers");
+            let why = format!("the method {method} is not allowed; use GET");
             let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, &why);
             let allowed = HeaderValue::from_static("GET, HEAD");
             response.headers_mut().insert(ALLOW, allowed);

@@ -1,4 +1,4 @@
-//! Encryption of the numbers: the server's own certificate, and the same demands on clients.
+//! TLS for the metrics: the server's certificate, and the same check of clients' certificates.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -12,12 +12,14 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 use crate::server::ServerTls;
 
+/// Builds the TLS acceptor for the metrics port.
+///
 /// # Errors
-/// [`Error::InvalidArgument`] when the certificates make no sense.
+/// [`Error::InvalidArgument`] if a certificate or key is unusable.
 pub(in crate::server) fn acceptor(tls: &ServerTls) -> Result<TlsAcceptor> {
     let config = config(tls).map_err(|error| {
         Error::InvalidArgument(format!(
-            "the metrics cannot be encrypted with the server's certificate: {error}"
+            "`certificate`, `key` or `client_ca` cannot be used for the metrics: {error}"
         ))
     })?;
     Ok(TlsAcceptor::from(Arc::new(config)))

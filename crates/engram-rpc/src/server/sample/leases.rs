@@ -1,4 +1,4 @@
-//! Batches that were sent and may still come back.
+//! The leases of batches that were sent and not acknowledged.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -6,45 +6,44 @@ use std::time::Duration;
 use engram_engine::Lease;
 use tokio::time::Instant;
 
-/// The leases of one stream; dropped, they go back.
+/// The leases of one stream. Dropping them returns their items.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    held: HashMap<u64, (Option<Instant>, Lease)>,
-    /// When they expire, soonest first.
+    leases: HashMap<u64, (Option<Instant>, Lease)>,
+    /// Expiry times, earliest first.
     expiries: BTreeSet<(Instant, u64)>,
 }
 
 impl Leases {
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.leases.len()
     }
 
     pub(super) fn contains(&self, id: u64) -> bool {
-        self.held.contains_key(&id)
+        self.leases.contains_key(&id)
     }
 
-    /// Keeps a lease for a reader; a timeout beyond all time is none.
+    /// Adds a lease. A timeout beyond the range of clocks means that it never expires.
     pub(super) fn add(&mut self, id: u64, lease: Lease, timeout: Duration) {
         let expiry = Instant::now().checked_add(timeout);
         self.expiries.extend(expiry.map(|expiry| (expiry, id)));
-        self.held.insert(id, (expiry, lease));
+        self.leases.insert(id, (expiry, lease));
     }
 
-    /// The reader has used the first `items` of the batch, and gives the others back. A batch that is not
-    /// on lease, or no longer, is ignored.
+    /// Acknowledges the first `items` of a batch and returns the others. Ignores a batch that is not on lease.
     pub(super) fn acknowledge(&mut self, id: u64, items: usize) {
         if let Some(lease) = self.take(id) {
             lease.acknowledge_first(items);
         }
     }
 
-    /// The reader does not want the batch.
+    /// Returns the items of a batch.
     pub(super) fn cancel(&mut self, id: u64) {
         drop(self.take(id));
     }
 
     fn take(&mut self, id: u64) -> Option<Lease> {
-        let (expiry, lease) = self.held.remove(&id)?;
+        let (expiry, lease) = self.leases.remove(&id)?;
         if let Some(expiry) = expiry {
             self.expiries.remove(&(expiry, id));
         }
@@ -55,7 +54,7 @@ impl Leases {
         self.expiries.first().map(|(expiry, _)| *expiry)
     }
 
-    /// Gives back what was on lease for too long.
+    /// Returns the items of expired leases.
     pub(super) fn return_expired(&mut self) {
         let now = Instant::now();
         while let Some((_, id)) = self.expiries.first().filter(|(expiry, _)| *expiry <= now) {

@@ -1,4 +1,4 @@
-//! The one batch of a stream that is being sent.
+//! The batch of a stream that is being sent.
 
 use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, Result};
@@ -10,17 +10,17 @@ use crate::pb::sample_response::Outcome;
 use crate::server::service::ServiceState;
 use crate::wire::OutgoingBatch;
 
-/// From this size on, gathering takes long enough for others to want the thread.
+/// Batches of at least this many bytes are gathered outside of the runtime's shared threads, because that takes long.
 const LARGE_BATCH: usize = 1 << 20;
 
-/// A batch, or the error in its place, on its way.
+/// A batch, or the error that replaces it, while it is being sent.
 #[derive(Debug)]
 pub(super) struct OutgoingReply {
     pub(super) id: u64,
     messages: Messages,
-    /// The reader will acknowledge it; without one, the batch counters as used already.
+    /// The lease that the reader will acknowledge. `None`: the batch counts as used already.
     pub(super) lease: Option<Lease>,
-    /// So many of its first items were acknowledged before its last message was handed over.
+    /// The number of items that the reader acknowledged before the last message was sent.
     pub(super) acknowledged: Option<usize>,
 }
 
@@ -31,7 +31,7 @@ enum Messages {
 }
 
 impl OutgoingReply {
-    /// Gathers a batch.
+    /// Gathers a served batch.
     pub(super) fn new(served: ServedRequest, state: &ServiceState) -> Self {
         let ServedRequest {
             id,
@@ -59,7 +59,7 @@ impl OutgoingReply {
         }
     }
 
-    /// The next message.
+    /// Returns the next message.
     pub(super) fn next(&mut self) -> Option<Outcome> {
         match &mut self.messages {
             Messages::Batch(batch) => batch.next(),
@@ -67,7 +67,7 @@ impl OutgoingReply {
         }
     }
 
-    /// True once all messages were taken.
+    /// True once all messages were returned.
     pub(super) fn is_complete(&self) -> bool {
         match &self.messages {
             Messages::Batch(batch) => batch.is_empty(),
@@ -85,13 +85,13 @@ fn gather_out(
     OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 
-/// Whether a batch will be large, going by its first item.
+/// Estimates from the first item whether a batch is large.
 fn is_large(draws: &[Draw]) -> bool {
     let Some(first) = draws.first().map(|draw| &draw.trajectory) else {
         return false;
     };
     let columns = (0..first.columns()).map(|at| first.column(at));
     let item: usize = columns.map(|column| column.len * column.cell.bytes()).sum();
-    // Strings have no size that is known beforehand: many of them count as large.
+    // The sizes of strings are not known: many of them count as large.
     draws.len() * item.max(64) >= LARGE_BATCH
 }

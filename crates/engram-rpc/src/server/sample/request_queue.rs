@@ -1,4 +1,4 @@
-//! The asks of a stream that wait for their table, and those that were served and not yet sent.
+//! The requests of a stream that wait for their table, and those that are served and not sent yet.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -17,27 +17,27 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::pb;
 use crate::server::table_names;
 
-/// Items that one ask may be for: what is told of them must fit one message.
+/// Maximum number of items of one request: their descriptions must fit into one message.
 const MAX_ITEMS_PER_REQUEST: u32 = 65_536;
 
-/// How often a call that waits looks for items that have expired meanwhile.
+/// How often a waiting request checks for expired items, in tables whose items expire.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An ask that was served, or failed.
+/// A request that was served or has failed.
 #[derive(Debug)]
 pub(super) struct ServedRequest {
     pub(super) id: u64,
     pub(super) outcome: Result<Sample>,
     pub(super) length_policy: LengthPolicy,
-    /// Where it comes from; none for an ask that never waited.
+    /// The table of the items; `None` for a request that failed at once.
     table: Option<Arc<Table>>,
 }
 
-/// Everything asked for and not yet sent.
+/// All requests of a stream whose batch is not being sent yet, by their position in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct RequestQueue {
-    /// How many asks there were: each has a position in the order in which they came.
     next_position: u64,
+    /// Position by id.
     positions: HashMap<u64, u64>,
     waiting: BTreeMap<u64, WaitingRequest>,
     waits: FuturesUnordered<Abortable<WaitFuture>>,
@@ -54,50 +54,51 @@ struct WaitingRequest {
 type WaitFuture = Pin<Box<dyn Future<Output = ServedRequest> + Send>>;
 
 impl RequestQueue {
-    /// How many there are.
+    /// Number of requests.
     pub(super) fn len(&self) -> usize {
         self.positions.len()
     }
 
-    /// The ids of all of them, in the order in which they came.
+    /// The ids of all requests, in order of arrival.
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
         let waiting = self
             .waiting
             .iter()
-            .map(|(position, ask)| (*position, ask.id));
+            .map(|(position, request)| (*position, request.id));
         let served = self
             .served
             .iter()
-            .map(|(position, ask)| (*position, ask.id));
+            .map(|(position, request)| (*position, request.id));
         let positions: BTreeMap<u64, u64> = waiting.chain(served).collect();
         positions.into_values()
     }
 
-    /// Puts an ask into its table's queue; false when there is one of that id already.
-    pub(super) fn add(&mut self, engine: &Arc<Engine>, ask: &pb::BatchRequest) -> bool {
-        let (id, position) = (ask.id, self.next_position);
+    /// Adds a request and passes it to its table. Returns false if there is one with the same id.
+    pub(super) fn add(&mut self, engine: &Arc<Engine>, request: &pb::BatchRequest) -> bool {
+        let (id, position) = (request.id, self.next_position);
         match self.positions.entry(id) {
             Entry::Occupied(_) => return false,
             Entry::Vacant(entry) => entry.insert(position),
         };
         self.next_position += 1;
-        match start(engine, ask) {
+        match start(engine, request) {
             Ok(ticket) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let table = Arc::clone(ticket.table());
                 self.waiting
                     .insert(position, WaitingRequest { id, table, abort });
-                let wait: WaitFuture = Box::pin(wait(Arc::clone(engine), ticket, ask.clone()));
+                let wait: WaitFuture = Box::pin(wait(Arc::clone(engine), ticket, request.clone()));
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
-                self.served.insert(position, served(ask, Err(error), None));
+                self.served
+                    .insert(position, served(request, Err(error), None));
             }
         }
         true
     }
 
-    /// Withdraws an ask; what it has drawn goes back.
+    /// Withdraws a request; items that it has drawn are returned.
     pub(super) fn cancel(&mut self, id: u64) {
         let Some(position) = self.positions.remove(&id) else {
             return;
@@ -108,11 +109,11 @@ impl RequestQueue {
         self.served.remove(&position);
     }
 
-    /// Waits until an ask is served, or for ever; then [`Self::next_served`] may have one.
+    /// Waits until a request is served: [`Self::next_served`] may return one then. Waits forever if none is waiting.
     pub(super) async fn progress(&mut self) {
         match self.waits.next().await {
             Some(Ok(served)) => {
-                // Unless it was cancelled at the last moment.
+                // It may have been cancelled.
                 if let Some(position) = self.positions.get(&served.id)
                     && self.waiting.remove(position).is_some()
                 {
@@ -124,8 +125,8 @@ impl RequestQueue {
         }
     }
 
-    /// The next ask to be answered. Those of one table are, in the order in which they were made:
-    /// a table serves them so, but does not say so in that order.
+    /// Removes the next request to answer. Requests of one table are served in order of arrival, but their futures may
+    /// finish in another order: a request is held up while an earlier one of the same table waits.
     pub(super) fn next_served(&mut self) -> Option<ServedRequest> {
         let position = self.served.iter().find_map(|(position, served)| {
             let held_up = served.outcome.is_ok()
@@ -142,14 +143,14 @@ impl RequestQueue {
 }
 
 fn served(
-    ask: &pb::BatchRequest,
+    request: &pb::BatchRequest,
     outcome: Result<Sample>,
     table: Option<Arc<Table>>,
 ) -> ServedRequest {
     ServedRequest {
-        id: ask.id,
+        id: request.id,
         outcome,
-        length_policy: if ask.pad {
+        length_policy: if request.pad {
             LengthPolicy::Pad
         } else {
             LengthPolicy::Ragged
@@ -158,23 +159,26 @@ fn served(
     }
 }
 
-fn start(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
-    if let Some(bad) = ask.timeout_s.filter(|time| time.is_nan() || *time < 0.0) {
+fn start(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleTicket> {
+    if let Some(bad) = request
+        .timeout_s
+        .filter(|time| time.is_nan() || *time < 0.0)
+    {
         return Err(Error::InvalidArgument(format!(
-            "timeout is {bad} s; it must be at least 0, or None to wait for ever"
+            "`timeout` must be at least 0, or None to wait without limit; got {bad} s"
         )));
     }
-    let table = table_names::find_table(engine, &ask.table)?;
-    if ask.n > MAX_ITEMS_PER_REQUEST {
+    let table = table_names::find_table(engine, &request.table)?;
+    if request.n > MAX_ITEMS_PER_REQUEST {
         return Err(Error::InvalidArgument(format!(
-            "asked for {} samples from table `{}`; a server gives at most {MAX_ITEMS_PER_REQUEST} at a time",
-            ask.n, ask.table
+            "`n` is {} for table `{}`; a server returns at most {MAX_ITEMS_PER_REQUEST} items per batch",
+            request.n, request.table
         )));
     }
-    // Where sampling uses items up, they go back should the batch not reach its reader.
-    let leased = ask.lease || table.options().max_times_sampled > 0;
-    let n = ask.n as usize;
-    let at_least = match ask.at_least {
+    // If sampling uses items up, they must be returned if the batch does not reach the reader.
+    let leased = request.lease || table.options().max_times_sampled > 0;
+    let n = request.n as usize;
+    let at_least = match request.at_least {
         0 => n,
         least => least as usize,
     };
@@ -184,27 +188,27 @@ fn start(engine: &Engine, ask: &pb::BatchRequest) -> Result<SampleTicket> {
 async fn wait(
     engine: Arc<Engine>,
     mut ticket: SampleTicket,
-    ask: pb::BatchRequest,
+    request: pb::BatchRequest,
 ) -> ServedRequest {
     let table = Arc::clone(ticket.table());
-    let deadline = deadline(ask.timeout_s);
+    let deadline = deadline(request.timeout_s);
     let expires = table.options().ttl.is_some();
     let outcome = loop {
         tokio::select! {
             biased;
             outcome = &mut ticket => break outcome,
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                let seconds = ask.timeout_s.unwrap_or(f64::INFINITY);
-                break engine.finish_at_deadline(ticket, seconds, ask.allow_partial);
+                let seconds = request.timeout_s.unwrap_or(f64::INFINITY);
+                break engine.finish_at_deadline(ticket, seconds, request.allow_partial);
             }
-            // Asking again removes what has expired, which may let others in.
+            // Polling again removes expired items, which may unblock inserts.
             () = sleep(POLL_INTERVAL), if expires => {}
         }
     };
-    served(&ask, outcome, Some(table))
+    served(&request, outcome, Some(table))
 }
 
-/// When a timeout that begins now ends; none for one beyond all time.
+/// Returns the end of a timeout that begins now; `None` if it is beyond the range of clocks.
 fn deadline(timeout: Option<f64>) -> Option<Instant> {
     let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
     Instant::now().checked_add(timeout)
@@ -254,16 +258,16 @@ mod tests {
                 }
             ));
         }
-        // The news of these come before that of the first.
+        // These finish before the first.
         let finish = |queue: &mut RequestQueue, position: u64, outcome| {
             let WaitingRequest { id, table, .. } = queue.waiting.remove(&position).unwrap();
-            let ask = pb::BatchRequest {
+            let request = pb::BatchRequest {
                 id,
                 ..pb::BatchRequest::default()
             };
             queue
                 .served
-                .insert(position, served(&ask, outcome, Some(table)));
+                .insert(position, served(&request, outcome, Some(table)));
         };
         let draws = || {
             Ok(Sample {

@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// A queue `t` that takes two items before somebody samples.
+/// A queue `t` that accepts two items more than are sampled.
 fn queue() -> Arc<Table> {
     let options = TableOptions {
         name: "t".into(),
@@ -33,7 +33,7 @@ fn queue() -> Arc<Table> {
     engine.table("t").unwrap()
 }
 
-/// Items with these keys, of one row each.
+/// Items with these keys and one row each.
 fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
     let layout = Layout {
         names: Box::new(["x".into()]),
@@ -70,7 +70,7 @@ fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
     items.collect()
 }
 
-/// Puts items numbered `first..=last` on their way.
+/// Inserts items numbered `first..=last`.
 fn send(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
     let items = items(first..=last);
     let batch = InsertBatch::new(last, &items);
@@ -78,20 +78,22 @@ fn send(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
 }
 
 fn acknowledged(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
-    let settled = reply.map(|reply| reply.completed).unwrap_or_default();
-    let acknowledged = settled.iter().map(|ack| (ack.number, ack.error.is_some()));
+    let completed = reply.map(|reply| reply.completed).unwrap_or_default();
+    let acknowledged = completed
+        .iter()
+        .map(|ack| (ack.number, ack.error.is_some()));
     acknowledged.collect()
 }
 
 #[test]
-fn what_went_in_since_the_last_look_is_told() {
+fn items_inserted_since_the_last_poll_are_acknowledged() {
     for sampled in 0..=4 {
         let table = queue();
         let mut queues = InsertQueues::default();
         send(&mut queues, &table, 1, 4);
         send(&mut queues, &table, 5, 6);
         assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
-        // Each lets one in; nobody looks at the tickets.
+        // Each sample allows one insert; the tickets are not polled.
         for _ in 0..sampled {
             assert_eq!(
                 table.sample(1, false).unwrap().take_partial().draws.len(),
@@ -112,14 +114,14 @@ fn what_went_in_since_the_last_look_is_told() {
 }
 
 #[test]
-fn what_is_in_of_a_batch_is_told_once_it_is_the_first() {
+fn inserted_items_of_a_batch_are_acknowledged_once_it_is_the_first() {
     let table = queue();
     let mut queues = InsertQueues::default();
     send(&mut queues, &table, 1, 3);
     assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
     let sampled = table.sample(2, false).unwrap().take_partial();
     assert_eq!(sampled.draws.len(), 2);
-    // The third went in, but nobody has looked at it: the fourth goes in behind it.
+    // The third item is inserted, but its ticket was not polled: the fourth is inserted after it.
     send(&mut queues, &table, 4, 6);
     assert_eq!(table.info().stats.limiter.inserts, 4);
     assert_eq!(acknowledged(queues.next_reply()), []);
@@ -128,12 +130,12 @@ fn what_is_in_of_a_batch_is_told_once_it_is_the_first() {
 }
 
 #[test]
-fn refusals_behind_a_batch_that_waits_take_room() {
+fn refusals_behind_a_waiting_batch_count_as_memory() {
     let table = queue();
     let mut queues = InsertQueues::default();
     send(&mut queues, &table, 1, 3);
     assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
-    let error = refusal_error(&Error::Priority("too low".into()), MAX_ERROR_TEXT);
+    let error = bounded_error(&Error::Priority("too low".into()), MAX_ERROR_TEXT);
     let mut number = 3;
     while queues.has_room() {
         number += 1;
@@ -142,7 +144,7 @@ fn refusals_behind_a_batch_that_waits_take_room() {
     }
     assert!(number > 100_000, "{number} refusals are too many");
     assert_eq!(acknowledged(queues.next_reply()), []);
-    // What waited goes in, and they are acknowledged.
+    // The waiting item is inserted, and all are acknowledged.
     assert_eq!(
         table.sample(1, false).unwrap().take_partial().draws.len(),
         1
@@ -150,8 +152,8 @@ fn refusals_behind_a_batch_that_waits_take_room() {
     queues.progress().now_or_never();
     let mut next = 3;
     while let Some(reply) = queues.next_reply() {
-        for news in acknowledged(Some(reply)) {
-            assert_eq!(news, (next, next > 3));
+        for ack in acknowledged(Some(reply)) {
+            assert_eq!(ack, (next, next > 3));
             next += 1;
         }
     }

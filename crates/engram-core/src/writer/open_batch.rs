@@ -1,4 +1,4 @@
-//! The chunks that a batch of environments fills in step.
+//! The open chunks that a batch of environments fills one step at a time.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// What the open chunks of one batch may hold where some columns are strings.
-pub(super) const MAX_STRINGS: usize = if cfg!(test) {
+/// Largest size in bytes of the open chunks of one batch if some columns are strings.
+pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
 } else {
     MAX_CHUNK_BYTES / 2
 };
 
-/// How a batch of environments shares chunks.
+/// How the environments of a batch share chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grouping {
     pub(super) envs: usize,
-    /// Neighbouring environments that share a chunk.
+    /// Number of neighbouring environments that share a chunk.
     pub(super) group: usize,
-    /// Steps that a chunk has room for.
+    /// Capacity of a chunk, in steps.
     pub(super) length: usize,
 }
 
@@ -41,7 +41,7 @@ impl Grouping {
     }
 }
 
-/// The open chunks of all groups; environment-major: row `member * length + step`.
+/// The open chunks of all groups. Rows are ordered by environment: `member * length + step`.
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pub(super) grouping: Grouping,
@@ -50,11 +50,11 @@ pub(super) struct OpenBatch {
     schema: Arc<Schema>,
     builders: Vec<ChunkBuilder>,
     episodes: Vec<SmallVec<[u64; 1]>>,
-    /// Per column, encoded cells step after step; they are put in order when sealed.
+    /// Per column, encoded cells step after step; sealing reorders them by environment.
     strings: Vec<Vec<Vec<u8>>>,
     string_bytes: usize,
-    /// Those of the steps that were copied from the chunks before.
-    carried_bytes: usize,
+    /// String bytes of the steps copied from the previous chunks.
+    overlap_bytes: usize,
 }
 
 impl OpenBatch {
@@ -72,7 +72,7 @@ impl OpenBatch {
             episodes: vec![SmallVec::new(); grouping.groups()],
             strings: vec![Vec::new(); schema.cells.len()],
             string_bytes: 0,
-            carried_bytes: 0,
+            overlap_bytes: 0,
             schema: Arc::clone(schema),
             grouping,
             first,
@@ -88,21 +88,21 @@ impl OpenBatch {
         self.steps == self.grouping.length || self.string_bytes > string_budget
     }
 
-    /// Says that steps of this episode follow for the environment.
+    /// Records that the following steps of the environment belong to this episode.
     pub(super) fn add_episode(&mut self, env: usize, episode: u64) {
         self.episodes[env / self.grouping.group].push(episode);
     }
 
-    /// Adds one step of all environments; the columns were checked against the schema.
+    /// Adds one step of all environments. The caller has checked the columns against the schema.
     pub(super) fn push(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
         let new: usize = columns.iter().map(BatchColumn::string_bytes).sum();
-        // Checked here, so that sealing finds room for everything.
-        let held = self.string_bytes + self.carried_bytes + self.fixed_bytes();
-        if new > 0 && held + new > MAX_STRINGS {
+        // Checked here so that sealing cannot exceed the maximum chunk size.
+        let used = self.string_bytes + self.overlap_bytes + self.fixed_bytes();
+        if new > 0 && used + new > MAX_BYTES_WITH_STRINGS {
             return Err(Error::InvalidArgument(format!(
-                "a batch of {new} bytes of strings does not fit; the chunks of one batch hold at \
-                 most {MAX_STRINGS} bytes and have {held} already: write fewer environments or \
-                 shorter strings at once"
+                "the step has {new} bytes of strings, which do not fit into the open chunks; these \
+                 have {used} of at most {MAX_BYTES_WITH_STRINGS} bytes; write fewer environments \
+                 or shorter strings per step"
             )));
         }
         self.string_bytes += new;
@@ -113,9 +113,9 @@ impl OpenBatch {
                     let mut rest = *bytes;
                     for builder in &mut self.builders {
                         let cell = self.schema.cells[column].bytes();
-                        let room = builder.column_mut(column);
-                        let (mine, others) = rest.split_at(room.len() / length);
-                        scatter(room, mine, cell, length, self.steps);
+                        let target = builder.column_mut(column);
+                        let (group_cells, others) = rest.split_at(target.len() / length);
+                        scatter(target, group_cells, cell, length, self.steps);
                         rest = others;
                     }
                 }
@@ -127,7 +127,7 @@ impl OpenBatch {
     }
 
     /// Copies the last `steps` steps of `old`, which has the same schema and grouping.
-    pub(super) fn carry(&mut self, old: &Self, steps: usize) {
+    pub(super) fn copy_last_steps(&mut self, old: &Self, steps: usize) {
         let from = old.steps - steps;
         let (length, envs) = (self.grouping.length, self.grouping.envs);
         for (new, old) in self.builders.iter_mut().zip(&old.builders) {
@@ -142,39 +142,38 @@ impl OpenBatch {
             }
         }
         for (new, old) in self.strings.iter_mut().zip(&old.strings) {
-            let carried = old.iter().skip(from * envs);
-            self.carried_bytes += carried.clone().map(|cell| cell.len() + 4).sum::<usize>();
-            new.extend(carried.cloned());
+            let copied = old.iter().skip(from * envs);
+            self.overlap_bytes += copied.clone().map(|cell| cell.len() + 4).sum::<usize>();
+            new.extend(copied.cloned());
         }
         self.steps = steps;
     }
 
-    /// Bytes of the newest cell of an environment in a column of fixed-size cells.
+    /// Returns an environment's newest cell of a fixed-size column.
     pub(super) fn newest(&self, column: usize, env: usize) -> &[u8] {
         self.cell(column, env, self.steps - 1)
     }
 
-    /// Bytes of the cell of an environment at a step, counted from the first, in a column of
-    /// fixed-size cells.
+    /// Returns an environment's cell of a fixed-size column, at a step counted from `first`.
     pub(super) fn cell(&self, column: usize, env: usize, step: usize) -> &[u8] {
         let Grouping { group, length, .. } = self.grouping;
         self.builders[env / group].cell(column, env % group * length + step)
     }
 
-    /// Prepares to seal them; rows are `member * steps + step` then.
+    /// Prepares all chunks for sealing. Rows are `member * steps + step` afterwards.
     ///
     /// # Errors
-    /// As [`ChunkBuilder::seal`]; nothing has changed then.
+    /// As [`ChunkBuilder::seal`]; the open chunks are then unchanged.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Vec<PackedColumns>> {
         let mut packed = Vec::with_capacity(self.builders.len());
         for group in 0..self.builders.len() {
             let outcome = self
-                .line_up(group)
+                .compact_rows(group)
                 .and_then(|()| self.builders[group].pack(compressor));
             match outcome {
                 Ok(done) => packed.push(done),
                 Err(error) => {
-                    (0..=group).for_each(|group| self.undo_line_up(group));
+                    (0..=group).for_each(|group| self.undo_compact_rows(group));
                     return Err(error);
                 }
             }
@@ -182,7 +181,7 @@ impl OpenBatch {
         Ok(packed)
     }
 
-    /// Makes what was packed immutable.
+    /// Returns the packed chunks as immutable chunks.
     pub(super) fn seal(
         self,
         packed: Vec<PackedColumns>,
@@ -203,16 +202,16 @@ impl OpenBatch {
         chunks.collect()
     }
 
-    /// Moves the rows of a group together.
-    fn line_up(&mut self, group: usize) -> Result<()> {
+    /// Removes the unused rows between the environments of a group.
+    fn compact_rows(&mut self, group: usize) -> Result<()> {
         let members = self.grouping.members(group);
         let rows = u32::try_from(members.len() * self.steps).unwrap_or(u32::MAX);
         let builder = &mut self.builders[group];
         let length = self.grouping.length;
         for (column, cell) in self.schema.cells.iter().enumerate() {
             if cell.dtype != DType::String {
-                let (each, keep) = (cell.bytes() * length, cell.bytes() * self.steps);
-                compact(builder.column_mut(column), each, keep);
+                let (stride, used) = (cell.bytes() * length, cell.bytes() * self.steps);
+                compact(builder.column_mut(column), stride, used);
                 builder.set_rows(column, rows);
             }
         }
@@ -228,20 +227,20 @@ impl OpenBatch {
         Ok(())
     }
 
-    fn undo_line_up(&mut self, group: usize) {
+    fn undo_compact_rows(&mut self, group: usize) {
         let builder = &mut self.builders[group];
         let length = self.grouping.length;
         for (column, cell) in self.schema.cells.iter().enumerate() {
             if cell.dtype == DType::String {
                 builder.clear_strings(column);
             } else {
-                let (each, keep) = (cell.bytes() * length, cell.bytes() * self.steps);
-                spread(builder.column_mut(column), each, keep);
+                let (stride, used) = (cell.bytes() * length, cell.bytes() * self.steps);
+                spread(builder.column_mut(column), stride, used);
             }
         }
     }
 
-    /// Bytes of a chunk but for its strings: cells, offsets of strings, padding.
+    /// Upper bound of a chunk's bytes without its strings: cells, string offsets and padding.
     fn fixed_bytes(&self) -> usize {
         let rows = self.grouping.length * self.grouping.group;
         let column = |cell: &CellSpec| (cell.bytes().max(4) * (rows + 1)) + ALIGN;
@@ -249,56 +248,57 @@ impl OpenBatch {
     }
 }
 
-/// Writes cell `n` of `cells` to place `step` of the `n`-th `length` places of `room`.
-fn scatter(room: &mut [u8], cells: SharedBytes<'_>, size: usize, length: usize, step: usize) {
+/// Splits `target` into one run of `length` cells per environment, and writes cell `n` of `cells`
+/// to position `step` of run `n`.
+fn scatter(target: &mut [u8], cells: SharedBytes<'_>, size: usize, length: usize, step: usize) {
     match size {
         0 => {}
-        1 => scatter_sized::<1>(room, cells, length, step),
-        2 => scatter_sized::<2>(room, cells, length, step),
-        4 => scatter_sized::<4>(room, cells, length, step),
-        8 => scatter_sized::<8>(room, cells, length, step),
-        16 => scatter_sized::<16>(room, cells, length, step),
+        1 => scatter_sized::<1>(target, cells, length, step),
+        2 => scatter_sized::<2>(target, cells, length, step),
+        4 => scatter_sized::<4>(target, cells, length, step),
+        8 => scatter_sized::<8>(target, cells, length, step),
+        16 => scatter_sized::<16>(target, cells, length, step),
         _ => {
-            let places = room.chunks_exact_mut(size * length);
-            for (place, cell) in places.zip(cells.pieces(size)) {
-                cell.copy_to(&mut place[step * size..][..size]);
+            let runs = target.chunks_exact_mut(size * length);
+            for (run, cell) in runs.zip(cells.pieces(size)) {
+                cell.copy_to(&mut run[step * size..][..size]);
             }
         }
     }
 }
 
-/// A copy of known size is one move, not a call.
+/// [`scatter`] for a cell size known at compile time: each copy is one move instead of a call.
 fn scatter_sized<const N: usize>(
-    room: &mut [u8],
+    target: &mut [u8],
     cells: SharedBytes<'_>,
     length: usize,
     step: usize,
 ) {
-    let places = room.as_chunks_mut::<N>().0[step..].iter_mut();
-    for (place, cell) in places.step_by(length).zip(cells.arrays::<N>()) {
-        *place = cell;
+    let target_cells = target.as_chunks_mut::<N>().0[step..].iter_mut();
+    for (target_cell, cell) in target_cells.step_by(length).zip(cells.arrays::<N>()) {
+        *target_cell = cell;
     }
 }
 
-/// Moves the first `keep` of every `each` bytes together.
-fn compact(bytes: &mut [u8], each: usize, keep: usize) {
-    if keep == each {
+/// Moves the first `used` of every `stride` bytes to the front, without gaps.
+fn compact(bytes: &mut [u8], stride: usize, used: usize) {
+    if used == stride {
         return;
     }
-    let count = bytes.len().checked_div(each).unwrap_or(0);
+    let count = bytes.len().checked_div(stride).unwrap_or(0);
     for n in 1..count {
-        bytes.copy_within(n * each..n * each + keep, n * keep);
+        bytes.copy_within(n * stride..n * stride + used, n * used);
     }
 }
 
 /// Undoes [`compact`].
-fn spread(bytes: &mut [u8], each: usize, keep: usize) {
-    if keep == each {
+fn spread(bytes: &mut [u8], stride: usize, used: usize) {
+    if used == stride {
         return;
     }
-    let count = bytes.len().checked_div(each).unwrap_or(0);
+    let count = bytes.len().checked_div(stride).unwrap_or(0);
     for n in (1..count).rev() {
-        bytes.copy_within(n * keep..(n + 1) * keep, n * each);
+        bytes.copy_within(n * used..(n + 1) * used, n * stride);
     }
 }
 
@@ -307,15 +307,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_scattered_and_moved_together_again() {
+    fn scattered_cells_survive_compact_and_spread() {
         for size in [0, 1, 2, 3, 4, 8, 16, 24] {
             let (envs, length) = (3, 4);
-            let mut room = vec![0; envs * length * size];
+            let mut target = vec![0; envs * length * size];
             let mut expected = vec![Vec::new(); envs];
             for step in 0..3_u8 {
                 let cells: Vec<u8> = (0..3).flat_map(|env| vec![10 * env + step; size]).collect();
                 scatter(
-                    &mut room,
+                    &mut target,
                     cells.as_slice().into(),
                     size,
                     length,
@@ -325,13 +325,13 @@ mod tests {
                     expected[env].extend_from_slice(cell);
                 }
             }
-            let before = room.clone();
-            compact(&mut room, size * length, size * 3);
-            assert_eq!(room[..envs * 3 * size], expected.concat());
-            spread(&mut room, size * length, size * 3);
+            let before = target.clone();
+            compact(&mut target, size * length, size * 3);
+            assert_eq!(target[..envs * 3 * size], expected.concat());
+            spread(&mut target, size * length, size * 3);
             for env in 0..envs {
                 let cells = env * size * length..(env * length + 3) * size;
-                assert_eq!(room[cells.clone()], before[cells]);
+                assert_eq!(target[cells.clone()], before[cells]);
             }
         }
     }

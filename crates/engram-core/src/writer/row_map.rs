@@ -1,29 +1,30 @@
-//! Which row of each column holds a step.
+//! Maps the steps of a chunk to the rows of its columns.
 
-/// Stands for "no value at this step".
-const NONE: u32 = u32::MAX;
+/// Marks a step without a value.
+const NO_VALUE: u32 = u32::MAX;
 
-/// Rows of a chunk by column and step. A chunk whose every step has every value needs no table.
+/// The row of each column at each step. A chunk without missing values needs no table, because row
+/// `i` is then step `i`.
 #[derive(Debug, Default)]
 pub(super) struct RowMap {
     sparse: Option<Box<[Vec<u32>]>>,
 }
 
 impl RowMap {
-    /// True when step `s` of the chunk is row `s` of every column.
+    /// True if no value is missing: row `i` of every column is step `i` of the chunk.
     pub(super) fn is_dense(&self) -> bool {
         self.sparse.is_none()
     }
 
-    /// Row of `column` that holds the chunk's `step`.
+    /// Returns the row of `column` at the chunk's `step`, or `None` if it has no value there.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         match &self.sparse {
             None => Some(step),
-            Some(columns) => Some(columns[column][step as usize]).filter(|row| *row != NONE),
+            Some(columns) => Some(columns[column][step as usize]).filter(|row| *row != NO_VALUE),
         }
     }
 
-    /// Records step number `step`; `rows` gives each column's row, or `None` without a value.
+    /// Adds step number `step`. `rows` yields each column's row, or `None` without a value.
     pub(super) fn push(&mut self, step: u32, rows: impl Iterator<Item = Option<u32>> + Clone) {
         if self.sparse.is_none() {
             if rows.clone().all(|row| row == Some(step)) {
@@ -32,7 +33,7 @@ impl RowMap {
             self.sparse = Some(rows.clone().map(|_| (0..step).collect()).collect());
         }
         for (column, row) in self.sparse.iter_mut().flatten().zip(rows) {
-            column.push(row.unwrap_or(NONE));
+            column.push(row.unwrap_or(NO_VALUE));
         }
     }
 }
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_sparse_at_the_first_gap() {
+    fn becomes_sparse_at_the_first_missing_value() {
         let mut map = RowMap::default();
         map.push(0, [Some(0), Some(0)].into_iter());
         assert!(map.is_dense());

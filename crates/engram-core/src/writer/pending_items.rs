@@ -1,4 +1,4 @@
-//! Items that wait for the chunk they refer to, in creation order.
+//! Created items in creation order: those that are ready, and those that refer to the open chunk.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::item::NewItem;
 use crate::schema::Layout;
 use crate::trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};
 
-/// What an item is made of, before the open chunk is sealed.
+/// An item's trajectory while the open chunk is not sealed yet.
 #[derive(Debug)]
-pub(super) enum Body {
-    /// All columns of the open chunk.
+pub(super) enum PendingTrajectory {
+    /// Rows of all columns of the open chunk.
     Rows {
         offset: u32,
         len: u32,
@@ -21,25 +21,26 @@ pub(super) enum Body {
         offset: u32,
         shape: Arc<WindowShape>,
     },
-    /// Slices of sealed chunks and of the open one.
+    /// Slices of sealed chunks and of the open chunk.
     Spans(Box<OpenSpans>),
     /// Sealed chunks only.
     Sealed(Trajectory),
 }
 
-/// A [`Spans`] that may have a place left for the open chunk.
+/// A [`Spans`] to which the open chunk may still have to be added.
 #[derive(Debug)]
 pub(super) struct OpenSpans {
     pub(super) layout: Arc<Layout>,
     pub(super) sealed: Vec<Arc<Chunk>>,
-    /// True when the chunk number after the sealed ones means the open chunk.
+    /// True if slices refer to the open chunk. Its number is the one after the sealed chunks.
     pub(super) open: bool,
     pub(super) columns: Box<[SpanColumn]>,
     pub(super) slices: Box<[Slice]>,
 }
 
 impl OpenSpans {
-    pub(super) fn close(mut self, open: Option<&Arc<Chunk>>) -> Trajectory {
+    /// Returns the trajectory, with `open` as the last chunk.
+    pub(super) fn finish(mut self, open: Option<&Arc<Chunk>>) -> Trajectory {
         self.sealed.extend(open.cloned());
         Trajectory::Spans(Arc::new(Spans {
             layout: self.layout,
@@ -51,39 +52,45 @@ impl OpenSpans {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingItem {
     table: u32,
     key: u64,
     priority: f64,
-    body: Body,
+    trajectory: PendingTrajectory,
 }
 
-/// Queue of items: those that wait come after those that are ready.
+/// Queue of items. Items in `waiting` were created after those in `ready`.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    waiting: Vec<Waiting>,
+pub(super) struct PendingItems {
+    waiting: Vec<PendingItem>,
     ready: Vec<(u32, NewItem)>,
 }
 
-impl Pending {
-    /// True when an item waits for the open chunk.
-    pub(super) fn is_waiting(&self) -> bool {
+impl PendingItems {
+    /// True if an item cannot be sent before the open chunk is sealed.
+    pub(super) fn needs_open_chunk(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Items that nobody has taken yet.
+    /// Number of items in the queue.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.ready.len()
     }
 
-    /// Items that are ready.
+    /// Number of items whose chunks are all sealed.
     pub(super) fn ready_len(&self) -> usize {
         self.ready.len()
     }
 
-    pub(super) fn push(&mut self, table: u32, key: u64, priority: f64, body: Body) {
-        match body {
-            Body::Sealed(trajectory) if self.waiting.is_empty() => {
+    pub(super) fn push(
+        &mut self,
+        table: u32,
+        key: u64,
+        priority: f64,
+        trajectory: PendingTrajectory,
+    ) {
+        match trajectory {
+            PendingTrajectory::Sealed(trajectory) if self.waiting.is_empty() => {
                 let item = NewItem {
                     key,
                     trajectory,
@@ -91,34 +98,34 @@ impl Pending {
                 };
                 self.ready.push((table, item));
             }
-            // Behind one that waits, a complete item waits too: creation order is kept.
-            body => self.waiting.push(Waiting {
+            // An item of sealed chunks waits if an earlier one does, to keep the creation order.
+            trajectory => self.waiting.push(PendingItem {
                 table,
                 key,
                 priority,
-                body,
+                trajectory,
             }),
         }
     }
 
-    /// The open chunk is sealed as one or more: nothing waits any more. `place` maps a row of
-    /// the open chunk to a sealed chunk and its row.
-    pub(super) fn resolve<'a>(&mut self, place: impl Fn(u32) -> (&'a Arc<Chunk>, u32)) {
+    /// Makes all items ready after the open chunk was sealed as one or more chunks. `locate` maps a
+    /// row of the open chunk to a sealed chunk and its row.
+    pub(super) fn resolve<'a>(&mut self, locate: impl Fn(u32) -> (&'a Arc<Chunk>, u32)) {
         self.ready.reserve(self.waiting.len());
-        for Waiting {
+        for PendingItem {
             table,
             key,
             priority,
-            body,
+            trajectory,
         } in self.waiting.drain(..)
         {
-            let trajectory = match body {
-                Body::Rows {
+            let trajectory = match trajectory {
+                PendingTrajectory::Rows {
                     offset,
                     len,
                     squeeze,
                 } => {
-                    let (chunk, offset) = place(offset);
+                    let (chunk, offset) = locate(offset);
                     Trajectory::Rows {
                         chunk: Arc::clone(chunk),
                         offset,
@@ -126,28 +133,29 @@ impl Pending {
                         squeeze,
                     }
                 }
-                Body::Window { offset, shape } => {
-                    let (chunk, offset) = place(offset);
+                PendingTrajectory::Window { offset, shape } => {
+                    let (chunk, offset) = locate(offset);
                     Trajectory::Window {
                         chunk: Arc::clone(chunk),
                         offset,
                         shape,
                     }
                 }
-                Body::Spans(mut spans) => {
+                PendingTrajectory::Spans(mut spans) => {
                     let number = spans.sealed.len();
                     let mut open = None;
                     for slice in &mut spans.slices {
                         if slice.chunk as usize == number {
-                            // An item is of one environment, so its open slices share a chunk.
-                            let (chunk, offset) = place(slice.offset);
+                            // An item belongs to one environment, so its slices of the open chunk
+                            // end up in the same sealed chunk.
+                            let (chunk, offset) = locate(slice.offset);
                             slice.offset = offset;
                             open = Some(chunk);
                         }
                     }
-                    spans.close(open)
+                    spans.finish(open)
                 }
-                Body::Sealed(trajectory) => trajectory,
+                PendingTrajectory::Sealed(trajectory) => trajectory,
             };
             let item = NewItem {
                 key,
@@ -158,6 +166,7 @@ impl Pending {
         }
     }
 
+    /// Removes and returns the items whose chunks are all sealed.
     pub(super) fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.ready.drain(..)
     }

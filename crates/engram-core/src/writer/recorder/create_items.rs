@@ -1,175 +1,177 @@
-//! From a selection to an item that waits.
+//! Creates pending items from selections and patterns.
 
 use std::sync::Arc;
 
 use super::super::StepPosition;
-use super::super::item_columns::{ItemColumns, Kind};
+use super::super::item_columns::{ItemColumns, ItemSource};
 use super::super::pattern::Pattern;
-use super::super::pending::Body;
-use super::super::priority::{PriorityRule, Sizes};
-use super::super::refusal::{Context, Refusal, kept};
-use super::super::select::{ColumnSelection, Draft, View};
+use super::super::pending_items::PendingTrajectory;
+use super::super::priority_rule::{PriorityRule, TdErrorStats};
+use super::super::selection::{ColumnSelection, HistoryView, LocatedItem};
+use super::super::selection_error::{ErrorContext, SelectionError};
 use super::Recorder;
 use crate::error::{Error, Result};
 use crate::schema::Layout;
 
 impl Recorder {
-    pub(super) fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> HistoryView<'_> {
         let steps = self.available_steps();
-        View {
+        HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
-            floor: steps.start,
+            first_available: steps.start,
             end: steps.end,
         }
     }
 
-    /// Position of the oldest of the newest `len` steps.
-    pub(super) fn last(&self, len: u64) -> Result<StepPosition> {
+    /// Returns the first of the newest `len` steps.
+    pub(super) fn first_of_last(&self, len: u64) -> Result<StepPosition> {
         let steps = self.available_steps();
         if len > steps.end - steps.start {
-            return Err(Error::ExpiredStep(format!(
-                "trajectory asks for the last {len} steps; {}",
-                kept(&self.context(&self.schema.layout))
-            )));
+            let error = SelectionError::TooFewSteps { len };
+            return Err(self.selection_error(error, &self.schema.layout));
         }
         Ok(steps.end - len)
     }
 
-    /// Row of the open chunk where these steps lie as they are, complete and in all columns.
+    /// Returns the first row of these steps if the open chunk has all of them, complete and with a
+    /// value in every column.
     pub(super) fn rows_in_open(&self, first: StepPosition, len: u64, squeeze: bool) -> Option<u32> {
         let open = self.open.as_ref()?;
-        let fits = open.is_dense()
+        let matches = open.is_dense()
             && first >= open.first
             && first >= self.available_steps().start
-            && first.checked_add(len)? <= self.head
+            && first.checked_add(len)? <= self.complete_steps
             && if squeeze { len == 1 } else { len > 0 };
-        fits.then(|| u32::try_from(first - open.first).ok())?
+        matches.then(|| u32::try_from(first - open.first).ok())?
     }
 
-    pub(super) fn find<'s>(
+    pub(super) fn locate<'s>(
         &self,
         layout: &Layout,
         columns: impl Iterator<Item = ColumnSelection<'s>>,
-    ) -> Result<Draft> {
+    ) -> Result<LocatedItem> {
         self.view()
-            .find(columns)
-            .map_err(|refusal| self.refuse(refusal, layout))
+            .locate(columns)
+            .map_err(|error| self.selection_error(error, layout))
     }
 
-    /// Queues an item whose slices were found.
-    pub(super) fn accept(
+    /// Queues an item of located cells, unless `check` returns an error.
+    pub(super) fn push_located(
         &mut self,
         table: u32,
         key: u64,
         priority: f64,
         layout: &Arc<Layout>,
-        draft: &Draft,
+        located: &LocatedItem,
         check: impl FnOnce(&ItemColumns<'_>) -> Result<()>,
     ) -> Result<()> {
         let steps = self.available_steps();
-        let view = View {
+        let view = HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
-            floor: steps.start,
+            first_available: steps.start,
             end: steps.end,
         };
-        check(&ItemColumns(Kind::Draft {
+        check(&ItemColumns(ItemSource::Located {
             layout,
-            draft,
+            located,
             view,
         }))?;
-        let body = self.shapes.body(layout, draft, &view);
-        self.reached(draft.oldest);
-        self.pending.push(table, key, priority, body);
+        let trajectory = self.shapes.trajectory(layout, located, &view);
+        self.note_lookback(located.oldest);
+        self.pending.push(table, key, priority, trajectory);
         Ok(())
     }
 
-    /// Queues the item that a pattern makes of the newest steps; false where steps or values
-    /// are missing. `accepts` says whether its table takes the priority.
-    pub(in super::super) fn create_from(
+    /// Queues the item that a pattern creates from the newest steps. Returns false if steps or
+    /// values are missing. `check_priority` checks the priority for the pattern's table.
+    pub(in super::super) fn create_item_from(
         &mut self,
         pattern: &Pattern,
-        accepts: &impl Fn(u32, f64) -> Result<()>,
+        check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<bool> {
         let end = self.available_steps().end;
-        let Some(first) = end.checked_sub(pattern.reach) else {
+        let Some(first) = end.checked_sub(pattern.lookback) else {
             return Ok(false);
         };
         if first < self.available_steps().start {
             return Ok(false);
         }
-        let len = pattern.reach - pattern.tail;
+        let len = pattern.lookback - pattern.end_offset;
         if let Some(offset) = self.rows_in_open(first, len, false) {
-            let body = match pattern.as_rows(&self.schema) {
-                Some(squeeze) => Body::Rows {
+            let trajectory = match pattern.as_rows(&self.schema) {
+                Some(squeeze) => PendingTrajectory::Rows {
                     offset,
                     len: u32::try_from(len).unwrap_or(u32::MAX),
                     squeeze,
                 },
-                None => Body::Window {
+                None => PendingTrajectory::Window {
                     offset,
                     shape: Arc::clone(&pattern.shape),
                 },
             };
-            let priority = self.priority(pattern, accepts)?;
+            let priority = self.priority(pattern, check_priority)?;
             let key = self.keys.next_key();
-            self.reached(first);
-            self.pending.push(pattern.table, key, priority, body);
+            self.note_lookback(first);
+            self.pending.push(pattern.table, key, priority, trajectory);
             return Ok(true);
         }
-        let draft = match self.view().find(pattern.picked(end)) {
-            Ok(draft) => draft,
-            Err(mixed @ Refusal::Mixed { .. }) if self.view().has_all(pattern.picked(end)) => {
-                return Err(self.refuse(mixed, &pattern.shape.layout));
+        let located = match self.view().locate(pattern.column_selections(end)) {
+            Ok(located) => located,
+            Err(mixed @ SelectionError::Mixed { .. })
+                if self.view().has_all(pattern.column_selections(end)) =>
+            {
+                return Err(self.selection_error(mixed, &pattern.shape.layout));
             }
             Err(_) => return Ok(false),
         };
-        let priority = self.priority(pattern, accepts)?;
+        let priority = self.priority(pattern, check_priority)?;
         let key = self.keys.next_key();
         let layout = &pattern.shape.layout;
-        self.accept(pattern.table, key, priority, layout, &draft, |_| Ok(()))?;
+        self.push_located(pattern.table, key, priority, layout, &located, |_| Ok(()))?;
         Ok(true)
     }
 
-    /// The priority of the item that a pattern makes of the newest steps, all of which are there.
+    /// Returns the priority of the item that a pattern creates from the newest steps, all of which
+    /// must be available.
     fn priority(
         &self,
         pattern: &Pattern,
-        accepts: &impl Fn(u32, f64) -> Result<()>,
+        check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<f64> {
         let (column, max_weight) = match pattern.priority {
             PriorityRule::Constant(priority) => return Ok(priority),
             PriorityRule::TdError { column, max_weight } => (column, max_weight),
         };
-        let picked = pattern.columns[column].picked(self.available_steps().end);
-        let draft = self.find(&pattern.shape.layout, std::iter::once(picked))?;
-        let mut sizes = Sizes::default();
-        for slice in draft.slices {
-            self.add_sizes(slice, pattern.name(column), &mut sizes)?;
+        let selection = pattern.columns[column].selection(self.available_steps().end);
+        let located = self.locate(&pattern.shape.layout, std::iter::once(selection))?;
+        let mut stats = TdErrorStats::default();
+        for slice in located.slices {
+            self.add_td_errors(slice, pattern.name(column), &mut stats)?;
         }
-        let priority = sizes.priority(max_weight);
-        accepts(pattern.table, priority)?;
+        let priority = stats.priority(max_weight);
+        check_priority(pattern.table, priority)?;
         Ok(priority)
     }
 
-    pub(super) fn reached(&mut self, oldest: StepPosition) {
-        self.reach = self.reach.max(self.available_steps().end - oldest);
+    /// Records how far an item reaches back, which determines the overlap of the next chunk.
+    pub(super) fn note_lookback(&mut self, oldest: StepPosition) {
+        self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 
-    pub(super) fn refuse(&self, refusal: Refusal, item: &Layout) -> Error {
-        refusal.into_error(&self.context(item))
-    }
-
-    fn context<'a>(&'a self, item: &'a Layout) -> Context<'a> {
+    /// Adds the text to a selection error. `item` is the layout of the item.
+    pub(super) fn selection_error(&self, error: SelectionError, item: &Layout) -> Error {
         let steps = self.available_steps();
-        Context {
+        error.into_error(&ErrorContext {
             item,
             steps: &self.schema.layout,
-            floor: steps.start,
+            first_available: steps.start,
             end: steps.end,
+            cleared: self.cleared,
+            episode_start: self.episode_start,
             history: self.options.history,
-        }
+        })
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
     use smallvec::smallvec;
     use std::sync::Arc;
 
-    fn picked(source: usize, first: u64, len: u64, squeeze: bool) -> ColumnSelection<'static> {
+    fn selection(source: usize, first: u64, len: u64, squeeze: bool) -> ColumnSelection<'static> {
         ColumnSelection {
             source,
             cells: CellPositions::Range {
@@ -216,63 +218,97 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_was_asked_found_and_allowed() {
+    fn selection_errors_name_the_argument_the_value_and_the_remedy() {
         let mut recorder = recorder(2, None);
-        let all = "(history: the newest 2, since the last cleared episode): create items sooner \
-                   or raise `history`";
-        let none = recorder.create_item(0, 1, 1.0, &Selection::Last(1), |_| Ok(()));
+        let last = |recorder: &mut Recorder, len| {
+            let selection = Selection::Last(len);
+            recorder
+                .create_item(0, 1, 1.0, &selection, |_| Ok(()))
+                .unwrap_err()
+        };
         assert_eq!(
-            none.unwrap_err().to_string(),
-            format!("trajectory asks for the last 1 steps; no step can be referred to {all}")
+            last(&mut recorder, 1),
+            Error::InvalidArgument(
+                "`num_steps` is 1, but only 0 steps were appended in this episode; append more \
+                 steps first, or select fewer"
+                    .into()
+            )
         );
-        append(&mut recorder, 4);
-        let kept = format!("steps 2 to 3 can be referred to {all}");
+        append(&mut recorder, 1);
         assert_eq!(
-            text(&mut recorder, &[picked(0, 1, 2, false)]),
-            format!("trajectory asks for step 1, which has expired; {kept}")
+            last(&mut recorder, 2),
+            Error::InvalidArgument(
+                "`num_steps` is 2, but only 1 step was appended in this episode; append more \
+                 steps first, or select fewer"
+                    .into()
+            )
         );
-        let last = recorder.create_item(0, 1, 1.0, &Selection::Last(3), |_| Ok(()));
-        let expired = format!("trajectory asks for the last 3 steps; {kept}");
-        assert_eq!(last.unwrap_err(), Error::ExpiredStep(expired));
         assert_eq!(
-            text(&mut recorder, &[picked(0, 3, 2, false)]),
-            format!("trajectory asks for step 4, which was not appended yet; {kept}")
+            last(&mut recorder, 3).to_string(),
+            "`num_steps` is 3, but only 1 step was appended in this episode; append more steps \
+             first and raise `history`, which is 2, to at least 3, or select fewer"
+        );
+        append(&mut recorder, 3);
+        assert_eq!(
+            last(&mut recorder, 3),
+            Error::ExpiredStep(
+                "`num_steps` is 3, but the writer retains only the newest 2 steps (`history`); \
+                 raise `history` to at least 3 or select fewer steps"
+                    .into()
+            )
+        );
+        assert_eq!(
+            text(&mut recorder, &[selection(0, 1, 2, false)]),
+            "the trajectory refers to step 1, which has expired: the writer retains only the \
+             newest 2 steps (`history`); steps 2 to 3 are available; create items earlier or \
+             raise `history`"
+        );
+        assert_eq!(
+            text(&mut recorder, &[selection(0, 3, 2, false)]),
+            "the trajectory refers to step 4, which was not appended yet; steps 2 to 3 are \
+             available; append it first"
         );
         assert_eq!(
             text(&mut recorder, &[]),
-            "trajectory must not be empty: it has no columns; an item needs one or more"
+            "the trajectory has no columns; select at least one"
         );
         assert_eq!(
             text(
                 &mut recorder,
-                &[picked(0, 3, 1, false), picked(1, 3, 0, false)]
+                &[selection(0, 3, 1, false), selection(1, 3, 0, false)]
             ),
-            "trajectory must not be empty: column `after` selects no steps; every column needs \
-             one or more"
+            "column `after` of the trajectory selects no steps; select at least one"
         );
         assert_eq!(
-            text(&mut recorder, &[picked(0, 2, 2, true)]),
+            text(&mut recorder, &[selection(0, 2, 2, true)]),
             "column `before` of the trajectory is squeezed but selects 2 steps; a squeezed \
-             column has exactly 1"
+             column must select exactly 1"
         );
         let nan = recorder.create_item(0, 1, f64::NAN, &Selection::Last(1), |_| Ok(()));
         assert_eq!(
             nan.unwrap_err().to_string(),
-            "priority is NaN; an item's priority is a number"
+            "`priority` must be a number; got NaN"
         );
         recorder.cell_mut(0).unwrap().fill(1);
         recorder.finish_step(false).unwrap();
         assert_eq!(
-            text(&mut recorder, &[picked(1, 4, 1, false)]),
-            "trajectory asks for column `b` at step 4, which has no value there; select steps \
-             that have one"
+            text(&mut recorder, &[selection(1, 4, 1, false)]),
+            "the trajectory refers to column `b` at step 4, where it has no value; select only \
+             steps with a value"
         );
         recorder.reshape(0, Shape::from_slice(&[7])).unwrap();
         append(&mut recorder, 1);
         assert_eq!(
-            text(&mut recorder, &[picked(0, 4, 2, false)]),
-            "column `before` of the trajectory mixes cells of shape [3] and, at step 5, of shape \
-             [7]; one item's cells have one shape"
+            text(&mut recorder, &[selection(0, 4, 2, false)]),
+            "column `before` of the trajectory has cells of different shapes, [3] and, at step 5, \
+             [7]; within one item, a column's cells must have the same shape"
+        );
+        recorder.end_episode(true).unwrap();
+        assert_eq!(
+            text(&mut recorder, &[selection(0, 5, 1, false)]),
+            "the trajectory refers to step 5, which was cleared at the end of its episode; no \
+             steps are available; create items before the episode ends, or end it without \
+             clearing the history"
         );
         assert_eq!(recorder.pending_items(), 0);
     }
@@ -289,36 +325,37 @@ mod tests {
             }]),
             structure: "".into(),
         };
-        let refused = recorder.create_item(0, 1, 1.0, &Selection::Last(2), |columns| {
+        let rejected = recorder.create_item(0, 1, 1.0, &Selection::Last(2), |columns| {
             columns.check("t", &signature)
         });
         assert_eq!(
-            refused.unwrap_err().to_string(),
-            "item does not match the signature of table `t`: it has 2 columns where 1 are asked; \
-             asked: `before` uint8[?,3]; found: `a` uint8[2,3], `b` int64[2]"
+            rejected.unwrap_err().to_string(),
+            "item does not match the signature of table `t`: column `before` is \
+             missing, and the signature has no columns `a`, `b`; signature: `before` uint8[?,3]; item: \
+             `a` uint8[2,3], `b` int64[2]"
         );
         assert_eq!(recorder.pending_items(), 0);
         let layout = &item_layout();
-        let columns = &[picked(0, 0, 2, false)];
+        let columns = &[selection(0, 0, 2, false)];
         let selection = Selection::Columns { layout, columns };
         let fits = |columns: &super::ItemColumns<'_>| columns.check("t", &signature);
         recorder.create_item(0, 1, 1.0, &selection, fits).unwrap();
     }
 
     #[test]
-    fn equal_items_share_a_shape_and_all_columns_need_none() {
+    fn items_of_the_same_shape_share_a_window_shape() {
         let mut recorder = recorder(40, Some(4));
         for _ in 0..3 {
             append(&mut recorder, 4);
             let at = recorder.available_steps().end - 4;
-            let apart = [picked(0, at, 2, false), picked(1, at + 3, 1, true)];
+            let apart = [selection(0, at, 2, false), selection(1, at + 3, 1, true)];
             create(&mut recorder, &apart).unwrap();
         }
         let key = recorder.next_key();
         recorder
             .create_item(0, key, 1.0, &Selection::Last(3), |_| Ok(()))
             .unwrap();
-        let across = [picked(0, 6, 4, false), picked(1, 8, 1, true)];
+        let across = [selection(0, 6, 4, false), selection(1, 8, 1, true)];
         create(&mut recorder, &across).unwrap();
         recorder.flush().unwrap();
         let items: Vec<NewItem> = recorder.take_ready().map(|(_, item)| item).collect();
@@ -354,15 +391,15 @@ mod tests {
     }
 
     #[test]
-    fn all_columns_are_rows_however_they_are_asked_for() {
+    fn all_columns_of_consecutive_steps_become_rows() {
         let mut recorder = recorder(40, Some(4));
         append(&mut recorder, 4);
         let layout = &Arc::new(Layout {
             names: Box::new(["a".into(), "b".into()]),
             structure: "".into(),
         });
-        let columns = &[picked(0, 1, 2, false), picked(1, 1, 2, false)];
-        let asked = [
+        let columns = &[selection(0, 1, 2, false), selection(1, 1, 2, false)];
+        let selections = [
             Selection::Last(4),
             Selection::Columns { layout, columns },
             Selection::Steps {
@@ -371,9 +408,9 @@ mod tests {
                 squeeze: true,
             },
         ];
-        // Once of the open chunk, once of the sealed one.
+        // First from the open chunk, then from the sealed chunk.
         for _ in 0..2 {
-            for selection in &asked {
+            for selection in &selections {
                 recorder
                     .create_item(0, 1, 1.0, selection, |_| Ok(()))
                     .unwrap();

@@ -1,82 +1,82 @@
-//! Beginning chunks and cutting them.
+//! Opens and seals chunks.
 
 use std::sync::Arc;
 
 use smallvec::smallvec;
 
 use super::super::history::Segment;
-use super::super::open::{Mark, OpenChunk};
+use super::super::open_chunk::{CellState, OpenChunk};
 use super::Recorder;
 use crate::chunk::{Origin, PackedColumns};
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 
 impl Recorder {
-    /// The open chunk, with room for the step in progress.
-    pub(super) fn room(&mut self) -> Result<&mut OpenChunk> {
+    /// Returns an open chunk with room for the open step. Seals the current one if it is full.
+    pub(super) fn writable_chunk(&mut self) -> Result<&mut OpenChunk> {
         if self.open.as_ref().is_none_or(OpenChunk::is_full) {
-            self.begin()?;
+            self.begin_chunk()?;
         }
         let Some(open) = &mut self.open else {
-            unreachable!("a chunk was just begun")
+            unreachable!("begin_chunk sets `open`")
         };
         Ok(open)
     }
 
-    fn begin(&mut self) -> Result<()> {
+    fn begin_chunk(&mut self) -> Result<()> {
         let schema = Arc::clone(&self.schema);
         let length = self.options.chunk_steps(&schema);
-        let carried = self.options.carried_steps(&schema, length, self.reach);
-        self.cut(schema, carried, |old| old)?;
+        let overlap = self.options.overlap_steps(&schema, length, self.lookback);
+        self.seal_open_chunk(schema, overlap, |old| old)?;
         if self.open.is_none() {
             let schema = Arc::clone(&self.schema);
-            self.open = Some(OpenChunk::new(schema, length, self.head)?);
+            self.open = Some(OpenChunk::new(schema, length, self.complete_steps)?);
         }
-        self.reach = 0;
+        self.lookback = 0;
         Ok(())
     }
 
-    /// Seals the open chunk. What the step in progress has, and copies of the last `carried`
-    /// steps, begin the next one: old column `i` as column `map(i)` of `schema`. Where it fails
-    /// nothing has changed.
-    pub(super) fn cut(
+    /// Seals the open chunk. If there is an open step, or if `overlap` is above 0, it also begins a
+    /// chunk of `schema` with copies of the last `overlap` steps and the cells of the open step; old
+    /// column `i` becomes column `map(i)`. On failure the recorder is unchanged.
+    pub(super) fn seal_open_chunk(
         &mut self,
         schema: Arc<Schema>,
-        carried: u32,
+        overlap: u32,
         map: impl Fn(usize) -> usize,
     ) -> Result<()> {
         let next = match &self.open {
-            Some(open) if carried > 0 || open.has_marks() => {
-                let carried = carried.min(open.steps);
-                let first = open.first + u64::from(open.steps - carried);
+            Some(open) if overlap > 0 || open.has_open_step_values() => {
+                let overlap = overlap.min(open.steps);
+                let first = open.first + u64::from(open.steps - overlap);
                 let length = self.options.chunk_steps(&schema);
                 let mut next = OpenChunk::new(Arc::clone(&schema), length, first)?;
-                next.carry(open, carried, map)?;
+                next.copy_last_steps(open, overlap, map)?;
                 Some(next)
             }
             _ => None,
         };
-        // Copies of steps that the chunk before has are worth a chunk only to items.
-        let waiting = self.pending.is_waiting();
-        let worth = |open: &&mut OpenChunk| open.steps > open.carried || waiting;
-        let packed = match self.open.as_mut().filter(worth) {
+        // A chunk that has only copies of the previous chunk's steps is dropped unless items need it.
+        let items_wait = self.pending.needs_open_chunk();
+        let is_needed = |open: &&mut OpenChunk| open.steps > open.overlap || items_wait;
+        let packed = match self.open.as_mut().filter(is_needed) {
             Some(open) => Some(open.pack(&mut self.compressor)?),
             None => None,
         };
         self.schema = schema;
         let old = std::mem::replace(&mut self.open, next);
         if let Some((old, packed)) = old.zip(packed) {
-            self.seal(old, packed);
+            self.push_sealed(old, packed);
         }
         Ok(())
     }
 
-    fn seal(&mut self, open: OpenChunk, packed: PackedColumns) {
+    fn push_sealed(&mut self, open: OpenChunk, packed: PackedColumns) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
             key: self.keys.next_key(),
             episodes: smallvec![self.episode],
-            first_step: first - self.episode_first,
+            first_step: first - self.episode_start,
             steps,
         };
         let (chunk, rows) = open.seal(packed, origin);
@@ -88,11 +88,13 @@ impl Recorder {
 
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
         match &self.open {
-            Some(open) if open.mark(column) == Mark::Set => Err(Error::InvalidArgument(format!(
-                "column `{}` has a value in the open step already; a step takes one value per \
-                 column",
-                self.schema.layout.names[column]
-            ))),
+            Some(open) if open.cell_state(column) == CellState::Set => {
+                Err(Error::InvalidArgument(format!(
+                    "column `{}` already has a value in the open step; a step can have only one value \
+                 per column",
+                    self.schema.layout.names[column]
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -105,7 +107,7 @@ mod tests {
     use crate::writer::Selection;
 
     #[test]
-    fn chunks_are_cut_late_and_keep_to_their_episode() {
+    fn full_chunks_are_sealed_by_the_next_step_and_end_with_the_episode() {
         let mut recorder = recorder(8, Some(2));
         let create = |recorder: &mut super::Recorder, steps| {
             let key = recorder.next_key();
@@ -118,7 +120,7 @@ mod tests {
         assert!(!recorder.has_full_unsent_chunk());
         append(&mut recorder, 1);
         create(&mut recorder, 2);
-        // The chunk is full, but nothing needs its room yet.
+        // The chunk is full, but is sealed only when another step needs room.
         assert_eq!(recorder.take_ready().count(), 0);
         assert!(recorder.has_full_unsent_chunk());
         append(&mut recorder, 1);
@@ -126,7 +128,7 @@ mod tests {
         let ready: Vec<_> = recorder.take_ready().collect();
         let origin = ready[1].1.trajectory.chunks()[0].origin();
         assert_eq!((origin.first_step, origin.steps), (0, 2));
-        // Nothing waits: a flush leaves the open chunk alone.
+        // No item waits, so a flush leaves the open chunk open.
         recorder.flush().unwrap();
         append(&mut recorder, 1);
         create(&mut recorder, 2);
@@ -159,12 +161,12 @@ mod tests {
             .unwrap();
         recorder.cell_mut(0).unwrap().fill(7);
         recorder.finish_step(true).unwrap();
-        // Neither the next chunk nor this one's bytes can be had.
+        // First the allocation of the next chunk fails, then that of this chunk's bytes.
         for allocation in 0..2 {
             failing::after(allocation);
             let error = recorder.flush().unwrap_err().to_string();
             assert!(
-                error.ends_with("bytes, more than can be allocated"),
+                error.ends_with("bytes, more than the system gives"),
                 "{error}"
             );
             assert_eq!((recorder.pending_items(), recorder.ready_items()), (1, 0));
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_without_items_are_not_handed_out() {
+    fn steps_without_items_yield_no_items() {
         let mut recorder = recorder(8, Some(2));
         append(&mut recorder, 20);
         recorder.end_episode(true).unwrap();

@@ -1,4 +1,4 @@
-//! Windows that begin before the open chunks.
+//! Windows that begin before the open chunks, and so lie in several chunks or in sealed ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,46 +6,48 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::StepPosition;
-use super::super::batch_chunk::OpenBatch;
+use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
-use super::super::pending::{Body, OpenSpans};
+use super::super::pending_items::{OpenSpans, PendingTrajectory};
 use super::BatchSegment;
 use crate::error::{Error, Result};
 use crate::schema::Shape;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
-/// Where the steps of a window lie: the same for every environment but for the rows.
-pub(super) struct Plan<'a> {
+/// The chunks in which a window's steps lie. Environments differ only in the row offset.
+pub(super) struct SplitWindow<'a> {
     pattern: &'a Pattern,
-    /// The sealed chunks in the order of the item's; the open one comes after them.
+    /// Sealed segments, in the order in which an item lists its chunks. The open chunk is last.
     segments: SmallVec<[&'a BatchSegment; 2]>,
-    /// Offsets count steps from the beginning of the slice's chunk.
+    /// Slice offsets are steps since the first step of the slice's chunk.
     slices: SmallVec<[Slice; 8]>,
     columns: Box<[SpanColumn]>,
-    /// Steps that the open chunks have room for, if the window reaches into them.
+    /// Capacity of the open chunks in steps, if the window extends into them.
     open: Option<usize>,
 }
 
-/// A stretch of steps in one place: the sealed segment or the open chunks.
+/// The range of steps around a located step: a sealed segment, or the open chunks.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct StepLocation<'a> {
+    /// `None` for the open chunks.
     pub(super) segment: Option<&'a BatchSegment>,
     pub(super) first: StepPosition,
     pub(super) end: StepPosition,
 }
 
-impl<'a> Plan<'a> {
-    /// Splits the window from `first` on by chunks; `None` where steps are gone.
+impl<'a> SplitWindow<'a> {
+    /// Splits the window that starts at `first` by chunks. Returns `None` if some of its steps are
+    /// no longer retained.
     ///
     /// # Errors
-    /// [`Error::Signature`] when its cells have several shapes.
+    /// [`Error::Signature`] if cells of one column differ in shape.
     pub(super) fn new(
         pattern: &'a Pattern,
         history: &'a VecDeque<BatchSegment>,
         open: &OpenBatch,
         first: StepPosition,
     ) -> Result<Option<Self>> {
-        let mut plan = Self {
+        let mut window = Self {
             pattern,
             segments: SmallVec::new(),
             slices: SmallVec::new(),
@@ -55,7 +57,7 @@ impl<'a> Plan<'a> {
         let mut columns = Vec::with_capacity(pattern.columns.len());
         for (number, shaped) in pattern.shape.columns.iter().enumerate() {
             columns.push(SpanColumn {
-                first_slice: narrow(plan.slices.len() as u64),
+                first_slice: to_u32(window.slices.len() as u64),
                 ..*shaped
             });
             let mut shape: Option<&Shape> = None;
@@ -63,40 +65,40 @@ impl<'a> Plan<'a> {
                 let mut at = first + StepPosition::from(slice.offset);
                 let end = at + StepPosition::from(slice.len);
                 while at < end {
-                    let Some(place) = place(history, open, at) else {
+                    let Some(location) = locate_step(history, open, at) else {
                         return Ok(None);
                     };
-                    let schema = place
+                    let schema = location
                         .segment
                         .map_or(open.schema(), |s| s.chunks[0].schema());
                     let other = &schema.cells[slice.column as usize].shape;
                     let shape = *shape.get_or_insert(other);
                     if shape != other {
-                        return Err(mixed(pattern, number, shape, other));
+                        return Err(mixed_shapes(pattern, number, shape, other));
                     }
-                    plan.push(place, open, slice.column, at, end.min(place.end));
-                    at = end.min(place.end);
+                    window.push(location, open, slice.column, at, end.min(location.end));
+                    at = end.min(location.end);
                 }
             }
         }
-        // Only now is it known how many sealed chunks come before the open one.
-        let last = narrow(plan.segments.len() as u64);
-        for slice in plan.slices.iter_mut().filter(|s| s.chunk == OPEN) {
+        // The open chunk's number is known only now: it follows all sealed chunks.
+        let last = to_u32(window.segments.len() as u64);
+        for slice in window.slices.iter_mut().filter(|s| s.chunk == OPEN) {
             slice.chunk = last;
         }
-        plan.columns = columns.into();
-        Ok(Some(plan))
+        window.columns = columns.into();
+        Ok(Some(window))
     }
 
     fn push(
         &mut self,
-        place: Place<'a>,
+        location: StepLocation<'a>,
         open: &OpenBatch,
         column: u32,
         at: StepPosition,
         end: StepPosition,
     ) {
-        let chunk = match place.segment {
+        let chunk = match location.segment {
             None => {
                 self.open = Some(open.grouping.length);
                 OPEN
@@ -104,7 +106,7 @@ impl<'a> Plan<'a> {
             Some(segment) => {
                 let same = |other: &&BatchSegment| other.first == segment.first;
                 let known = self.segments.iter().position(same);
-                narrow(known.unwrap_or_else(|| {
+                to_u32(known.unwrap_or_else(|| {
                     self.segments.push(segment);
                     self.segments.len() - 1
                 }) as u64)
@@ -113,17 +115,17 @@ impl<'a> Plan<'a> {
         self.slices.push(Slice {
             chunk,
             column,
-            offset: narrow(at - place.first),
-            len: narrow(end - at),
+            offset: to_u32(at - location.first),
+            len: to_u32(end - at),
         });
     }
 
-    /// The item of one environment.
-    pub(super) fn body(&self, env: usize) -> Body {
+    /// Returns the trajectory of one environment's item.
+    pub(super) fn trajectory(&self, env: usize) -> PendingTrajectory {
         let chunk = |segment: &&BatchSegment| Arc::clone(&segment.chunks[env / segment.group]);
         if let ([segment], None) = (&self.segments[..], self.open) {
             let first = self.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-            return Body::Sealed(Trajectory::Window {
+            return PendingTrajectory::Sealed(Trajectory::Window {
                 chunk: chunk(segment),
                 offset: first + segment.row(env),
                 shape: Arc::clone(&self.pattern.shape),
@@ -132,7 +134,7 @@ impl<'a> Plan<'a> {
         let slices = self.slices.iter().map(|slice| {
             let row = match (self.segments.get(slice.chunk as usize), self.open) {
                 (Some(segment), _) => segment.row(env),
-                (None, length) => narrow((env * length.unwrap_or(0)) as u64),
+                (None, length) => to_u32((env * length.unwrap_or(0)) as u64),
             };
             Slice {
                 offset: slice.offset + row,
@@ -147,31 +149,31 @@ impl<'a> Plan<'a> {
             slices: slices.collect(),
         };
         if spans.open {
-            Body::Spans(Box::new(spans))
+            PendingTrajectory::Spans(Box::new(spans))
         } else {
-            Body::Sealed(spans.close(None))
+            PendingTrajectory::Sealed(spans.finish(None))
         }
     }
 }
 
-/// In place of a chunk's number: the open one.
+/// Placeholder for the number of the open chunk.
 const OPEN: u32 = u32::MAX;
 
 impl BatchSegment {
-    /// First row of an environment in its group's chunk.
+    /// Returns the first row of an environment in its group's chunk.
     pub(super) fn row(&self, env: usize) -> u32 {
-        narrow((env % self.group * self.steps) as u64)
+        to_u32((env % self.group * self.steps) as u64)
     }
 }
 
-/// Where a step lies; `None` if it is gone.
-pub(super) fn place<'a>(
+/// Locates a step. Returns `None` if it is no longer retained.
+pub(super) fn locate_step<'a>(
     history: &'a VecDeque<BatchSegment>,
     open: &OpenBatch,
     at: StepPosition,
-) -> Option<Place<'a>> {
+) -> Option<StepLocation<'a>> {
     if at >= open.first {
-        return Some(Place {
+        return Some(StepLocation {
             segment: None,
             first: open.first,
             end: open.first + open.steps as StepPosition,
@@ -180,22 +182,22 @@ pub(super) fn place<'a>(
     let index = history.partition_point(|s| s.first <= at).checked_sub(1)?;
     let segment = &history[index];
     let end = segment.first + segment.steps as StepPosition;
-    (at < end).then_some(Place {
+    (at < end).then_some(StepLocation {
         segment: Some(segment),
         first: segment.first,
         end,
     })
 }
 
-fn mixed(pattern: &Pattern, column: usize, first: &Shape, other: &Shape) -> Error {
+fn mixed_shapes(pattern: &Pattern, column: usize, first: &Shape, other: &Shape) -> Error {
     Error::Signature(format!(
-        "column `{}` of the trajectory mixes cells of shape {first:?} and of shape {other:?}; one \
-         item's cells have one shape",
+        "column `{}` of the trajectory has cells of different shapes, {first:?} and {other:?}; \
+         within one item, a column's cells must have the same shape",
         pattern.shape.layout.names[column]
     ))
 }
 
-/// Rows and columns were counted in 32 bits when the chunks were begun.
-fn narrow(n: u64) -> u32 {
+/// Converts a number of rows, columns or slices. These fit 32 bits, which was checked before.
+fn to_u32(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

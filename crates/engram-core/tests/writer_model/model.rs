@@ -1,4 +1,4 @@
-//! Patterns, tried naively on plain lists of steps.
+//! A simple model of patterns: applies them to plain lists of steps.
 
 use engram_core::writer::{
     Comparison, Condition, ConditionInput, Pattern, PatternColumn, PriorityRule,
@@ -8,54 +8,57 @@ use proptest::prelude::*;
 
 use crate::common::{Cell, Item, layout};
 
-/// One step: per column, shape and bytes of the cell if it has one.
+/// One step: per column, the shape and bytes of the cell, if it has one.
 pub(crate) type Step = Vec<Option<(Shape, Cell)>>;
 
-/// What a pattern is made of.
+/// The arguments of a [`Pattern`].
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PatternSpec {
     pub(crate) columns: Vec<PatternColumn>,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) priority: PriorityRule,
-    /// Of its columns.
+    /// Dtypes of the columns.
     dtypes: Vec<DType>,
 }
 
-/// Why an item cannot be made.
+/// Why an item cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Trouble {
-    Mixed,
+pub(crate) enum ItemError {
+    MixedShapes,
     Priority,
 }
 
-/// An item with its priority, whose bits can be compared.
-pub(crate) type Made = (u64, Item);
+/// The bits of an item's priority, and the item.
+pub(crate) type CreatedItem = (u64, Item);
 
-/// The columns that plans are made for.
+/// Dtypes of the writer's columns.
 const DTYPES: [DType; 4] = [DType::Uint8, DType::Int64, DType::Float32, DType::String];
 
-/// What all tables of the test say of a priority that was found.
-pub(crate) fn accepts(_: u32, priority: f64) -> Result<(), Error> {
+/// Check of computed priorities, the same for all tables of the test.
+pub(crate) fn check_priority(_: u32, priority: f64) -> Result<(), Error> {
     if priority.is_nan() || priority as i64 % 5 == 4 {
-        return Err(Error::Priority("TD error too bad".into()));
+        return Err(Error::Priority("TD errors out of range".into()));
     }
     Ok(())
 }
 
-/// Steps of one stream, and where its episode and its memory begin.
+/// Model of one stream of steps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) steps: Vec<Step>,
-    pub(crate) floor: usize,
-    pub(crate) episode_first: usize,
-    /// Steps that any of the patterns looks back.
-    pub(crate) furthest: usize,
-    /// Per pattern, how many steps there were when it last made an item.
+    pub(crate) first_available: usize,
+    pub(crate) episode_start: usize,
+    /// Longest lookback of the patterns.
+    pub(crate) longest_lookback: usize,
+    /// Per pattern, the number of steps when it last created an item.
     pub(crate) applied: Vec<usize>,
 }
 
-/// `numbers` is the column of `Int64` numbers, among `columns` in all.
-pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec<Plan>> {
+/// Generates patterns over `columns` columns. Column `numbers` has single `Int64` numbers.
+pub(crate) fn pattern_specs(
+    columns: usize,
+    numbers: usize,
+) -> impl Strategy<Value = Vec<PatternSpec>> {
     let window = (1_i64..7, 1_i64..4, 1_i64..4, any::<bool>());
     let all = window.clone().prop_map(move |(len, tail, _, _)| {
         let column = |source| PatternColumn {
@@ -84,7 +87,7 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
         };
         picks.into_iter().map(column).collect::<Vec<_>>()
     });
-    let subject = prop_oneof![
+    let input = prop_oneof![
         Just(ConditionInput::StepIndex),
         Just(ConditionInput::StepsSinceApplied),
         Just(ConditionInput::HistoryLength),
@@ -99,8 +102,8 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
             .prop_map(|(divisor, remainder)| Comparison::Mod { divisor, remainder }),
     ];
     let condition =
-        (subject, comparison, any::<bool>()).prop_map(|(subject, comparison, inverse)| Condition {
-            subject,
+        (input, comparison, any::<bool>()).prop_map(|(input, comparison, inverse)| Condition {
+            input,
             comparison,
             inverse,
         });
@@ -109,8 +112,8 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
         3 => Just(None),
         1 => (any::<prop::sample::Index>(), prop_oneof![Just(0.0), Just(0.25), Just(1.0)]).prop_map(Some),
     ];
-    let plan = (prop_oneof![all, some], conditions, priority).prop_map(
-        |(columns, conditions, priority)| Plan {
+    let pattern_spec = (prop_oneof![all, some], conditions, priority).prop_map(
+        |(columns, conditions, priority)| PatternSpec {
             priority: priority.map_or(PriorityRule::Constant(2.0), |(column, max_weight)| {
                 let column = column.index(columns.len());
                 PriorityRule::TdError { column, max_weight }
@@ -120,10 +123,10 @@ pub(crate) fn plans(columns: usize, numbers: usize) -> impl Strategy<Value = Vec
             conditions,
         },
     );
-    prop::collection::vec(plan, 1..4)
+    prop::collection::vec(pattern_spec, 1..4)
 }
 
-impl Plan {
+impl PatternSpec {
     pub(crate) fn pattern(&self, table: u32) -> Pattern {
         let names: Vec<String> = (0..self.columns.len()).map(|i| format!("c{i}")).collect();
         let (columns, conditions) = (self.columns.clone(), self.conditions.clone());
@@ -137,19 +140,19 @@ impl Plan {
         .unwrap()
     }
 
-    fn made(&self, stream: &Stream) -> Option<Result<Made, Trouble>> {
+    fn create_item(&self, stream: &Stream) -> Option<Result<CreatedItem, ItemError>> {
         let end = stream.steps.len() as i64;
-        let (mut item, mut mixed) = (Vec::new(), false);
+        let (mut item, mut mixed_shapes) = (Vec::new(), false);
         let mut scalar = Vec::new();
         for column in &self.columns {
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
             let mut at = end + column.start;
             while at < end + column.stop {
-                if at < stream.floor as i64 {
+                if at < stream.first_available as i64 {
                     return None;
                 }
                 let cell = stream.steps[at as usize][column.source].as_ref()?;
-                mixed |= cells.first().is_some_and(|first| first.0 != cell.0);
+                mixed_shapes |= cells.first().is_some_and(|first| first.0 != cell.0);
                 cells.push(cell);
                 at += column.step;
             }
@@ -158,30 +161,30 @@ impl Plan {
             let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.1.clone()).collect();
             item.push((column.squeeze, cells));
         }
-        if mixed {
-            return Some(Err(Trouble::Mixed));
+        if mixed_shapes {
+            return Some(Err(ItemError::MixedShapes));
         }
         let priority = match self.priority {
             PriorityRule::Constant(priority) => Some(priority),
             PriorityRule::TdError { column, .. } if !scalar[column] => None,
             PriorityRule::TdError { column, max_weight } => {
-                let sizes = item[column].1.iter();
-                let sizes = sizes.map(|cell| size(self.dtypes[column], cell));
-                sizes.collect::<Option<Vec<f64>>>().and_then(|sizes| {
-                    let largest = sizes.iter().copied().fold(0.0, f64::max);
-                    let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
-                    let found = max_weight * largest + (1.0 - max_weight) * mean;
-                    accepts(0, found).ok().map(|()| found)
+                let cells = item[column].1.iter();
+                let values = cells.map(|cell| magnitude(self.dtypes[column], cell));
+                values.collect::<Option<Vec<f64>>>().and_then(|values| {
+                    let largest = values.iter().copied().fold(0.0, f64::max);
+                    let mean = values.iter().sum::<f64>() / values.len() as f64;
+                    let priority = max_weight * largest + (1.0 - max_weight) * mean;
+                    check_priority(0, priority).ok().map(|()| priority)
                 })
             }
         };
-        let priority = priority.ok_or(Trouble::Priority);
+        let priority = priority.ok_or(ItemError::Priority);
         Some(priority.map(|priority| (priority.to_bits(), item)))
     }
 }
 
-/// The number in a cell without its sign, where there is one.
-fn size(dtype: DType, cell: &[u8]) -> Option<f64> {
+/// Returns the absolute value of a cell of a supported dtype.
+fn magnitude(dtype: DType, cell: &[u8]) -> Option<f64> {
     match dtype {
         DType::Int64 => Some((i64::from_le_bytes(cell.try_into().unwrap()) as f64).abs()),
         DType::Float32 => Some(f32::from_le_bytes(cell.try_into().unwrap()).abs().into()),
@@ -189,40 +192,42 @@ fn size(dtype: DType, cell: &[u8]) -> Option<f64> {
     }
 }
 
-/// Checks what a writer said of an append whose items had these troubles.
-pub(crate) fn check_outcome(outcome: Result<usize, Error>, made: usize, troubles: &[Trouble]) {
+/// Checks the result of an append that should create `created` items and report the first of `errors`.
+pub(crate) fn check_outcome(outcome: Result<usize, Error>, created: usize, errors: &[ItemError]) {
     match outcome {
-        Ok(count) => assert_eq!((count, troubles), (made, &[][..])),
+        Ok(count) => assert_eq!((count, errors), (created, &[][..])),
         Err(Error::Signature(text)) => {
-            assert_eq!(troubles.first(), Some(&Trouble::Mixed));
-            assert!(text.contains("mixes cells of shape"), "{text}");
+            assert_eq!(errors.first(), Some(&ItemError::MixedShapes));
+            assert!(text.contains("has cells of different shapes"), "{text}");
         }
         Err(Error::Priority(text)) => {
-            assert_eq!(troubles.first(), Some(&Trouble::Priority));
-            assert!(text.starts_with("TD error "), "{text}");
+            assert_eq!(errors.first(), Some(&ItemError::Priority));
+            assert!(text.starts_with("TD errors "), "{text}");
         }
         Err(error) => panic!("{error}"),
     }
 }
 
 impl Stream {
-    /// The item that pattern `number` makes of the newest step, if any.
-    pub(crate) fn try_plan(
+    /// Returns the item that pattern `number` creates at the newest step, if any.
+    pub(crate) fn try_pattern(
         &mut self,
         number: usize,
-        plan: &Plan,
+        pattern_spec: &PatternSpec,
         end: bool,
-    ) -> Option<Result<Made, Trouble>> {
+    ) -> Option<Result<CreatedItem, ItemError>> {
         let steps = self.steps.len();
         self.applied.resize(self.applied.len().max(number + 1), 0);
-        if steps == self.episode_first || self.applied[number] == steps {
+        if steps == self.episode_start || self.applied[number] == steps {
             return None;
         }
-        for condition in &plan.conditions {
-            let found = match condition.subject {
-                ConditionInput::StepIndex => (steps - 1 - self.episode_first) as i64,
+        for condition in &pattern_spec.conditions {
+            let input = match condition.input {
+                ConditionInput::StepIndex => (steps - 1 - self.episode_start) as i64,
                 ConditionInput::StepsSinceApplied => (steps - self.applied[number]) as i64,
-                ConditionInput::HistoryLength => (steps - self.floor).min(self.furthest) as i64,
+                ConditionInput::HistoryLength => {
+                    (steps - self.first_available).min(self.longest_lookback) as i64
+                }
                 ConditionInput::EndOfEpisode => end.into(),
                 ConditionInput::Column(column) => {
                     let (shape, cell) = self.steps[steps - 1][column].as_ref()?;
@@ -232,16 +237,16 @@ impl Stream {
                     i64::from_le_bytes(cell[..].try_into().ok()?)
                 }
             };
-            let holds = match condition.comparison {
-                Comparison::Eq(asked) => found == asked,
-                Comparison::Ge(asked) => found >= asked,
-                Comparison::Mod { divisor, remainder } => found % divisor == remainder,
+            let result = match condition.comparison {
+                Comparison::Eq(operand) => input == operand,
+                Comparison::Ge(operand) => input >= operand,
+                Comparison::Mod { divisor, remainder } => input % divisor == remainder,
             };
-            if holds == condition.inverse {
+            if result == condition.inverse {
                 return None;
             }
         }
-        let outcome = plan.made(self)?;
+        let outcome = pattern_spec.create_item(self)?;
         if outcome.is_ok() {
             self.applied[number] = steps;
         }

@@ -1,0 +1,155 @@
+//! Creates the items that patterns describe from a batch's newest step.
+
+use std::sync::Arc;
+
+use super::super::StepPosition;
+use super::super::condition::{Condition, ConditionInput, StepContext, number};
+use super::super::open_batch::OpenBatch;
+use super::super::pattern::Pattern;
+use super::super::pending_items::PendingTrajectory;
+use super::super::priority_rule::PriorityRule;
+use super::split_window::SplitWindow;
+use super::td_errors::td_error_stats;
+use super::{BatchedPattern, BatchedRecorder};
+use crate::error::Result;
+use crate::schema::Schema;
+
+impl BatchedRecorder {
+    /// Applies every pattern to the newest step of every environment; returns the number of items
+    /// created. After an error of one item it still creates the others, then returns the first error.
+    pub(super) fn create_due_items(
+        &mut self,
+        ends: Option<&[bool]>,
+        check_priority: &impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<usize> {
+        let Some(open) = &self.open else {
+            return Ok(0);
+        };
+        let mut outcome = Ok(());
+        let before = self.pending.len();
+        let longest = self.patterns.iter().map(|p| p.pattern.lookback).max();
+        for BatchedPattern { pattern, applied } in &mut self.patterns {
+            let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
+                continue;
+            };
+            // All environments are at the same step, so the window is located once.
+            let split_window = if first >= open.first {
+                Ok(None)
+            } else {
+                match SplitWindow::new(pattern, &self.history, open, first) {
+                    Ok(None) => continue,
+                    window => window,
+                }
+            };
+            let open_window = OpenWindow::new(pattern, open, &self.schema, first);
+            let uses_applied = pattern
+                .conditions
+                .iter()
+                .any(|c| c.input == ConditionInput::StepsSinceApplied);
+            for env in 0..self.envs {
+                if first < self.episode_start[env] {
+                    continue;
+                }
+                if !pattern.conditions.is_empty() {
+                    // As in a single stream: tried as an ordinary step, then as the episode's last.
+                    let is_due = |end_of_episode| {
+                        let context = StepContext {
+                            step_index: self.complete_steps - 1 - self.episode_start[env],
+                            since_applied: self.complete_steps - applied[env],
+                            history_length: (self.complete_steps - self.episode_start[env])
+                                .min(longest.unwrap_or(0)),
+                            end_of_episode,
+                        };
+                        all_hold(&pattern.conditions, context, open, &self.schema, env)
+                    };
+                    if !(is_due(false) || ends.is_some_and(|ends| ends[env]) && is_due(true)) {
+                        continue;
+                    }
+                }
+                let trajectory = match &split_window {
+                    Ok(None) => open_window.trajectory(env),
+                    Ok(Some(window)) => window.trajectory(env),
+                    Err(error) => {
+                        outcome = outcome.and(Err(error.clone()));
+                        break;
+                    }
+                };
+                let priority = match pattern.priority {
+                    PriorityRule::Constant(priority) => Ok(priority),
+                    PriorityRule::TdError { column, max_weight } => {
+                        td_error_stats(pattern, column, &self.history, open, env, first)
+                            .map(|stats| stats.priority(max_weight))
+                            .and_then(|priority| {
+                                check_priority(pattern.table, priority).map(|()| priority)
+                            })
+                    }
+                };
+                let priority = match priority {
+                    Ok(priority) => priority,
+                    Err(error) => {
+                        outcome = outcome.and(Err(error));
+                        continue;
+                    }
+                };
+                if uses_applied {
+                    applied[env] = self.complete_steps;
+                }
+                let key = self.keys.next_key();
+                self.pending.push(pattern.table, key, priority, trajectory);
+            }
+        }
+        outcome.map(|()| self.pending.len() - before)
+    }
+}
+
+/// A pattern's window that lies entirely in the open chunks.
+struct OpenWindow<'a> {
+    pattern: &'a Pattern,
+    /// `Some(squeeze)` if the items are rows of all columns.
+    as_rows: Option<bool>,
+    /// Capacity of an open chunk, in steps.
+    length: usize,
+    /// First step of the window, counted from the first step of the open chunks.
+    step: StepPosition,
+}
+
+impl<'a> OpenWindow<'a> {
+    fn new(pattern: &'a Pattern, open: &OpenBatch, schema: &Schema, first: StepPosition) -> Self {
+        Self {
+            pattern,
+            as_rows: pattern.as_rows(schema),
+            length: open.grouping.length,
+            step: first.saturating_sub(open.first),
+        }
+    }
+
+    /// Returns the trajectory of one environment's item.
+    fn trajectory(&self, env: usize) -> PendingTrajectory {
+        // `begin_chunks` checked that the rows of all environments fit 32 bits.
+        let row = (env * self.length) as StepPosition + self.step;
+        let offset = u32::try_from(row).unwrap_or(u32::MAX);
+        match self.as_rows {
+            Some(squeeze) => PendingTrajectory::Rows {
+                offset,
+                len: u32::try_from(self.pattern.lookback - self.pattern.end_offset)
+                    .unwrap_or(u32::MAX),
+                squeeze,
+            },
+            None => PendingTrajectory::Window {
+                offset,
+                shape: Arc::clone(&self.pattern.shape),
+            },
+        }
+    }
+}
+
+fn all_hold(
+    conditions: &[Condition],
+    context: StepContext,
+    open: &OpenBatch,
+    schema: &Schema,
+    env: usize,
+) -> bool {
+    let value = |column: usize| number(&schema.cells[column], open.newest(column, env));
+    conditions.iter().all(|c| c.holds(context, value))
+}

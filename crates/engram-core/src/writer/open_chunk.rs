@@ -1,0 +1,221 @@
+//! The chunk that a recorder is filling.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::StepPosition;
+use super::row_map::RowMap;
+use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
+use crate::codec::Compressor;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::schema::Schema;
+
+/// A chunk is full once it has more than this many bytes of strings.
+const STRING_BUDGET: usize = 16 << 10;
+
+/// State of one column's cell in the open step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CellState {
+    /// No value.
+    Unset,
+    /// Written by the current append. Discarded if that append is aborted.
+    Written,
+    /// Set by an earlier partial append.
+    Set,
+}
+
+/// Complete steps, and possibly one open step, of one schema and one episode.
+#[derive(Debug)]
+pub(super) struct OpenChunk {
+    builder: ChunkBuilder,
+    /// First step of the chunk.
+    pub(super) first: StepPosition,
+    /// Number of complete steps.
+    pub(super) steps: u32,
+    /// Number of leading steps that were copied from the previous chunk.
+    pub(super) overlap: u32,
+    rows: RowMap,
+    cell_states: SmallVec<[CellState; 8]>,
+}
+
+impl OpenChunk {
+    pub(super) fn new(schema: Arc<Schema>, capacity: usize, first: StepPosition) -> Result<Self> {
+        let columns = schema.cells.len();
+        Ok(Self {
+            builder: ChunkBuilder::new(schema, capacity)?,
+            first,
+            steps: 0,
+            overlap: 0,
+            rows: RowMap::default(),
+            cell_states: SmallVec::from_elem(CellState::Unset, columns),
+        })
+    }
+
+    pub(super) fn schema(&self) -> &Arc<Schema> {
+        self.builder.schema()
+    }
+
+    pub(super) fn is_dense(&self) -> bool {
+        self.rows.is_dense()
+    }
+
+    /// True if the chunk has no room for another step.
+    pub(super) fn is_full(&self) -> bool {
+        self.steps as usize == self.builder.capacity()
+            || self.steps > self.overlap && self.builder.string_bytes() > STRING_BUDGET
+    }
+
+    pub(super) fn cell_state(&self, column: usize) -> CellState {
+        self.cell_states[column]
+    }
+
+    /// True if the open step has a value in any column.
+    pub(super) fn has_open_step_values(&self) -> bool {
+        self.cell_states
+            .iter()
+            .any(|state| *state != CellState::Unset)
+    }
+
+    /// Returns the memory of the open step's cell in a column of fixed-size cells.
+    pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
+        self.cell_states[column] = CellState::Written;
+        let row = self.builder.rows(column) as usize;
+        self.builder.cell_mut(column, row)
+    }
+
+    pub(super) fn set_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
+        self.builder.stage_string(column, encoded)?;
+        self.cell_states[column] = CellState::Written;
+        Ok(())
+    }
+
+    /// Discards the cells written by the current append.
+    pub(super) fn abort(&mut self) {
+        for (column, state) in self.cell_states.iter_mut().enumerate() {
+            if *state == CellState::Written {
+                *state = CellState::Unset;
+                self.builder.unstage_string(column);
+            }
+        }
+    }
+
+    /// Discards the cell that the current append has written in one column.
+    pub(super) fn discard_cell(&mut self, column: usize) {
+        self.cell_states[column] = CellState::Unset;
+        self.builder.unstage_string(column);
+    }
+
+    /// Ends a partial append: keeps the cells written, and leaves the step open.
+    pub(super) fn finish_partial_append(&mut self) {
+        for state in &mut self.cell_states {
+            if *state == CellState::Written {
+                *state = CellState::Set;
+            }
+        }
+    }
+
+    /// Completes the open step.
+    pub(super) fn complete_step(&mut self) {
+        let mut dense = self.rows.is_dense();
+        for (column, state) in self.cell_states.iter().enumerate() {
+            if *state == CellState::Unset {
+                dense = false;
+            } else {
+                self.builder.commit(column);
+            }
+        }
+        if !dense {
+            let (builder, cell_states) = (&self.builder, &self.cell_states);
+            let rows = cell_states.iter().enumerate().map(|(column, state)| {
+                (*state != CellState::Unset).then(|| builder.rows(column) - 1)
+            });
+            self.rows.push(self.steps, rows);
+        }
+        self.cell_states.fill(CellState::Unset);
+        self.steps += 1;
+    }
+
+    /// Returns the row of `column` that has the chunk's `step`. Step number `self.steps` is the open
+    /// step.
+    pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
+        if step < self.steps {
+            self.rows.row(column, step)
+        } else {
+            (self.cell_states[column] == CellState::Set).then(|| self.builder.rows(column))
+        }
+    }
+
+    /// Returns the bytes of one cell. Strings are encoded.
+    pub(super) fn cell(&self, column: usize, row: u32) -> &[u8] {
+        if self.schema().cells[column].dtype != DType::String {
+            self.builder.cell(column, row as usize)
+        } else if row < self.builder.rows(column) {
+            self.builder.string_cell(column, row as usize)
+        } else {
+            self.builder.staged_string(column)
+        }
+    }
+
+    /// Copies the last `steps` complete steps of `old`, and the cells of its open step.
+    /// `columns` maps each column of `old` to a column of this chunk.
+    pub(super) fn copy_last_steps(
+        &mut self,
+        old: &Self,
+        steps: u32,
+        columns: impl Fn(usize) -> usize,
+    ) -> Result<()> {
+        let count = old.cell_states.len();
+        for step in old.steps - steps..old.steps {
+            for from in 0..count {
+                if let Some(row) = old.row(from, step) {
+                    self.write(columns(from), old.cell(from, row))?;
+                }
+            }
+            self.complete_step();
+        }
+        self.overlap = self.steps;
+        for from in (0..count).filter(|from| old.cell_states[*from] != CellState::Unset) {
+            let to = columns(from);
+            self.write(to, old.cell(from, old.builder.rows(from)))?;
+            self.cell_states[to] = old.cell_states[from];
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, column: usize, cell: &[u8]) -> Result<()> {
+        if self.schema().cells[column].dtype == DType::String {
+            return self.set_string(column, cell);
+        }
+        self.cell_mut(column).copy_from_slice(cell);
+        Ok(())
+    }
+
+    /// Prepares the chunk for sealing. Items may refer to cells of the open step that earlier
+    /// partial appends set, so those cells are included as extra rows that belong to none of the
+    /// chunk's steps.
+    ///
+    /// # Errors
+    /// As [`ChunkBuilder::seal`]; the chunk is then unchanged.
+    pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<PackedColumns> {
+        let (cell_states, builder) = (&self.cell_states, &mut self.builder);
+        let set_columns =
+            || (0..cell_states.len()).filter(|column| cell_states[*column] == CellState::Set);
+        for column in set_columns() {
+            builder.commit(column);
+        }
+        let packed = builder.pack(compressor);
+        if packed.is_err() {
+            for column in set_columns() {
+                builder.uncommit(column);
+            }
+        }
+        packed
+    }
+
+    /// Returns the packed chunk as an immutable chunk, and the rows of its steps.
+    pub(super) fn seal(self, packed: PackedColumns, origin: Origin) -> (Chunk, RowMap) {
+        (self.builder.finish(packed, origin), self.rows)
+    }
+}

@@ -1,0 +1,283 @@
+//! Selects the cells of an item, and locates them in the writer's chunks.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::StepPosition;
+use super::history::History;
+use super::open_chunk::OpenChunk;
+use super::selection_error::SelectionError;
+use crate::schema::{CellSpec, Layout, Schema};
+use crate::trajectory::{Slice, SpanColumn};
+
+/// The cells of an item.
+#[derive(Clone, Copy, Debug)]
+pub enum Selection<'a> {
+    /// All columns of this many newest steps.
+    Last(u64),
+    /// All columns of consecutive steps.
+    Steps {
+        /// First step.
+        first: StepPosition,
+        /// Number of steps.
+        len: u64,
+        /// True for a single step without a time axis.
+        squeeze: bool,
+    },
+    /// A separate selection for each column of the item.
+    Columns {
+        /// Names and nesting of the item's columns.
+        layout: &'a Arc<Layout>,
+        /// One selection per name.
+        columns: &'a [ColumnSelection<'a>],
+    },
+}
+
+/// The cells of one column of an item.
+#[derive(Clone, Copy, Debug)]
+pub struct ColumnSelection<'a> {
+    /// Number of the writer's column.
+    pub source: usize,
+    /// Steps of the cells.
+    pub cells: CellPositions<'a>,
+    /// True for a single cell without a time axis.
+    pub squeeze: bool,
+}
+
+/// The steps of selected cells.
+#[derive(Clone, Copy, Debug)]
+pub enum CellPositions<'a> {
+    /// Evenly spaced steps, oldest first.
+    Range {
+        /// First step.
+        first: StepPosition,
+        /// Distance from one step to the next. At least 1.
+        stride: u64,
+        /// Number of steps.
+        len: u64,
+    },
+    /// Steps in any order. Repetitions are allowed.
+    List(&'a [StepPosition]),
+}
+
+impl CellPositions<'_> {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Range { len, .. } => *len,
+            Self::List(positions) => positions.len() as u64,
+        }
+    }
+}
+
+/// Placeholder for the number of the open chunk.
+pub(super) const OPEN: u32 = u32::MAX;
+
+/// The available steps and the chunks that have them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HistoryView<'a> {
+    pub(super) history: &'a History,
+    pub(super) open: Option<&'a OpenChunk>,
+    /// First available step.
+    pub(super) first_available: StepPosition,
+    /// End of the available steps, exclusive.
+    pub(super) end: StepPosition,
+}
+
+/// The located cells of an item. `Slice::chunk` is the index of a segment in the history, or
+/// [`OPEN`].
+#[derive(Debug)]
+pub(super) struct LocatedItem {
+    pub(super) columns: SmallVec<[SpanColumn; 8]>,
+    pub(super) slices: SmallVec<[Slice; 8]>,
+    /// Oldest step of the item.
+    pub(super) oldest: StepPosition,
+}
+
+impl HistoryView<'_> {
+    /// Returns the schema of a segment, or of the open chunk.
+    pub(super) fn schema(&self, chunk: u32) -> Option<&Arc<Schema>> {
+        match chunk {
+            OPEN => self.open.map(OpenChunk::schema),
+            index => Some(self.history.get(index as usize).chunk.schema()),
+        }
+    }
+
+    pub(super) fn cell(&self, slice: Slice) -> Option<&CellSpec> {
+        let schema = self.schema(slice.chunk)?;
+        schema.cells.get(slice.column as usize)
+    }
+
+    /// Returns up to `max_len` contiguous cells, starting at step `at`.
+    pub(super) fn locate_run(
+        &self,
+        column: usize,
+        at: StepPosition,
+        max_len: u64,
+    ) -> Result<Slice, SelectionError> {
+        if at < self.first_available {
+            return Err(SelectionError::Expired { at });
+        }
+        if at >= self.end {
+            return Err(SelectionError::Future { at });
+        }
+        let missing = SelectionError::Missing { column, at };
+        let slice = |chunk: usize, chunk_column: usize, offset, left: StepPosition| {
+            // Columns, rows and segments fit 32 bits, which was checked when they were created.
+            Ok(Slice {
+                chunk: u32::try_from(chunk).unwrap_or(OPEN),
+                column: u32::try_from(chunk_column).unwrap_or(u32::MAX),
+                offset,
+                len: u32::try_from(left.min(max_len)).unwrap_or(u32::MAX),
+            })
+        };
+        if let Some(open) = self.open.filter(|open| at >= open.first) {
+            let Some(row) = offset(at, open.first).and_then(|step| open.row(column, step)) else {
+                return Err(missing);
+            };
+            let end = open.first + StepPosition::from(open.steps);
+            let dense = open.is_dense() && at < end;
+            return slice(OPEN as usize, column, row, if dense { end - at } else { 1 });
+        }
+        let Some(index) = self.history.find(at) else {
+            return Err(missing);
+        };
+        let segment = self.history.get(index);
+        if at >= segment.end() {
+            // An open step in which no partial append has set a value.
+            return Err(missing);
+        }
+        let cell = segment.column(column).and_then(|chunk_column| {
+            let row = segment.rows.row(chunk_column, offset(at, segment.first)?)?;
+            Some((chunk_column, row))
+        });
+        let Some((chunk_column, row)) = cell else {
+            return Err(missing);
+        };
+        let left = if segment.rows.is_dense() {
+            segment.end() - at
+        } else {
+            1
+        };
+        slice(index, chunk_column, row, left)
+    }
+
+    /// Locates the cells of every column.
+    pub(super) fn locate<'s>(
+        &self,
+        columns: impl Iterator<Item = ColumnSelection<'s>>,
+    ) -> Result<LocatedItem, SelectionError> {
+        let mut located = LocatedItem {
+            columns: SmallVec::new(),
+            slices: SmallVec::new(),
+            oldest: StepPosition::MAX,
+        };
+        for (number, selection) in columns.enumerate() {
+            let len = selection.cells.len();
+            if len == 0 {
+                return Err(SelectionError::Empty { column: number });
+            }
+            if selection.squeeze && len != 1 {
+                return Err(SelectionError::Squeeze {
+                    column: number,
+                    len,
+                });
+            }
+            located.columns.push(SpanColumn {
+                first_slice: u32::try_from(located.slices.len()).unwrap_or(u32::MAX),
+                len: u32::try_from(len).map_err(|_| SelectionError::TooLong {
+                    column: number,
+                    len,
+                })?,
+                squeeze: selection.squeeze,
+            });
+            match selection.cells {
+                CellPositions::Range {
+                    mut first,
+                    stride: 1,
+                    mut len,
+                } => {
+                    while len > 0 {
+                        let added =
+                            self.add_run(&mut located, number, selection.source, first, len)?;
+                        first += added;
+                        len -= added;
+                    }
+                }
+                CellPositions::Range { first, stride, len } => {
+                    for n in 0..len {
+                        let at = first.saturating_add(n.saturating_mul(stride));
+                        self.add_run(&mut located, number, selection.source, at, 1)?;
+                    }
+                }
+                CellPositions::List(positions) => {
+                    for at in positions {
+                        self.add_run(&mut located, number, selection.source, *at, 1)?;
+                    }
+                }
+            }
+        }
+        if located.columns.is_empty() {
+            return Err(SelectionError::NoColumns);
+        }
+        Ok(located)
+    }
+
+    /// True if every selected cell has a value. Shapes are not checked.
+    pub(super) fn has_all<'s>(
+        &self,
+        mut columns: impl Iterator<Item = ColumnSelection<'s>>,
+    ) -> bool {
+        columns.all(|selection| match selection.cells {
+            CellPositions::Range { first, stride, len } => (0..len).all(|n| {
+                self.locate_run(selection.source, first.saturating_add(n * stride), 1)
+                    .is_ok()
+            }),
+            CellPositions::List(at) => at
+                .iter()
+                .all(|at| self.locate_run(selection.source, *at, 1).is_ok()),
+        })
+    }
+
+    /// Adds up to `max_len` contiguous cells to the item's last column, and returns their number.
+    fn add_run(
+        &self,
+        located: &mut LocatedItem,
+        number: usize,
+        source: usize,
+        at: StepPosition,
+        max_len: u64,
+    ) -> Result<u64, SelectionError> {
+        let run = self.locate_run(source, at, max_len)?;
+        located.oldest = located.oldest.min(at);
+        let from = located.columns[number].first_slice as usize;
+        let Some(before) = located.slices[from..].last_mut() else {
+            located.slices.push(run);
+            return Ok(run.len.into());
+        };
+        let contiguous = before.chunk == run.chunk
+            && before.column == run.column
+            && before.offset + before.len == run.offset;
+        if contiguous {
+            before.len += run.len;
+            return Ok(run.len.into());
+        }
+        let (first, other) = (self.cell(located.slices[from]), self.cell(run));
+        if let (Some(first), Some(other)) = (first, other)
+            && first != other
+        {
+            return Err(SelectionError::Mixed {
+                column: number,
+                at,
+                first: first.shape.clone(),
+                other: other.shape.clone(),
+            });
+        }
+        located.slices.push(run);
+        Ok(run.len.into())
+    }
+}
+
+fn offset(at: StepPosition, first: StepPosition) -> Option<u32> {
+    u32::try_from(at - first).ok()
+}

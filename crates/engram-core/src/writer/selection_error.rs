@@ -1,0 +1,181 @@
+//! Errors of selections that cannot become an item.
+
+use crate::error::{Error, Result};
+use crate::schema::{Layout, Shape};
+
+use super::StepPosition;
+
+/// Why a selection cannot become an item. A cheap value without text, because patterns fail to
+/// select at most steps of a column with missing values; [`Self::into_error`] adds the text.
+///
+/// `column` is a column of the item, except in [`Self::Missing`].
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum SelectionError {
+    NoColumns,
+    Empty {
+        column: usize,
+    },
+    Squeeze {
+        column: usize,
+        len: u64,
+    },
+    TooLong {
+        column: usize,
+        len: u64,
+    },
+    Mixed {
+        column: usize,
+        at: StepPosition,
+        first: Shape,
+        other: Shape,
+    },
+    Expired {
+        at: StepPosition,
+    },
+    Future {
+        at: StepPosition,
+    },
+    /// The `len` newest steps were selected, but the writer does not have that many.
+    TooFewSteps {
+        len: u64,
+    },
+    Missing {
+        /// A column of the writer.
+        column: usize,
+        at: StepPosition,
+    },
+}
+
+/// The state of the writer, as needed for error texts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ErrorContext<'a> {
+    pub(super) item: &'a Layout,
+    pub(super) steps: &'a Layout,
+    pub(super) first_available: StepPosition,
+    /// End of the available steps, exclusive.
+    pub(super) end: StepPosition,
+    /// End of the steps of cleared episodes, exclusive.
+    pub(super) cleared: StepPosition,
+    pub(super) episode_start: StepPosition,
+    pub(super) history: u64,
+}
+
+impl SelectionError {
+    pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
+        let item = |column: usize| column_name(context.item, column);
+        let history = context.history;
+        match self {
+            Self::NoColumns => {
+                Error::InvalidArgument("the trajectory has no columns; select at least one".into())
+            }
+            Self::Empty { column } => Error::InvalidArgument(format!(
+                "column {} of the trajectory selects no steps; select at least one",
+                item(column)
+            )),
+            Self::Squeeze { column, len } => Error::InvalidArgument(format!(
+                "column {} of the trajectory is squeezed but selects {len} steps; a squeezed \
+                 column must select exactly 1",
+                item(column)
+            )),
+            Self::TooLong { column, len } => Error::InvalidArgument(format!(
+                "column {} of the trajectory selects {len} steps; at most {} are allowed",
+                item(column),
+                u32::MAX
+            )),
+            Self::Mixed {
+                column,
+                at,
+                first,
+                other,
+            } => Error::Signature(format!(
+                "column {} of the trajectory has cells of different shapes, {first:?} and, at step \
+                 {at}, {other:?}; within one item, a column's cells must have the same shape",
+                item(column)
+            )),
+            Self::Expired { at } if at < context.cleared => Error::ExpiredStep(format!(
+                "the trajectory refers to step {at}, which was cleared at the end of its episode; \
+                 {}; create items before the episode ends, or end it without clearing the history",
+                available_steps(context)
+            )),
+            Self::Expired { at } => Error::ExpiredStep(format!(
+                "the trajectory refers to step {at}, which has expired: the writer retains only \
+                 the newest {history} steps (`history`); {}; create items earlier or raise \
+                 `history`",
+                available_steps(context)
+            )),
+            Self::Future { at } => Error::InvalidArgument(format!(
+                "the trajectory refers to step {at}, which was not appended yet; {}; append it \
+                 first",
+                available_steps(context)
+            )),
+            Self::TooFewSteps { len } => too_few_steps(len, context),
+            Self::Missing { column, at } => Error::InvalidArgument(format!(
+                "the trajectory refers to column {} at step {at}, where it has no value; select \
+                 only steps with a value",
+                column_name(context.steps, column)
+            )),
+        }
+    }
+}
+
+fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
+    let history = context.history;
+    let appended = context.end - context.cleared;
+    if appended >= len {
+        return Error::ExpiredStep(format!(
+            "`num_steps` is {len}, but the writer retains only the newest {history} steps \
+             (`history`); raise `history` to at least {len} or select fewer steps"
+        ));
+    }
+    let since = if context.cleared == context.episode_start {
+        "in this episode"
+    } else if context.cleared == 0 {
+        "so far"
+    } else {
+        "since the history was last cleared"
+    };
+    let verb = if appended == 1 {
+        "step was"
+    } else {
+        "steps were"
+    };
+    let also = if len > history {
+        format!(" and raise `history`, which is {history}, to at least {len}")
+    } else {
+        String::new()
+    };
+    Error::InvalidArgument(format!(
+        "`num_steps` is {len}, but only {appended} {verb} appended {since}; append more steps \
+         first{also}, or select fewer"
+    ))
+}
+
+/// Rejects NaN, which cannot be ordered.
+pub(super) fn check_priority(priority: f64) -> Result<()> {
+    if priority.is_nan() {
+        return Err(Error::Priority(
+            "`priority` must be a number; got NaN".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn available_steps(context: &ErrorContext<'_>) -> String {
+    let ErrorContext {
+        first_available,
+        end,
+        ..
+    } = context;
+    match end.checked_sub(*first_available) {
+        None | Some(0) => "no steps are available".into(),
+        Some(1) => format!("only step {first_available} is available"),
+        Some(_) => format!("steps {first_available} to {} are available", end - 1),
+    }
+}
+
+fn column_name(layout: &Layout, column: usize) -> String {
+    match layout.names.get(column) {
+        Some(name) => format!("`{name}`"),
+        None => column.to_string(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Chooses the smallest trajectory representation for the located cells of an item.
+
+use std::sync::Arc;
+
+use super::pending_items::{OpenSpans, PendingTrajectory};
+use super::selection::{HistoryView, LocatedItem, OPEN};
+use crate::schema::Layout;
+use crate::trajectory::{Slice, SpanColumn, Trajectory, WindowShape};
+
+/// Number of window shapes that the cache stores.
+const CAPACITY: usize = 8;
+
+/// The window shapes of recent items, so that later items of the same shape can share one.
+#[derive(Debug, Default)]
+pub(super) struct WindowShapeCache {
+    shapes: Vec<Arc<WindowShape>>,
+    /// Index of the shape to replace next.
+    next: usize,
+}
+
+impl WindowShapeCache {
+    /// Returns the trajectory of the located cells.
+    pub(super) fn trajectory(
+        &mut self,
+        layout: &Arc<Layout>,
+        located: &LocatedItem,
+        view: &HistoryView<'_>,
+    ) -> PendingTrajectory {
+        let chunk_number = located.slices[0].chunk;
+        if (located.slices.iter()).any(|slice| slice.chunk != chunk_number) {
+            return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
+                .sealed_if_complete();
+        }
+        if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
+            return match sealed_chunk(view, chunk_number) {
+                None => PendingTrajectory::Rows {
+                    offset,
+                    len,
+                    squeeze,
+                },
+                Some(chunk) => PendingTrajectory::Sealed(Trajectory::Rows {
+                    chunk,
+                    offset,
+                    len,
+                    squeeze,
+                }),
+            };
+        }
+        let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
+        // The first item of a shape stores its own slices. So memory stays accounted for even if
+        // no two items have the same shape.
+        let Some(shape) = self.find(layout, located, base) else {
+            return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
+                .sealed_if_complete();
+        };
+        match sealed_chunk(view, chunk_number) {
+            None => PendingTrajectory::Window {
+                offset: base,
+                shape,
+            },
+            Some(chunk) => PendingTrajectory::Sealed(Trajectory::Window {
+                chunk,
+                offset: base,
+                shape,
+            }),
+        }
+    }
+
+    /// Returns the shape if an earlier item had it. Otherwise stores it for later items.
+    fn find(
+        &mut self,
+        layout: &Arc<Layout>,
+        located: &LocatedItem,
+        base: u32,
+    ) -> Option<Arc<WindowShape>> {
+        let relative = |slice: &Slice| Slice {
+            chunk: 0,
+            offset: slice.offset - base,
+            ..*slice
+        };
+        let same = |shape: &&Arc<WindowShape>| {
+            *shape.columns == *located.columns
+                && shape.slices.len() == located.slices.len()
+                && shape
+                    .slices
+                    .iter()
+                    .copied()
+                    .eq(located.slices.iter().map(relative))
+                && (Arc::ptr_eq(&shape.layout, layout) || shape.layout == *layout)
+        };
+        if let Some(shape) = self.shapes.iter().find(same) {
+            return Some(Arc::clone(shape));
+        }
+        let shape = Arc::new(WindowShape {
+            layout: Arc::clone(layout),
+            columns: located.columns.to_vec().into(),
+            slices: located.slices.iter().map(relative).collect(),
+        });
+        if self.shapes.len() < CAPACITY {
+            self.shapes.push(shape);
+        } else {
+            self.shapes[self.next] = shape;
+            self.next = (self.next + 1) % CAPACITY;
+        }
+        None
+    }
+}
+
+impl PendingTrajectory {
+    fn sealed_if_complete(self) -> Self {
+        match self {
+            Self::Spans(spans) if !spans.open => Self::Sealed(spans.finish(None)),
+            trajectory => trajectory,
+        }
+    }
+}
+
+/// Returns a sealed chunk, or `None` for the open chunk.
+fn sealed_chunk(view: &HistoryView<'_>, number: u32) -> Option<Arc<crate::Chunk>> {
+    (number != OPEN).then(|| Arc::clone(&view.history.get(number as usize).chunk))
+}
+
+/// Returns offset, length and squeeze if the cells are the same rows of all columns of one chunk.
+fn as_rows(
+    layout: &Arc<Layout>,
+    located: &LocatedItem,
+    view: &HistoryView<'_>,
+) -> Option<(u32, u32, bool)> {
+    let (first, column) = (located.slices[0], located.columns[0]);
+    let schema = view.schema(first.chunk)?;
+    let same_rows = |(number, slice): (usize, &Slice)| {
+        slice.column as usize == number && (slice.offset, slice.len) == (first.offset, first.len)
+    };
+    let matches = located.slices.len() == located.columns.len()
+        && located.columns.len() == schema.cells.len()
+        && located.slices.iter().enumerate().all(same_rows)
+        && located.columns.iter().all(|c| c.squeeze == column.squeeze)
+        && (Arc::ptr_eq(layout, &schema.layout) || *layout == schema.layout);
+    matches.then_some((first.offset, first.len, column.squeeze))
+}
+
+/// Returns the cells as spans. Their chunks are numbered in order of use, the open chunk last.
+fn spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
+    let used = || {
+        located
+            .slices
+            .iter()
+            .map(|s| s.chunk)
+            .filter(|c| *c != OPEN)
+    };
+    let (low, high) = (used().min(), used().max());
+    let low = low.unwrap_or(0);
+    let mut numbers = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];
+    let mut sealed = Vec::new();
+    for index in used() {
+        let number = &mut numbers[(index - low) as usize];
+        if number.is_none() {
+            *number = u32::try_from(sealed.len()).ok();
+            sealed.push(Arc::clone(&view.history.get(index as usize).chunk));
+        }
+    }
+    let last = u32::try_from(sealed.len()).unwrap_or(OPEN);
+    let slices = located.slices.iter().map(|slice| Slice {
+        chunk: match slice.chunk {
+            OPEN => last,
+            index => numbers[(index - low) as usize].unwrap_or(last),
+        },
+        ..*slice
+    });
+    OpenSpans {
+        layout: Arc::clone(layout),
+        open: located.slices.iter().any(|slice| slice.chunk == OPEN),
+        columns: located
+            .columns
+            .iter()
+            .copied()
+            .collect::<Box<[SpanColumn]>>(),
+        slices: slices.collect(),
+        sealed,
+    }
+}

@@ -1,0 +1,118 @@
+//! Why a connection failed, in one line: the errors of the transport are nested and name its internals.
+
+use std::error::Error;
+use std::io;
+
+use tonic::Status;
+
+/// Describes why no connection could be opened.
+pub(super) fn connect_failure(error: &(dyn Error + 'static)) -> String {
+    if causes(error).contains("dns error") {
+        return "the host name cannot be resolved".into();
+    }
+    let Some(kind) = io_error_kind(error) else {
+        return "the connection failed".into();
+    };
+    match kind {
+        io::ErrorKind::ConnectionRefused => {
+            "connection refused (is it running? is the port right?)".into()
+        }
+        io::ErrorKind::NotFound => "the socket does not exist (is the server running?)".into(),
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::UnexpectedEof => "it closed the connection".into(),
+        io::ErrorKind::Other => "the connection failed".into(),
+        // Plain words, such as "host unreachable".
+        other => other.to_string(),
+    }
+}
+
+/// Describes why a call failed on an open connection.
+pub(super) fn call_failure(status: &Status) -> String {
+    if status.message().contains("mapped from HTTP status code") {
+        "it is not a gRPC server".into()
+    } else if status.source().is_some() {
+        "it closed the connection".into()
+    } else {
+        // The server's own words.
+        status.message().into()
+    }
+}
+
+/// Describes why a TLS handshake failed. `name` is the one that the server's certificate must have.
+pub(super) fn tls_failure(causes: &str, name: &str) -> String {
+    let causes = causes.to_lowercase();
+    let contains = |words: &[&str]| words.iter().any(|word| causes.contains(word));
+    if contains(&["certificaterequired", "certificate required"]) {
+        "it requires a client certificate; pass `certificate` and `key`".into()
+    } else if contains(&["not valid for name", "notvalidforname"]) {
+        format!(
+            "its certificate is not for the name `{name}`; pass the certificate's `server_name`"
+        )
+    } else if contains(&["expired"]) {
+        "its certificate has expired".into()
+    } else if contains(&["not valid yet", "notvalidyet"]) {
+        "its certificate is not valid yet".into()
+    } else if contains(&["invalid peer certificate"]) {
+        "its certificate is not signed by the authority given as `ca`".into()
+    } else if contains(&["fatal alert"]) {
+        "it rejects this client's certificate or TLS version".into()
+    } else if contains(&["corrupt message", "invaliddata"]) {
+        "it does not use TLS; create the client without `ca`".into()
+    } else {
+        "the handshake failed".into()
+    }
+}
+
+/// True if a failure to connect is about certificates or TLS itself, so that trying again would not help.
+pub(super) fn is_tls_failure(causes: &str) -> bool {
+    let causes = causes.to_lowercase();
+    // The server closed the connection: it may be restarting.
+    if causes.contains("handshake eof") {
+        return false;
+    }
+    [
+        "certificate",
+        "tls",
+        "alert",
+        "handshake",
+        "invaliddata",
+        "corrupt message",
+    ]
+    .iter()
+    .any(|word| causes.contains(word))
+}
+
+/// The texts of an error and all its causes.
+pub(super) fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The text of the innermost cause of an error.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut root = error;
+    while let Some(cause) = root.source() {
+        root = cause;
+    }
+    root.to_string()
+}
+
+fn io_error_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Some(error.kind());
+        }
+        next = error.source();
+    }
+    None
+}

@@ -1,0 +1,47 @@
+"""Import errors of optional packages: they name the extra that installs the package."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["importing_extra"]
+
+_PACKAGES = {
+    "ale_py": "the Arcade Learning Environment (ale-py)",
+    "cv2": "OpenCV",
+    "gymnasium": "Gymnasium",
+    "jax": "JAX",
+    "jaxlib": "JAX",
+    "matplotlib": "Matplotlib",
+    "optax": "Optax",
+    "tensorflow": "TensorFlow",
+    "threadpoolctl": "threadpoolctl",
+    "torch": "PyTorch",
+}
+"""Import name -> name in error texts."""
+
+
+@contextmanager
+def importing_extra(extra: str, feature: str) -> Iterator[None]:
+    """Makes an import error of the block name the extra to install; other errors pass unchanged.
+
+        with importing_extra("torch", "engram.data.torch"):
+            import torch
+
+    Args:
+        extra: The extra of this package that installs what the block imports, for example `"torch"`.
+        feature: What needs the import, as the start of the error text.
+
+    Raises:
+        ModuleNotFoundError: A package of the extra is not installed; `name` is the package's import name.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = _PACKAGES.get(error.name or "")
+        if package is None:
+            raise
+        raise ModuleNotFoundError(
+            f"{feature} needs {package}, which is not installed; install it with `pip install 'engram[{extra}]'`",
+            name=error.name,
+            path=error.path,
+        ) from error

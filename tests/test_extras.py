@@ -1,0 +1,56 @@
+"""Without an optional package, its features raise an ImportError that names the extra to install."""
+
+import importlib
+import sys
+
+import pytest
+from support import raises
+
+from engram._extras import importing_extra
+
+
+@pytest.fixture
+def hide(monkeypatch):
+    """Hides a package and unloads modules, given by prefixes, that import it: `hide("torch", "engram.data.torch")`."""
+
+    def hide(package, *modules):
+        for name in list(sys.modules):
+            if name == package or name.startswith((f"{package}.", *modules)):
+                monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, package, None)
+
+    return hide
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "text"),
+    [
+        ("torch", "torch", "engram.data.torch needs PyTorch, which is not installed"),
+        ("jax", "jax", "engram.data.jax needs JAX, which is not installed"),
+        ("tensorflow", "tensorflow", "engram.data.tensorflow needs TensorFlow, which is not installed"),
+    ],
+)
+def test_datasets_name_the_extra_of_their_framework(hide, module, package, text):
+    hide(package, f"engram.data.{module}", "engram.data._tf_")
+    with raises(ImportError, f"{text}; install it with `pip install 'engram[{module}]'`"):
+        importlib.import_module(f"engram.data.{module}")
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "text"),
+    [
+        ("train", "gymnasium", "engram.agents needs Gymnasium, which is not installed"),
+        ("Actor", "threadpoolctl", "engram.agents needs threadpoolctl, which is not installed"),
+    ],
+)
+def test_agents_name_their_extra(hide, name, package, text):
+    hide(package, "engram.agents")
+    dqn = importlib.import_module("engram.agents.dqn")
+    with raises(ModuleNotFoundError, f"{text}; install it with `pip install 'engram[agents]'`") as caught:
+        getattr(dqn, name)
+    assert caught.value.name == package
+
+
+def test_other_import_errors_are_unchanged():
+    with raises(ModuleNotFoundError, "No module named 'no_package_of_an_extra'"), importing_extra("torch", "a feature"):
+        importlib.import_module("no_package_of_an_extra")
