@@ -53,7 +53,8 @@ class Client(TableStore):
         """
         _checks.text("`address`", address)
         if "://" in address:
-            raise InvalidArgumentError(f"`address` must be `host:port`, without a scheme; got `{address}`")
+            scheme = address.partition("://")[0]
+            raise InvalidArgumentError(f"address is `{address}`: it has the scheme `{scheme}://`; give `host:port`")
         if token is not None:
             _checks.secret("`token`", token)
         if (certificate is None) != (key is None):

@@ -249,7 +249,9 @@ def test_hosts_that_are_not_here():
     with pytest.raises(InvalidArgumentError) as caught:
         make(host="192.0.2.1", token=TOKEN)
     assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
-    with pytest.raises(InvalidArgumentError, match=r"^`host` is 'no such host', which is no address of this machine: "):
+    with pytest.raises(
+        InvalidArgumentError, match=r"^`host` must be a name or address of this machine; got 'no such host': "
+    ):
         make(host="no such host")
 
 
@@ -261,7 +263,7 @@ def test_hosts_that_are_not_here():
         (":7077", "it has no host"),
         ("localhost:99999", "the port must be a number from 1 to 65535"),
         ("unix:", "it has no path"),
-        ("http://localhost:7077", "`http://` is too much"),
+        ("http://localhost:7077", "it has the scheme `http://`"),
     ],
 )
 def test_addresses_that_are_none(address, why):

@@ -163,8 +163,8 @@ def test_an_index_of_another_type(store):
 
 
 NO_SLICE = (
-    "column `x` of the trajectory is a int; it must be a slice of the writer's history, such as "
-    'writer.history["obs"][-2:]'
+    "column `x` of the trajectory must be a slice of the writer's history, such as "
+    'writer.history["obs"][-2:]; got a int'
 )
 
 
@@ -190,7 +190,7 @@ def test_bad_trajectories(store):
             (
                 {"a": {"b": other.history["x"][:]}},
                 SignatureError,
-                "column `a/b` of the trajectory is from another writer's history",
+                "column `a/b` of the trajectory must be a slice of this writer's history; got one of another writer",
             ),
         ]
         for trajectory, error, text in cases:
