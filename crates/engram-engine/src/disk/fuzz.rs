@@ -14,16 +14,16 @@ use super::power_loss::PowerLossFiles;
 use super::random_workload::{History, open_store};
 use super::recover::{Recovered, recover};
 
-#[path = "../../../engram-rpc/tests/fuzz/counting.rs"]
-mod counting;
+#[path = "../../../engram-rpc/tests/fuzz/counting_allocator.rs"]
+mod counting_allocator;
 #[path = "../../../engram-rpc/tests/fuzz/mutate.rs"]
 mod mutate;
 
-use counting::{Counting, peak_of};
-use mutate::{Chance, mutate, noise};
+use counting_allocator::{CountingAllocator, measure_peak};
+use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Memory that reading a directory may use per byte of it. Tables have maps with a minimum size.
 const MEMORY_PER_BYTE: usize = 512;
@@ -62,23 +62,23 @@ fn records(file: &[u8]) -> Vec<(usize, usize)> {
 }
 
 /// Changes the body or the kind of one record, and recomputes all checksums.
-fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
+fn forge(file: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     let all = records(file);
     let Some(number) = file.get(24..32) else {
         return;
     };
     let number = u64::from_le_bytes(number.try_into().unwrap());
-    let target = chance.below(all.len());
+    let target = random.below(all.len());
     let mut forged = file[..FILE_HEADER_BYTES].to_vec();
     for (which, (at, len)) in all.into_iter().enumerate() {
         let mut kind = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
         let mut body = file[at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + len].to_vec();
         if which == target {
-            match chance.below(8) {
-                0 => kind = u32::try_from(chance.below(24)).unwrap(),
-                1 | 2 => put_edge_number(&mut body, chance),
+            match random.below(8) {
+                0 => kind = u32::try_from(random.below(24)).unwrap(),
+                1 | 2 => put_edge_number(&mut body, random),
                 3 => continue,
-                _ => mutate(&mut body, other, chance),
+                _ => mutate(&mut body, other, random),
             }
         }
         let header = record_header(number, forged.len() as u64, kind, &[&body]);
@@ -90,7 +90,7 @@ fn forge(file: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
 }
 
 /// Overwrites a number in the body with an edge case.
-fn put_edge_number(body: &mut [u8], chance: &mut Chance) {
+fn put_edge_number(body: &mut [u8], random: &mut RandomSource) {
     let edges = [
         0,
         1,
@@ -101,36 +101,36 @@ fn put_edge_number(body: &mut [u8], chance: &mut Chance) {
         1 << 62,
         1 << 40,
     ];
-    let edge = edges[chance.below(edges.len())].to_le_bytes();
-    let at = chance.below(body.len());
-    let width = [4, 8][chance.below(2)].min(body.len() - at);
+    let edge = edges[random.below(edges.len())].to_le_bytes();
+    let at = random.below(body.len());
+    let width = [4, 8][random.below(2)].min(body.len() - at);
     body[at..at + width].copy_from_slice(&edge[..width]);
 }
 
 /// Damages a directory; true if the checksums were recomputed.
-fn damage(files: &mut Directory, other: &Directory, chance: &mut Chance) -> bool {
-    let at = chance.below(files.len());
-    let from = chance.below(other.len());
-    match chance.below(12) {
-        0..6 => mutate(&mut files[at].1, &other[from].1, chance),
+fn damage(files: &mut Directory, other: &Directory, random: &mut RandomSource) -> bool {
+    let at = random.below(files.len());
+    let from = random.below(other.len());
+    match random.below(12) {
+        0..6 => mutate(&mut files[at].1, &other[from].1, random),
         6..10 => {
-            forge(&mut files[at].1, &other[from].1, chance);
+            forge(&mut files[at].1, &other[from].1, random);
             return true;
         }
-        10 => match chance.below(4) {
+        10 => match random.below(4) {
             0 => drop(files.remove(at)),
             1 => files[at].1.clone_from(&other[from].1),
             2 => {
-                let to = chance.below(files.len());
+                let to = random.below(files.len());
                 let bytes = files[at].1.clone();
                 files[to].1 = bytes;
             }
-            _ => files[at].1 = noise(chance),
+            _ => files[at].1 = random_message(random),
         },
         _ => {
-            for _ in 0..=chance.below(3) {
-                let at = chance.below(files.len());
-                mutate(&mut files[at].1, &other[from].1, chance);
+            for _ in 0..=random.below(3) {
+                let at = random.below(files.len());
+                mutate(&mut files[at].1, &other[from].1, random);
             }
         }
     }
@@ -148,23 +148,23 @@ fn damaged_directories_are_handled() {
     };
     let count = setting("ENGRAM_FUZZ", 10_000);
     let seed = setting("ENGRAM_FUZZ_SEED", 1);
-    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
     let bases = bases();
     let (mut opened_count, mut repaired, mut largest) = (0_u64, 0_u64, 0);
     for at in 0..count {
         let what = format!("{at} of seed {seed}");
-        let (files, store, history) = &bases[chance.below(bases.len())];
+        let (files, store, history) = &bases[random.below(bases.len())];
         let mut files = files.clone();
-        let is_forged = damage(&mut files, &bases[chance.below(bases.len())].0, &mut chance);
+        let is_forged = damage(&mut files, &bases[random.below(bases.len())].0, &mut random);
         let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
         let files = PowerLossFiles::from_files(&files);
-        let (inspection, peak) = peak_of(|| inspect_files(&files, &files.list().unwrap()));
+        let (inspection, peak) = measure_peak(|| inspect_files(&files, &files.list().unwrap()));
         assert!(
             peak <= BASE_MEMORY + MEMORY_PER_BYTE * bytes,
             "{what}: {bytes} bytes took {peak} to inspect"
         );
         for repair in [false, true] {
-            let (found, peak) = peak_of(|| read(&files, repair));
+            let (found, peak) = measure_peak(|| read(&files, repair));
             largest = largest.max(peak);
             assert!(
                 peak <= BASE_MEMORY + MEMORY_PER_BYTE * bytes,
