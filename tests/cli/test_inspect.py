@@ -71,7 +71,7 @@ def test_an_open_store(inspect, directory):
     with Store.open(directory) as store:
         fill(store, "b", 1)
         status, text, found = inspect(directory)
-        user = rf"process {os.getpid()}, since \d+ s after 1970"
+        user = rf"process {os.getpid()} since \S+ \S+ UTC"
         assert re.fullmatch(user, found["in_use"])
         assert re.search(
             rf"^store \w+, 6 files of .*, in use by {user}: nothing is damaged or lost$", text, re.MULTILINE
@@ -119,8 +119,8 @@ def test_directories_without_a_store(inspect, run, tmp_path):
     (tmp_path / "log-7").mkdir()
     assert inspect(tmp_path)[:2] == (0, "no store in this directory\nother files: log-7, notes.txt\n")
     for missing, text in (
-        (tmp_path / "none", f"there is no directory {tmp_path / 'none'}"),
-        (tmp_path / "notes.txt", f"{tmp_path / 'notes.txt'} is a file; a store lives in a directory"),
+        (tmp_path / "none", f"{tmp_path / 'none'} does not exist; give the directory of a store"),
+        (tmp_path / "notes.txt", f"{tmp_path / 'notes.txt'} is a file; a store is a directory"),
     ):
         result = run("inspect", missing, "--json")
         assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
@@ -161,8 +161,8 @@ def test_an_unreadable_lock_file(inspect, directory):
     status, _, found = inspect(directory)
     assert (status, found["in_use"]) == (0, None)
     why = "Too many levels of symbolic links (os error 40)"
-    unknown = "whether somebody has the directory open is not known"
-    assert found["notes"] == [f"LOCK cannot be looked at: {why}; {unknown}"]
+    unknown = "it is unknown whether a process has the directory open"
+    assert found["notes"] == [f"LOCK cannot be read: {why}; {unknown}"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from records import FILE_HEAD, Head, cut, flip, put, records
 from engram import Store, Table
 from engram.errors import StorageError
 
-UNREAD = "which a store does not read"
+UNREAD = "which recovery does not read"
 
 
 def of(path, kind):
@@ -19,11 +19,11 @@ def of(path, kind):
 
 def test_a_damaged_record_of_the_newest_log(inspect, directory):
     record = of(directory / LOG_4, "changes")[0]
-    place, why = record.offset, f"the checksum of its {len(record.body)} bytes does not fit"
+    place, why = record.offset, f"the checksum of the record's {len(record.body)} bytes is wrong"
     flip(directory / LOG_4, record.body_offset)
     status, text, found = inspect(directory)
     assert found["problems"] == [
-        f"{LOG_4} is damaged at byte {place}: {why}; 4 whole records with 2 changes follow, {UNREAD}"
+        f"{LOG_4} is damaged at byte {place}: {why}; 4 intact records with 2 changes follow, {UNREAD}"
     ]
     assert status == 1
     assert re.search(r"^store \w+, 5 files of [0-9.]+ KiB: 1 problem$", text, re.MULTILINE)
@@ -39,24 +39,24 @@ def test_several_damaged_record_heads(inspect, directory):
     chunk = of(directory / LOG_4, "chunk")[1]
     for place in (first, second):
         flip(directory / LOG_4, place + 8)  # its length
-    why = "the checksum of a record's head does not fit"
+    why = "the checksum of the record's header is wrong"
     _, _, found = inspect(directory)
     assert found["problems"] == [
-        f"{LOG_4} is damaged at byte {first}: {why}; 3 whole records with 1 change follow, {UNREAD}"
+        f"{LOG_4} is damaged at byte {first}: {why}; 3 intact records with 1 change follow, {UNREAD}"
     ]
     flip(directory / LOG_4, third)
     flip(directory / LOG_4, chunk.body_offset)
     _, _, found = inspect(directory)
-    assert found["problems"][0].endswith("; 1 whole record follows, " + UNREAD)
+    assert found["problems"][0].endswith("; 1 intact record follows, " + UNREAD)
 
 
 def test_the_newest_log_ends_within_a_record(inspect, directory):
     record = of(directory / LOG_4, "changes")[-1]
-    place, why = record.offset, f"it says it has {len(record.body)} bytes; the file has 9 more"
+    place, why = record.offset, f"the record's length is {len(record.body)} bytes, but the file has only 9 more"
     cut(directory / LOG_4, record.body_offset + 9)
     status, text, found = inspect(directory)
     assert (status, found["problems"]) == (0, [])
-    assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 bytes follow, which nobody was told of"]
+    assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 more bytes follow, and were never acknowledged"]
     assert re.search(rf"^{LOG_4} .* 2 +torn at byte {place:,}$", text, re.MULTILINE)
     assert sizes(found) == {"a": 8, "b": 4} == opened(directory)
 
@@ -66,7 +66,7 @@ def test_an_older_log_ends_within_a_record(inspect, directory):
     place = of(directory / LOG_2, "changes")[-1].offset
     cut(directory / LOG_2, place + 1)
     status, _, found = inspect(directory)
-    why = "1 bytes are left; a record's head alone takes 24"
+    why = "1 bytes are left, fewer than a record header (24 bytes)"
     assert found["problems"] == [f"{LOG_2} is damaged at byte {place}: {why}"]
     assert (status, sizes(found)) == (1, {"a": 9, "b": 4})
 
@@ -86,11 +86,11 @@ def test_damaged_chunks_of_the_newest_checkpoint(inspect, directory):
     flip(directory / LOG_2, chunk.body_offset)
     status, text, found = inspect(directory)
     refused = f"{directory}: changes 10 to 12 are missing before {LOG_4}"
-    torn = f"the checksum of its {len(chunk.body)} bytes does not fit"
+    torn = f"the checksum of the record's {len(chunk.body)} bytes is wrong"
     assert status == 1
-    assert found["problems"][0].startswith(f"no store can be opened here without repair: {refused} ({LOG_2} ends at ")
+    assert found["problems"][0].startswith(f"the store cannot be opened without repair: {refused} ({LOG_2} ends at ")
     assert found["problems"][1].startswith(
-        f"{LOG_2} is damaged at byte {chunk.offset}: {torn}; 5 whole records with 3 changes "
+        f"{LOG_2} is damaged at byte {chunk.offset}: {torn}; 5 intact records with 3 changes "
     )
     assert found["problems"][2:] == [f"{SECOND} cannot be used: 3 of 10 chunks that its items refer to are missing"]
     assert [each["missing_chunks"] for each in found["checkpoints"]] == [0, 3]
@@ -107,13 +107,13 @@ def test_the_result_of_a_repair(inspect, directory):
     assert "\nopening this directory with repair loads checkpoint 2 and replays 3 changes; the store is " in text
     why = f"is not used: {LOG_1} cannot be read: No such file or directory (os error 2)"
     assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND} {why}; {FIRST} {why}"
-    missing = f"cannot be used: {LOG_1}, which it needs, is missing"
+    missing = f"cannot be used: it needs {LOG_1}, which is missing"
     assert found["problems"] == [
-        f"no store can be opened here without repair: {found['refusal']}",
+        f"the store cannot be opened without repair: {found['refusal']}",
         f"{FIRST} {missing}; 6 of 6 chunks that its items refer to are missing",
         f"{SECOND} {missing}; 6 of 10 chunks that its items refer to are missing",
     ]
-    assert found["notes"][-1] == "table `a` has lost 6 items, whose content is missing"
+    assert found["notes"][-1] == "table `a` has lost 6 items, whose chunks are missing"
     assert (status, found["opening"]["repaired"]) == (1, True)
     assert sizes(found) == {"a": 3, "b": 4} == opened(directory, repair=True)
     status, text, after = inspect(directory)
@@ -123,10 +123,10 @@ def test_the_result_of_a_repair(inspect, directory):
 
 def test_a_damaged_newest_checkpoint(inspect, directory):
     record = of(directory / SECOND, "items")[0]
-    place, why = record.offset, f"the checksum of its {len(record.body)} bytes does not fit"
+    place, why = record.offset, f"the checksum of the record's {len(record.body)} bytes is wrong"
     flip(directory / SECOND, record.body_offset)
     status, text, found = inspect(directory)
-    assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 whole records follow, {UNREAD}"]
+    assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 intact records follow, {UNREAD}"]
     assert found["notes"] == [f"{SECOND} is not used: it is damaged at byte {place}: {why}"]
     assert status == 1
     assert "\nopening this directory loads checkpoint 1 and replays 7 changes; the store is " in text
@@ -138,7 +138,7 @@ def test_an_unfinished_checkpoint(inspect, directory):
     cut(directory / SECOND, records(directory / SECOND)[-1].offset)
     status, _, found = inspect(directory)
     assert (status, file(found, SECOND)["state"]) == (1, "whole")
-    assert found["problems"] == [f"{SECOND} cannot be used: it was not finished"]
+    assert found["problems"] == [f"{SECOND} cannot be used: it is incomplete"]
 
 
 def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory):
@@ -146,7 +146,7 @@ def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory
     sampler = 27
     put(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
     status, _, found = inspect(directory)
-    why = "a selector is of kind 9; 0 to 5 are known"
+    why = "unknown selector kind 9, expected 0 to 5"
     assert found["notes"] == [f"{SECOND} is not used: {why}"]
     assert found["problems"] == [f"{SECOND} cannot be used: {why}"]
     assert (status, found["opening"]["checkpoint"]) == (1, 1)
@@ -156,8 +156,8 @@ def test_the_first_log_to_replay_is_missing(inspect, directory):
     (directory / LOG_4).unlink()
     _, _, found = inspect(directory)
     assert found["problems"] == [
-        f"no store can be opened here without repair: {directory}: {LOG_4} is missing",
-        f"{SECOND} cannot be used: {LOG_4}, which it needs, is missing",
+        f"the store cannot be opened without repair: {directory}: {LOG_4} is missing",
+        f"{SECOND} cannot be used: it needs {LOG_4}, which is missing",
     ]
 
 
@@ -173,36 +173,36 @@ def test_a_missing_log_between_two_others(inspect, tmp_path, checkpoints):
     _, _, found = inspect(tmp_path)
     last = max(tmp_path.glob("log-*")).name
     assert found["problems"] == [
-        f"no store can be opened here without repair: {tmp_path}: changes 7 to 11 are missing before {last}",
+        f"the store cannot be opened without repair: {tmp_path}: changes 7 to 11 are missing before {last}",
     ]
 
 
 def test_a_damaged_file_head(inspect, directory):
     flip(directory / LOG_4, 33)
-    why = "its first 48 bytes are damaged"
+    why = "its file header (the first 48 bytes) is damaged"
     status, _, found = inspect(directory)
     assert found["problems"][1:] == [
-        f"{LOG_4} is damaged at byte 0: {why}; 9 whole records with 3 changes follow, {UNREAD}",
-        f"{FIRST} cannot be used: {LOG_4}, which it needs, cannot be used",
-        f"{SECOND} cannot be used: {LOG_4}, which it needs, cannot be used",
+        f"{LOG_4} is damaged at byte 0: {why}; 9 intact records with 3 changes follow, {UNREAD}",
+        f"{FIRST} cannot be used: it needs {LOG_4}, which cannot be used",
+        f"{SECOND} cannot be used: it needs {LOG_4}, which cannot be used",
     ]
     assert status == 1
     cut(directory / LOG_4, 0)
     _, _, found = inspect(directory)
-    assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes; its head alone takes {FILE_HEAD}"
+    assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes, fewer than a file header ({FILE_HEAD} bytes)"
 
 
 def test_files_of_a_newer_version(inspect, directory):
     Head.of(directory / FIRST)._replace(version=2).put(directory / FIRST)
     status, text, found = inspect(directory)
-    other = "it is of format version 2; this release reads version 1"
+    other = "it has format version 2, but this release reads only version 1"
     assert found["problems"] == [f"{FIRST} cannot be used: {other}"]
     assert (status, file(found, FIRST)["reason"], found["checkpoints"][0]["problem"]) == (1, other, other)
     assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
     Head.of(directory / SECOND)._replace(version=7).put(directory / SECOND)
     _, _, found = inspect(directory)
-    refused = f"{directory}: {SECOND} is of format version 7; this release reads version 1"
-    assert found["problems"][0] == f"no store can be opened here: {refused}"
+    refused = f"{directory}: {SECOND} has format version 7, but this release reads only version 1"
+    assert found["problems"][0] == f"the store cannot be opened: {refused}"
 
 
 def test_a_file_of_another_store(inspect, directory, tmp_path):
@@ -211,15 +211,15 @@ def test_a_file_of_another_store(inspect, directory, tmp_path):
     (tmp_path / "other" / FIRST).replace(directory / FIRST)
     status, _, found = inspect(directory)
     assert (status, sizes(found)) == (1, {"a": 9, "b": 4})
-    assert found["problems"] == [f"{FIRST} cannot be used: it is of another store"]
+    assert found["problems"] == [f"{FIRST} cannot be used: it belongs to another store"]
 
 
 def test_a_renamed_file(inspect, directory):
     (directory / LOG_2).write_bytes((directory / LOG_1).read_bytes())
     _, _, found = inspect(directory)
-    needs = f"cannot be used: {LOG_2}, which it needs, cannot be used"
+    needs = f"cannot be used: it needs {LOG_2}, which cannot be used"
     assert found["problems"][1:] == [
-        f"{LOG_2} cannot be used: it is another file under its name",
+        f"{LOG_2} cannot be used: it is another file, renamed or copied to this name",
         f"{FIRST} {needs}",
         f"{SECOND} {needs}; 4 of 10 chunks that its items refer to are missing",
     ]

@@ -1,4 +1,6 @@
-//! Durable stores: what lies on disk is described in `docs/format.md`.
+//! Durable stores. `docs/format.md` specifies their files.
+//!
+//! [`Storage`](storage) has the life of an open directory; [`recover`] reads a directory back.
 
 mod byte_codec;
 mod change_codec;
@@ -9,6 +11,7 @@ mod chunk_loader;
 mod chunk_log;
 mod direct_io;
 mod directory_lock;
+mod directory_setup;
 mod file_format;
 mod file_names;
 mod file_system;

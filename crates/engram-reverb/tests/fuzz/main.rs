@@ -10,8 +10,8 @@
 )]
 
 mod corpus;
-#[path = "../../../engram-rpc/tests/fuzz/counting.rs"]
-mod counting;
+#[path = "../../../engram-rpc/tests/fuzz/counting_allocator.rs"]
+mod counting_allocator;
 #[path = "../../../engram-rpc/tests/fuzz/mutate.rs"]
 mod mutate;
 
@@ -28,11 +28,11 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
 use corpus::{chunk, corpus, item, tensor};
-use counting::{Counting, peak_of};
-use mutate::{Chance, mutate, noise};
+use counting_allocator::{CountingAllocator, measure_peak};
+use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Bytes that reading a request may take, for each byte of it.
 const PER_BYTE: usize = 512;
@@ -103,22 +103,22 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 fn no_request_does_harm() {
     let count = setting("ENGRAM_FUZZ", 100_000);
     let seed = setting("ENGRAM_FUZZ_SEED", 1);
-    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
     let (corpus, table, pool) = (corpus(), table(), Arc::new(Pool::default()));
     for (request, items) in corpus.iter().zip([3, 1]) {
         assert_eq!(read(request, &table, &pool), items);
     }
     let mut taken = 0;
     for at in 0..count {
-        let request = if chance.below(10) == 0 {
-            noise(&mut chance)
+        let request = if random.below(10) == 0 {
+            random_message(&mut random)
         } else {
-            let mut request = corpus[chance.below(corpus.len())].clone();
-            let other = &corpus[chance.below(corpus.len())];
-            mutate(&mut request, other, &mut chance);
+            let mut request = corpus[random.below(corpus.len())].clone();
+            let other = &corpus[random.below(corpus.len())];
+            mutate(&mut request, other, &mut random);
             request
         };
-        let (items, peak) = peak_of(|| read(&request, &table, &pool));
+        let (items, peak) = measure_peak(|| read(&request, &table, &pool));
         taken += u64::from(items > 0);
         let allowed = ANYWAY + PER_BYTE * request.len();
         assert!(
@@ -136,7 +136,7 @@ fn a_request_full_of_tiny_structures_is_refused_unread() {
     // 32 megabytes of empty items.
     let items = [2 << 3 | 2, 0].repeat(16 << 20);
     let (text, peak) =
-        peak_of(|| check_decoded_size::<pb::InsertStreamRequest>(&items).unwrap_err());
+        measure_peak(|| check_decoded_size::<pb::InsertStreamRequest>(&items).unwrap_err());
     assert!(
         text.contains(&pb::InsertStreamRequest::MAX_DECODED_BYTES.to_string()),
         "{text}"
@@ -147,7 +147,7 @@ fn a_request_full_of_tiny_structures_is_refused_unread() {
 /// What a chunk of one tensor is refused with, having taken no memory to speak of.
 fn refusal(sizes: &[i64], content: Vec<u8>, dtype: pb::tensorflow::DataType) -> String {
     let chunk = chunk(1, vec![tensor(dtype, sizes, content)]);
-    let (status, peak) = peak_of(|| Chunks::default().make(&chunk).unwrap_err());
+    let (status, peak) = measure_peak(|| Chunks::default().make(&chunk).unwrap_err());
     assert!(peak < 100_000, "{peak} bytes");
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     status.message().to_owned()
@@ -222,7 +222,7 @@ fn rows_that_cost_nothing_are_few() {
         chunk(1, tensors)
     };
     let message = of(100, 1000);
-    let (status, peak) = peak_of(|| Chunks::default().make(&message).unwrap_err());
+    let (status, peak) = measure_peak(|| Chunks::default().make(&message).unwrap_err());
     assert_eq!(
         status.message(),
         "chunk 1 has 100000 rows of strings of no elements in 1000 bytes; at most 256 and one for each byte are allowed"
@@ -309,7 +309,7 @@ fn items_of_the_old_kind_grow_with_what_names_their_chunks() {
         Items::make(&mut chunks, &by_key, &options(), &message)
     };
     assert!(old(2).is_ok());
-    let (status, peak) = peak_of(|| old(10_000).unwrap_err());
+    let (status, peak) = measure_peak(|| old(10_000).unwrap_err());
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     assert!(peak < 100_000, "{peak} bytes");
 }
