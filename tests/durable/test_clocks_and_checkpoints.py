@@ -44,7 +44,7 @@ def made_at(path, seconds):
             if at is not None:
                 assert abs(record.u64(at) - time.time()) < 60
                 body = record.body[:at] + int(seconds).to_bytes(8, "little") + record.body[at + 8 :]
-                records.put(file, record._replace(body=body))
+                records.replace(file, record._replace(body=body))
 
 
 def there(path):

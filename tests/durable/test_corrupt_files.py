@@ -85,13 +85,13 @@ def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
     for record in some(path / FIRST, kind):
         before = copied(path, tmp_path / "before")
         cut(before / FIRST, record.place)
-        words, first_values, notes = state(before)
+        table_states, first_values, notes = state(before)
         assert (first_values, notes) == (values[: len(first_values)], ())
         for damage, why in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
             damage(damaged / FIRST)
             note = torn(damaged / FIRST, record, why, path / FIRST)
-            assert state(damaged) == (words, first_values, (note,))
+            assert state(damaged) == (table_states, first_values, (note,))
             with open_sample(damaged) as store:
                 store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
             assert (damaged / FIRST).read_bytes() == (before / FIRST).read_bytes()
@@ -163,7 +163,7 @@ def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
 
 @store_is(checkpointed)
 def test_chunks_that_items_refer_to_and_that_two_logs_have_are_found(made, tmp_path):
-    path, (words, values, _) = made
+    path, (table_states, values, _) = made
     needed, found = serials(path / NEW), chunks(path)
     twice = 0
     for log in sorted(path.glob("log-*")):
@@ -172,7 +172,7 @@ def test_chunks_that_items_refer_to_and_that_two_logs_have_are_found(made, tmp_p
         if {record.u64(0) for record in of_log} & needed and needed <= left:
             damaged = copied(path, tmp_path / "damaged")
             flip(damaged / log.name, of_log[0].body_place)
-            assert state(damaged)[:2] == (words, values)
+            assert state(damaged)[:2] == (table_states, values)
             twice += 1
     assert twice
 
@@ -196,33 +196,33 @@ def serials(checkpoint):
 @pytest.mark.parametrize("kind", IN_CHECKPOINTS)
 @store_is(checkpointed)
 def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
-    path, (words, values, _) = made
+    path, (table_states, values, _) = made
     damaged = copied(path, tmp_path / "damaged")
     for record in some(path / NEW, kind):
         for damage, why in each_damage(record):
             (damaged / NEW).write_bytes((path / NEW).read_bytes())
             damage(damaged / NEW)
             note = f"{NEW} is not used: it is damaged at byte {record.place}: {why}"
-            assert state(damaged) == (words, values, (note,))
+            assert state(damaged) == (table_states, values, (note,))
         cut(damaged / NEW, record.place)
-        assert state(damaged) == (words, values, (f"{NEW} is not used: it is incomplete",))
+        assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is incomplete",))
 
 
 @store_is(checkpointed)
 def test_what_is_good_beside_a_damaged_checkpoint_stays(made, tmp_path):
-    path, (words, values, _) = made
+    path, (table_states, values, _) = made
     store = copied(path, tmp_path / "store")
     flip(store / NEW, records.records(path / NEW)[-1].place)
     there = files(store)
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 3
     assert there.items() <= files(store).items()
-    assert state(store)[:2] == (words, values)
+    assert state(store)[:2] == (table_states, values)
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 4
     names = {name for name in files(store) if name.startswith("checkpoint")}
     assert names == {"checkpoint-0000000003", "checkpoint-0000000004"}
-    assert state(store) == (words, values, ())
+    assert state(store) == (table_states, values, ())
 
 
 @store_is(checkpointed)
@@ -271,12 +271,12 @@ def each_head_damage():
 
 @store_is(checkpointed)
 def test_a_checkpoint_whose_head_is_damaged_is_not_used(made, tmp_path):
-    path, (words, values, _) = made
+    path, (table_states, values, _) = made
     damaged = copied(path, tmp_path / "damaged")
     for damage, why in each_head_damage():
         (damaged / NEW).write_bytes((path / NEW).read_bytes())
         damage(damaged / NEW)
-        assert state(damaged) == (words, values, (f"{NEW} is not used: {NEW}: {why}",))
+        assert state(damaged) == (table_states, values, (f"{NEW} is not used: {NEW}: {why}",))
 
 
 @pytest.mark.parametrize("name", [FIRST, SECOND])

@@ -271,18 +271,18 @@ def test_files_of_others_are_left_alone(made, tmp_path):
 @store_is(logged_twice)
 def test_a_log_of_a_newer_version(made, tmp_path, name):
     path = copied(made[0], tmp_path / "store")
-    Head.of(path / name)._replace(version=2).put(path / name)
+    Head.of(path / name)._replace(version=2).write(path / name)
     refused(path, f"{path}: {name} has format version 2, but this release reads only version 1")
-    Head.of(path / name)._replace(version=1).put(path / name)
+    Head.of(path / name)._replace(version=1).write(path / name)
     assert state(path) == made[1]
 
 
 @store_is(checkpointed)
 def test_a_checkpoint_of_a_newer_version(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
-    Head.of(path / NEW)._replace(version=2).put(path / NEW)
+    Head.of(path / NEW)._replace(version=2).write(path / NEW)
     refused(path, f"{path}: {NEW} has format version 2, but this release reads only version 1")
-    Head.of(path / NEW)._replace(version=1).put(path / NEW)
+    Head.of(path / NEW)._replace(version=1).write(path / NEW)
     assert state(path) == made[1]
 
 
@@ -301,8 +301,8 @@ def test_a_checkpoint_of_another_store(made, tmp_path):
     path, other = copied(made[0], tmp_path / "store"), tmp_path / "other"
     checkpointed(other)
     shutil.copy(other / NEW, path / NEW)
-    words, values, notes = state(path)
-    assert (words, values) == made[1][:2]
+    table_states, values, notes = state(path)
+    assert (table_states, values) == made[1][:2]
     assert len(notes) == 1
     assert re.fullmatch(rf"{NEW} is not used: log-\d+ belongs to another store", notes[0])
 
@@ -347,7 +347,7 @@ def forge(path, kind, change):
     record = next(record for record in records.records(path) if record.kind == kind)
     body = bytearray(record.body)
     change(body)
-    records.put(path, record._replace(body=bytes(body)))
+    records.replace(path, record._replace(body=bytes(body)))
 
 
 FORGED = {

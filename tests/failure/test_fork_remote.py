@@ -29,14 +29,14 @@ batches = iter(dataset)
 assert next(batches).data["x"].tolist() == [0, 1]
 
 def child():
-    forked("server", lambda: server.address)
-    forked("server", server.close)
-    forked("store", server.store.info)
-    forked("writer", lambda: writer.append({"x": 2}))
-    forked("writer", lambda: writer.flush())
-    forked("writer", lambda: patterns.append({"x": 2}))
-    forked("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
-    forked("dataset", lambda: next(batches))
+    expect_forked_error("server", lambda: server.address)
+    expect_forked_error("server", server.close)
+    expect_forked_error("store", server.store.info)
+    expect_forked_error("writer", lambda: writer.append({"x": 2}))
+    expect_forked_error("writer", lambda: writer.flush())
+    expect_forked_error("writer", lambda: patterns.append({"x": 2}))
+    expect_forked_error("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
+    expect_forked_error("dataset", lambda: next(batches))
     with server, writer:
         pass  # leaving them is the parent's business
     assert client.info()["q"].leased_out == 4  # the parent's
