@@ -69,20 +69,20 @@ class Record(NamedTuple):
     """One record of a file."""
 
     kind: str
-    place: int
+    offset: int
     body: bytes
 
     @property
-    def body_place(self):
-        return self.place + RECORD_HEAD
+    def body_offset(self):
+        return self.offset + RECORD_HEAD
 
     @property
-    def padding_place(self):
-        return self.body_place + len(self.body)
+    def padding_offset(self):
+        return self.body_offset + len(self.body)
 
     @property
     def end(self):
-        return self.padding_place + -len(self.body) % 8
+        return self.padding_offset + -len(self.body) % 8
 
     def u32(self, at):
         return struct.unpack_from("<I", self.body, at)[0]
@@ -94,39 +94,41 @@ class Record(NamedTuple):
         """Returns the encoded record, for the file with that number."""
         code = next(code for code, kind in KINDS.items() if kind == self.kind)
         head = struct.pack("<IQII", code, len(self.body), number & 0xFFFFFFFF, crc32c(self.body))
-        crc = crc32c(struct.pack("<Q", self.place) + head)
+        crc = crc32c(struct.pack("<Q", self.offset) + head)
         return struct.pack("<I", crc) + head + self.body + bytes(-len(self.body) % 8)
 
 
 def records(path):
     """Returns the records of a file, all of which must be valid."""
     data, number = path.read_bytes(), Head.of(path).number
-    found, place = [], FILE_HEAD
-    while place < len(data):
-        code, length = struct.unpack_from("<IQ", data, place + 4)
-        body = data[place + RECORD_HEAD :][:length]
-        record = Record(KINDS[code], place, body)
-        assert data[place : record.end] == record.bytes(number), f"{path.name}: the record at byte {place} is not valid"
+    found, offset = [], FILE_HEAD
+    while offset < len(data):
+        code, length = struct.unpack_from("<IQ", data, offset + 4)
+        body = data[offset + RECORD_HEAD :][:length]
+        record = Record(KINDS[code], offset, body)
+        assert data[offset : record.end] == record.bytes(number), (
+            f"{path.name}: the record at byte {offset} is not valid"
+        )
         found.append(record)
-        place = record.end
+        offset = record.end
     return found
 
 
 def replace(path, record):
-    """Replaces the record at the same place by one of the same length, with valid checksums."""
-    overwrite(path, record.place, record.bytes(Head.of(path).number))
+    """Replaces the record at the same offset by one of the same length, with valid checksums."""
+    overwrite(path, record.offset, record.bytes(Head.of(path).number))
 
 
-def overwrite(path, place, data):
+def overwrite(path, offset, data):
     """Overwrites bytes of a file."""
     with path.open("r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         file.write(data)
 
 
-def flip(path, place):
+def flip(path, offset):
     """Flips a bit of a file's byte."""
-    overwrite(path, place, bytes([path.read_bytes()[place] ^ 0x10]))
+    overwrite(path, offset, bytes([path.read_bytes()[offset] ^ 0x10]))
 
 
 def cut(path, length):

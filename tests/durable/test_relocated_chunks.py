@@ -52,14 +52,14 @@ def test_relocated_chunks_are_read(relocated):
 @pytest.mark.parametrize("which", [0, 5, -1])
 def test_a_damaged_copy_is_replaced_by_its_original(relocated, which):
     copies = relocated / "log-0000000003"
-    flip(copies, chunks(copies)[which].body_place + LARGE // 2)
+    flip(copies, chunks(copies)[which].body_offset + LARGE // 2)
     check(relocated, 1)
 
 
 @pytest.mark.parametrize("name", ["log-0000000001", "log-0000000003"])
 def test_damaged_chunks_are_read_from_the_other_log(relocated, name):
     for record in chunks(relocated / name)[::7]:
-        flip(relocated / name, record.body_place + LARGE // 2)
+        flip(relocated / name, record.body_offset + LARGE // 2)
     with Store.open(relocated) as store:
         assert store.info()["t"].size == len(KEPT)
 

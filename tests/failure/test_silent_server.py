@@ -40,7 +40,7 @@ def test_a_writer_waits_for_a_tables_description_up_to_its_timeout(proxy, make_c
         call = make_call(client, timeout=0.1)
         with raises(
             DeadlineExceededError,
-            f"the server at {proxy.address} did not answer within 0.1 s, asked about table `t`",
+            f"the server at {proxy.address} did not reply within 0.1 s to a request for the options of table `t`",
         ):
             BackgroundCall(call).result()
 
@@ -64,7 +64,7 @@ def test_an_insert_that_times_out_names_the_tables_that_have_the_item(proxy):
         # Only the connection of the items is left, the newest one.
         proxy.refuse()
         proxy.cut(spare=1)
-        with raises(DeadlineExceededError, "table `q` did not take the item within 1.5 s: only `t` has it"):
+        with raises(DeadlineExceededError, "table `q` did not accept the item within 1.5 s; only `t` has the item"):
             inserting.result()
 
 

@@ -249,5 +249,5 @@ def test_records_that_promise_too_much(copy):
         very = b"\x0a\x00" * 1_000_000
         length = bytes([*(0x80 | len(very) >> 7 * at & 127 for at in range(2)), len(very) >> 14])
         (copy / name).write_bytes(written([b"\x08\x07\x2a" + length + very]))
-        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be: what a message of"):
+        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be: message of"):
             engram.import_reverb(copy, store)

@@ -82,7 +82,7 @@ def test_a_client_checks_its_token():
 
 
 def test_tokens_must_be_text():
-    text = "`token` must be text; got something of type bytes"
+    text = "`token` must be a str; got a value of type bytes"
     with raises(InvalidArgumentError, text):
         serve(token=TOKEN.encode())
     with raises(InvalidArgumentError, text):
@@ -162,17 +162,17 @@ def test_a_client_retries_a_handshake_that_was_cut(certificates):
 
 
 def test_incomplete_sets_of_files(certificates, tmp_path):
-    pair = "`certificate` and `key` go together; one of them is missing"
+    pair = "`certificate` and `key` must be given together; got only one of them"
     for one in ("certificate", "key"):
         only = {one: certificates.server[one]}
         with raises(InvalidArgumentError, pair):
             serve(**only)
         with raises(InvalidArgumentError, pair):
             engram.Client("127.0.0.1:1", ca=certificates.ca, **only)
-    with raises(InvalidArgumentError, "`client_ca` needs TLS: give a `certificate` and its `key`, too"):
+    with raises(InvalidArgumentError, "`client_ca` needs TLS; pass `certificate` and `key` too"):
         serve(client_ca=certificates.ca)
     for without in (certificates.client, {"server_name": "name"}):
-        with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS: give a `ca`, too"):
+        with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS; pass `ca` too"):
             engram.Client("127.0.0.1:1", **without)
     missing = tmp_path / "missing.pem"
     unreadable = f"cannot read the PEM file `{missing}`: [Errno 2] No such file or directory: '{missing}'"
@@ -187,7 +187,9 @@ def test_files_with_other_content(certificates, tmp_path):
     binary.write_bytes(b"\xff\xfe")
     text.write_text("no certificate")
     key = certificates.server["key"]
-    with raises(InvalidArgumentError, "the file given as `certificate` is not PEM, which is plain text"):
+    with raises(
+        InvalidArgumentError, "`certificate` must be a PEM file, which is plain text; got a file that is not UTF-8"
+    ):
         serve(certificate=binary, key=key)
     for files in (
         {"certificate": text, "key": key},
@@ -252,7 +254,9 @@ def test_hosts_of_other_machines():
     with pytest.raises(InvalidArgumentError) as caught:
         serve(host="192.0.2.1", token=TOKEN)
     assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
-    with pytest.raises(InvalidArgumentError, match=r"^`host` is 'unknown host', which is no address of this machine: "):
+    with pytest.raises(
+        InvalidArgumentError, match=r"^`host` must be a name or address of this machine; got 'unknown host': "
+    ):
         serve(host="unknown host")
 
 
@@ -264,7 +268,7 @@ def test_hosts_of_other_machines():
         (":7077", "it has no host"),
         ("localhost:99999", "the port must be a number from 1 to 65535"),
         ("unix:", "it has no path"),
-        ("http://localhost:7077", "`http://` is too much"),
+        ("http://localhost:7077", "it has the scheme `http://`"),
     ],
 )
 def test_bad_addresses(address, why):
@@ -273,7 +277,7 @@ def test_bad_addresses(address, why):
 
 
 def test_addresses_must_be_text():
-    with raises(InvalidArgumentError, "`address` must be text; got 7077 (int)"):
+    with raises(InvalidArgumentError, "`address` must be a str; got 7077 (int)"):
         engram.Client(7077)
 
 
