@@ -65,7 +65,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
     let client = Client::new(options).unwrap();
     fill(&engine.table("t").unwrap(), 0, 10_001, 1);
     for round in 0..20 {
-        let ask = BatchRequest {
+        let request = BatchRequest {
             table: "t".into(),
             n: 1,
             at_least: 1,
@@ -74,7 +74,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
             pad: false,
             lease: true,
         };
-        client.sample(ask).await.unwrap().lease.acknowledge();
+        client.sample(request).await.unwrap().lease.acknowledge();
         // Each update finds the item that the next deletion removes.
         let changes = (round * 500..(round + 1) * 500).map(|key| {
             let updated = client.update_priorities("t", &[key], &[2.0]);

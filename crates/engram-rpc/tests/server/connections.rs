@@ -114,8 +114,8 @@ fn clients_use_the_local_socket_unless_there_is_a_proxy() {
             deadline: Some(Instant::now() + SOON),
             interrupted: &mut || false,
         };
-        let asked = wait(&mut client.tables(), options);
-        assert!(matches!(asked, WaitOutcome::Ready(Ok(_))), "{asked:?}");
+        let tables = wait(&mut client.tables(), options);
+        assert!(matches!(tables, WaitOutcome::Ready(Ok(_))), "{tables:?}");
         client
     };
     let direct = client(server.address().port());

@@ -47,9 +47,9 @@ async fn connections_without_calls_are_closed() {
 
     let address = server.address();
     let silent = tokio::task::spawn_blocking(move || {
-        let mut peers = [&b""[..], &PREFACE[..10], PREFACE].map(|said| {
+        let mut peers = [&b""[..], &PREFACE[..10], PREFACE].map(|bytes| {
             let mut peer = TcpStream::connect(address).unwrap();
-            peer.write_all(said).unwrap();
+            peer.write_all(bytes).unwrap();
             peer
         });
         let mut local = UnixStream::connect(path).unwrap();

@@ -232,8 +232,8 @@ async fn a_chunk_can_be_sent_in_parts() {
     stream.send(items_message([rows("t", 1, 3, 7)])).await;
     assert_eq!(stream.wait_completed("t", 3).await, []);
     let found = values(&engine.table("t").unwrap(), 3);
-    let due = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
-    assert!(found.into_iter().eq(due));
+    let expected = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
+    assert!(found.into_iter().eq(expected));
 }
 
 #[tokio::test(flavor = "multi_thread")]

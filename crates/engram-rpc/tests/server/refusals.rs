@@ -58,8 +58,8 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
     for message in 0.. {
         let first = 3 + 1_000 * message;
         let items = (first..first + 1_000).map(|number| invalid_item("full", number));
-        let saying = stream.requests.send(items_message(items));
-        if timeout(QUIET, saying).await.is_err() {
+        let sending = stream.requests.send(items_message(items));
+        if timeout(QUIET, sending).await.is_err() {
             break;
         }
         // 64 MiB at about 600 bytes each, and 16 MiB at 50.

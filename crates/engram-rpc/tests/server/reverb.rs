@@ -456,7 +456,7 @@ async fn changes_are_atomic() {
     let items = vec![item(1, "weighted", 9, 0, 1), item(2, "weighted", 9, 1, 1)];
     writer.send(request(vec![chunk(9, 0, 2)], items, &[])).await;
     let weighted = table(&engine, "weighted");
-    wait_until("both are in", || size(&weighted) == 2).await;
+    wait_until("both are inserted", || size(&weighted) == 2).await;
     let update = |key, priority| pb::KeyWithPriority { key, priority };
     let mut changes = pb::MutatePrioritiesRequest {
         table: "weighted".into(),

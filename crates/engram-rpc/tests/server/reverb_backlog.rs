@@ -91,7 +91,7 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
         wait_until("they wait", || waiting(&one_item_queue) >= 16 * stream).await;
         assert_eq!(stable(|| waiting(&one_item_queue)).await, 16 * stream);
     }
-    // Of closed streams, less than 1 GiB goes on waiting.
+    // Of closed streams, less than 1 GiB keeps waiting.
     for _ in 0..3 {
         drop(writers.pop());
     }
@@ -142,7 +142,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
         .await;
     let requests = writer.requests.take().unwrap();
     let (first, count) = (1 << 62, 4 * KEYS);
-    let said = tokio::spawn(async move {
+    let sender = tokio::spawn(async move {
         for start in (0..count).step_by(1024) {
             let items = (start..start + 1024).map(|at| item(first + at, "table", 9, 0, 1));
             let message = request(vec![], items.collect(), &[9]);
@@ -150,10 +150,10 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
         }
         requests
     });
-    wait_until("many are in", || size(&table) > KEYS).await;
+    wait_until("many are inserted", || size(&table) > KEYS).await;
     // This many are in flight to it, and a full window.
-    let taken = stable(|| size(&table)).await;
-    assert!(taken < 3 * KEYS, "{taken}");
+    let inserted = stable(|| size(&table)).await;
+    assert!(inserted < 3 * KEYS, "{inserted}");
     // Once it reads, no confirmation is lost or repeated.
     let mut keys = HashSet::new();
     while keys.len() as u64 != count {
@@ -161,7 +161,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
             assert!((first..first + count).contains(&key) && keys.insert(key));
         }
     }
-    drop(said.await.unwrap());
+    drop(sender.await.unwrap());
     assert_eq!(writer.end().await.code(), tonic::Code::Ok);
 }
 

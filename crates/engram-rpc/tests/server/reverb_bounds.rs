@@ -37,7 +37,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
         writer.send(request(chunks, vec![item], &[1])).await;
     }
     let queue = table(&engine, "queue");
-    wait_until("all are in", || size(&queue) == count).await;
+    wait_until("all are inserted", || size(&queue) == count).await;
     let mut reader = samples(&mut client).await;
     reader.send(sample_request("queue", 60, 0)).await;
     let mut seen = keys(&reader.receive().await);
@@ -96,7 +96,7 @@ async fn samples_before_an_invalid_one_are_sent() {
     let message = request(vec![chunk(9, 0, 1)], items.collect(), &[]);
     writer.send(message).await;
     let queue = table(&engine, "queue");
-    wait_until("three are in", || size(&queue) == 3).await;
+    wait_until("three are inserted", || size(&queue) == 3).await;
     queue.insert(vec![foreign(3)]).unwrap().await.unwrap();
     let mut reader = samples(&mut client).await;
     reader.send(sample_request("queue", 4, 0)).await;

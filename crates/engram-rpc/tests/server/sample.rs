@@ -47,9 +47,9 @@ impl Samples {
         let Some(Outcome::Batch(mut batch)) = reply.outcome else {
             panic!("{:?} instead of a batch", reply.outcome);
         };
-        let due: u64 = batch.columns.iter().map(|column| column.bytes).sum();
+        let expected: u64 = batch.columns.iter().map(|column| column.bytes).sum();
         let mut payload = batch.payload.to_vec();
-        while (payload.len() as u64) < due {
+        while (payload.len() as u64) < expected {
             let next = self.receive().await;
             assert_eq!(next.id, reply.id, "parts of two batches are mixed");
             let Some(Outcome::BatchPart(part)) = next.outcome else {
@@ -58,7 +58,7 @@ impl Samples {
             assert!(part.len() <= 1 << 20, "{} bytes", part.len());
             payload.extend_from_slice(&part);
         }
-        assert_eq!(payload.len() as u64, due);
+        assert_eq!(payload.len() as u64, expected);
         batch.payload = payload.into();
         (reply.id, batch)
     }
@@ -399,8 +399,8 @@ async fn batches_of_a_queue_are_always_leased() {
     // Once this is answered, all earlier requests are handled.
     stream.request(Request::Barrier(9)).await;
     let settled = stream.receive().await;
-    let due = (9, Some(Outcome::BarrierDone(pb::Empty {})));
-    assert_eq!((settled.id, settled.outcome), due);
+    let expected = (9, Some(Outcome::BarrierDone(pb::Empty {})));
+    assert_eq!((settled.id, settled.outcome), expected);
     assert_eq!((table.info().stats.size, hidden(&table)), (3, 1));
     // The connection is lost: items that were not acknowledged are sampled first again.
     drop((stream, client));
