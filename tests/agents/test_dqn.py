@@ -1,4 +1,4 @@
-"""The Double DQN: its targets, its learner, and a short life on a real store."""
+"""The Double DQN: its targets, its learner, and short training runs."""
 
 import dataclasses
 import itertools
@@ -15,13 +15,13 @@ NUM_ACTIONS = 3
 
 @pytest.fixture
 def dqn():
-    from engram.agents import dqn  # noqa: PLC0415 - an extra; collecting these tests must not need it
+    from engram.agents import dqn  # noqa: PLC0415 - an extra, not needed to collect the tests
 
     return dqn
 
 
-def naive_return(reward, discount, bootstrap):
-    """The definition: each reward times the product of the discounts before it, one sequence at a time."""
+def expected_return(reward, discount, bootstrap):
+    """Returns the n-step return of one sequence by its definition."""
     total, factor = 0.0, 1.0
     for r, g in zip(reward, discount, strict=True):
         total += factor * r
@@ -30,16 +30,16 @@ def naive_return(reward, discount, bootstrap):
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_n_step_return_is_the_naive_loop(dqn, n):
+def test_n_step_returns_match_the_definition(dqn, n):
     rng = np.random.default_rng(n)
     reward = rng.normal(size=(16, n)).astype(np.float32)
     discount = rng.choice([0.0, 0.9, 1.0], size=(16, n)).astype(np.float32)
     bootstrap = rng.normal(size=16).astype(np.float32)
-    expected = [naive_return(*row) for row in zip(reward, discount, bootstrap, strict=True)]
+    expected = [expected_return(*row) for row in zip(reward, discount, bootstrap, strict=True)]
     np.testing.assert_allclose(dqn.n_step_return(reward, discount, bootstrap), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_n_step_return_ends_with_the_episode(dqn):
+def test_n_step_returns_end_with_the_episode(dqn):
     reward = np.array([[1.0, 1.0, 0.0]], np.float32)
     terminal = np.array([[GAMMA, 0.0, 0.0]], np.float32)
     truncated = np.array([[GAMMA, GAMMA, 1.0]], np.float32)  # then one step of padding
@@ -48,9 +48,9 @@ def test_n_step_return_ends_with_the_episode(dqn):
     np.testing.assert_allclose(dqn.n_step_return(reward, truncated, bootstrap), [1 + GAMMA + GAMMA**2 * 100], rtol=1e-6)
 
 
-def test_n_step_return_names_the_shapes_it_wants(dqn):
+def test_n_step_returns_check_shapes(dqn):
     with pytest.raises(
-        ValueError, match=r"got reward \(2, 3\), discount \(2, 2\), bootstrap \(2,\); allowed are \[B, n\]"
+        ValueError, match=r"the shapes \[B, n\], \[B, n\] and \[B\]; got \(2, 3\), \(2, 2\) and \(2,\)$"
     ):
         dqn.n_step_return(np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2))
 
@@ -74,8 +74,8 @@ def random_network(rng, sizes):
     )
 
 
-def test_target_is_double_q(dqn):
-    """The online network chooses, the target network values: checked on networks that disagree."""
+def test_the_target_is_that_of_double_dqn(dqn):
+    """The online network chooses, the target network evaluates; the networks of this test disagree."""
     rng = np.random.default_rng(0)
     batch = random_batch(dqn.Step, rng)
     online, target = (random_network(rng, (4, 8, NUM_ACTIONS)) for _ in range(2))
@@ -87,24 +87,24 @@ def test_target_is_double_q(dqn):
         best = int(np.argmax(dqn.q_values(online, batch.observation[b, -1:])))
         q_last = dqn.q_values(target, batch.observation[b, -1:])
         disagreements += best != int(np.argmax(q_last))
-        goal = naive_return(batch.reward[b, :2], batch.discount[b, :2], q_last[best])
+        goal = expected_return(batch.reward[b, :2], batch.discount[b, :2], q_last[best])
         expected.append(goal - dqn.q_values(online, batch.observation[b, :1])[batch.action[b, 0]])
-    assert disagreements > 0  # else this could not tell Double DQN from DQN
+    assert disagreements > 0  # otherwise DQN would pass, too
     np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-4)
     huber = np.where(np.abs(expected) <= 1, np.square(expected) / 2, np.abs(expected) - 0.5)
     np.testing.assert_allclose(value, huber.mean(), rtol=1e-4)
 
 
-def test_weights_scale_the_loss(dqn):
+def test_importance_weights_scale_the_loss(dqn):
     rng = np.random.default_rng(1)
     batch = random_batch(dqn.Step, rng)
     network = random_network(rng, (4, 8, NUM_ACTIONS))
-    whole, _ = dqn.loss(network, network, batch, np.ones(32, np.float32))
+    full, _ = dqn.loss(network, network, batch, np.ones(32, np.float32))
     half, _ = dqn.loss(network, network, batch, np.full(32, 0.5, np.float32))
-    np.testing.assert_allclose(half, whole / 2, rtol=1e-6)
+    np.testing.assert_allclose(half, full / 2, rtol=1e-6)
 
 
-def fresh_learner(config):
+def new_learner(config):
     import jax  # noqa: PLC0415 - an extra
 
     from engram.agents import dqn  # noqa: PLC0415 - an extra
@@ -113,9 +113,9 @@ def fresh_learner(config):
     return init_learner(config, jax.random.key(0), dqn.Spaces((4,), np.float32, 1, NUM_ACTIONS))
 
 
-def test_learner_lowers_the_loss_on_a_fixed_batch(dqn):
+def test_learning_reduces_the_loss_on_a_fixed_batch(dqn):
     config = dqn.DQNConfig(hidden_sizes=(32,), learning_rate=1e-2, target_period=1_000)
-    state = fresh_learner(config)
+    state = new_learner(config)
     batch, weight = random_batch(dqn.Step, np.random.default_rng(2)), np.ones(32, np.float32)
     losses = []
     for _ in range(100):
@@ -125,9 +125,9 @@ def test_learner_lowers_the_loss_on_a_fixed_batch(dqn):
     assert int(state.step) == 100
 
 
-def test_target_network_follows_in_periods(dqn):
+def test_the_target_network_is_updated_every_target_period(dqn):
     config = dqn.DQNConfig(hidden_sizes=(8,), target_period=3)
-    state = fresh_learner(config)
+    state = new_learner(config)
     first = np.asarray(state.params[0].weight)
     batch, weight = random_batch(dqn.Step, np.random.default_rng(3)), np.ones(32, np.float32)
     for step in range(1, 4):
@@ -167,7 +167,7 @@ def test_each_step_of_an_episode_starts_an_item(dqn, terminated, discount):
 SMOKE = {"max_steps": 400, "min_replay_size": 64, "batch_size": 32, "hidden_sizes": (16,), "n_step": 3}
 
 
-def test_a_short_run_plays_and_learns(dqn):
+def test_a_short_training_run(dqn):
     seen = []
     result = dqn.train(dqn.DQNConfig(**SMOKE), seen.append, report_period=0.0)
     assert result.stopped == "budget"
@@ -175,13 +175,13 @@ def test_a_short_run_plays_and_learns(dqn):
     assert result.learner_steps > 100
     assert result.table.samples == result.learner_steps * 32
     assert len(result.returns) == len(result.episode_ends) > 5
-    assert sum(result.returns) == result.episode_ends[-1]  # CartPole pays 1 per step
+    assert sum(result.returns) == result.episode_ends[-1]  # in CartPole, each step has a reward of 1
     assert all(np.isfinite(layer.weight).all() for layer in result.params)
     assert seen[-1].step == 400
     assert seen[0].table.blocked is not None
 
 
-def test_the_same_seed_lives_the_same_life(dqn):
+def test_the_same_seed_gives_the_same_run(dqn):
     first, second = (dqn.train(dqn.DQNConfig(**SMOKE, seed=7)) for _ in range(2))
     assert first.returns == second.returns
     for a, b in zip(first.params, second.params, strict=True):
@@ -195,7 +195,7 @@ def test_a_run_stops_when_solved(dqn):
     assert result.mean_return >= 1
 
 
-def test_ctrl_c_keeps_what_was_learnt(dqn):
+def test_ctrl_c_returns_the_result_so_far(dqn):
     def interrupt(progress):
         if progress.step == 200:
             raise KeyboardInterrupt
@@ -214,7 +214,7 @@ def test_cartpole_is_solved(dqn, seed):
     assert result.mean_return >= 195
 
 
-def test_mean_return_waits_for_enough_episodes(dqn):
+def test_the_mean_return_of_too_few_episodes_is_nan(dqn):
     result = dqn.train(dataclasses.replace(dqn.DQNConfig(**SMOKE), max_steps=20))
     assert math.isnan(result.mean_return)
 
@@ -222,13 +222,13 @@ def test_mean_return_waits_for_enough_episodes(dqn):
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"n_step": 0}, "`n_step` is 0; allowed are 1 and more"),
-        ({"min_replay_size": 9, "replay_size": 8}, "`min_replay_size` is 9; allowed are 1 to `replay_size`, 8"),
-        ({"processes": 0}, "`processes` is 0; allowed are 1 and more"),
-        ({"gamma": 1.5}, "`gamma` is 1.5; allowed are 0 to 1"),
+        ({"n_step": 0}, "`n_step` must be at least 1; got 0"),
+        ({"min_replay_size": 9, "replay_size": 8}, "`min_replay_size` must be from 1 to `replay_size`, 8; got 9"),
+        ({"processes": 0}, "`processes` must be at least 1; got 0"),
+        ({"gamma": 1.5}, "`gamma` must be from 0 to 1; got 1.5"),
     ],
 )
-def test_config_names_what_it_refuses(dqn, wrong, text):
+def test_bad_configurations(dqn, wrong, text):
     import engram.errors  # noqa: PLC0415
 
     with pytest.raises(engram.errors.InvalidArgumentError) as caught:
@@ -244,10 +244,10 @@ def test_config_names_what_it_refuses(dqn, wrong, text):
         ("CartPol-v1", "cannot open environment `CartPol-v1`: Environment `CartPol` doesn't exist"),
     ],
 )
-def test_environment_names_what_it_cannot_play(dqn, env_id, text):
+def test_unsupported_environments(dqn, env_id, text):
     import engram.errors  # noqa: PLC0415
 
     with pytest.raises(engram.errors.InvalidArgumentError) as caught:
         dqn.Environment(env_id)
     assert text in str(caught.value)
-    assert "allowed is a `Box` observation of one axis with `Discrete` actions" in str(caught.value)
+    assert "expected a `Box` observation of one axis and `Discrete` actions" in str(caught.value)

@@ -1,4 +1,4 @@
-"""The learner in one process, its actors in others."""
+"""Training with the learner and the actors in processes of their own."""
 
 import dataclasses
 import os
@@ -22,12 +22,12 @@ SMOKE = {"processes": 3, "max_steps": 400, "min_replay_size": 64, "batch_size": 
 
 @pytest.fixture
 def dqn():
-    from engram.agents import dqn  # noqa: PLC0415 - an extra; collecting these tests must not need it
+    from engram.agents import dqn  # noqa: PLC0415 - an extra, not needed to collect the tests
 
     return dqn
 
 
-def test_two_actors_play_and_one_learner_learns(dqn):
+def test_training_with_two_actors(dqn):
     seen = []
     result = dqn.train(dqn.DQNConfig(**SMOKE), seen.append, report_period=0.0)
     assert result.stopped == "budget"
@@ -40,10 +40,10 @@ def test_two_actors_play_and_one_learner_learns(dqn):
     assert active_children() == []
 
 
-def test_the_table_keeps_the_pace(dqn):
+def test_the_rate_limiter_keeps_the_ratio_of_samples_to_inserts(dqn):
     config = dqn.DQNConfig(**SMOKE, actor_lead=8)
     result = dqn.train(config)
-    # 32 samples for every 2 inserts beyond the first 64, give or take 8 inserts' worth; then what is under way.
+    # 32 samples for every 2 inserts after the first 64, with a tolerance of 8 inserts, plus one call in progress.
     expected = (result.table.inserts - config.min_replay_size) * 16
     assert abs(result.table.samples - expected) <= (config.actor_lead + 1) * 16
 
@@ -56,7 +56,7 @@ def test_several_processes_stop_when_solved(dqn):
 
 
 def serve(dqn, config):
-    """What the learner would serve, but the replay table in order: the first item shows how an actor began."""
+    """Starts the learner's server, with a replay table in order: its first item is an actor's first."""
     from engram.agents.dqn.learner import Learner  # noqa: PLC0415 - an extra
     from engram.agents.dqn.tables import WEIGHTS, make_shared_tables  # noqa: PLC0415 - an extra
 
@@ -75,14 +75,14 @@ def test_actors_never_import_jax(dqn):
         serve(dqn, config) as server,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
     ):
-        playing = pool.submit(play, server.address, config, 0)
-        wait_until(lambda: playing.done() or server.store.info()["replay"].inserts >= 64, seconds=60)
+        actor = pool.submit(play, server.address, config, 0)
+        wait_until(lambda: actor.done() or server.store.info()["replay"].inserts >= 64, seconds=60)
         server.store.close()
-        assert isinstance(playing.exception(timeout=60), ClosedError)
+        assert isinstance(actor.exception(timeout=60), ClosedError)
         modules = pool.submit(eval, "set(__import__('sys').modules)").result(timeout=60)
     assert "engram.agents.dqn.actor_process" in modules
     assert modules.isdisjoint({"jax", "jaxlib", "optax", "flax", "matplotlib"})
-    assert "jax" in sys.modules  # it was there to be imported
+    assert "jax" in sys.modules  # it is installed
 
 
 def test_actors_follow_their_seeds(dqn):
@@ -103,7 +103,7 @@ def test_actors_follow_their_seeds(dqn):
     assert first_item(0, 0) != first_item(1, 0)
 
 
-def test_an_actor_whose_learner_is_gone_ends(dqn):
+def test_an_actor_exits_if_the_server_is_gone(dqn):
     from engram.agents.dqn.actor_process import play  # noqa: PLC0415 - an extra
 
     with serve(dqn, dqn.DQNConfig(**SMOKE)) as server:
@@ -115,7 +115,7 @@ def test_an_actor_whose_learner_is_gone_ends(dqn):
 
 
 @pytest.mark.crash
-def test_a_dead_actor_is_an_error(dqn):
+def test_a_killed_actor_is_an_error(dqn):
     config = dqn.DQNConfig(**{**SMOKE, "max_steps": 1_000_000})
     killed = []
 
@@ -128,7 +128,7 @@ def test_a_dead_actor_is_an_error(dqn):
     with pytest.raises(dqn.ActorDiedError) as caught:
         dqn.train(config, kill, report_period=0.0)
     assert str(caught.value) == (
-        f"actor 1 (process {killed[0]}) was killed by SIGKILL; all 2 must play until the learner ends them."
-        " If it failed, it has said why on stderr"
+        f"actor 1 (process {killed[0]}) was killed by SIGKILL; all 2 actors must run until the"
+        " learner ends them; see its output on stderr"
     )
     assert active_children() == []

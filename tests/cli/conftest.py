@@ -1,4 +1,4 @@
-"""Commands in this process, and in processes of their own."""
+"""Fixtures that run commands, in this process and in others."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from engram import Store, Table
 from engram.cli import app
 
-# A child of a background job is born with SIGINT ignored: give it Python's own handling first.
+# Children of background jobs start with SIGINT ignored, so Python's handler is installed first.
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
 
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs a command: `run("info", address)`."""
+    """Runs a command in this process: `run("info", address)`."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("ENGRAM_ADDRESS", "ENGRAM_TOKEN"):
@@ -35,11 +35,11 @@ class Spawned:
         self.process = subprocess.Popen(command, start_new_session=new_session, **pipes)
 
     def line(self):
-        """The next line of stdout."""
+        """Returns the next line of stdout."""
         return self.process.stdout.readline()
 
-    def ended(self, number=None):
-        """Sends a signal, waits for the end; returns status, the rest of stdout, and stderr."""
+    def end(self, number=None):
+        """Sends a signal, waits for the exit; returns exit status, the rest of stdout, and stderr."""
         if number is not None:
             self.process.send_signal(number)
         stdout, stderr = self.process.communicate(timeout=60)
@@ -48,7 +48,7 @@ class Spawned:
 
 @pytest.fixture
 def spawn():
-    """Starts a command in a process of its own: `spawn("top", address)`."""
+    """Starts a command in another process: `spawn("top", address)`."""
     spawned = []
 
     def start(*args, **options):
@@ -56,28 +56,28 @@ def spawn():
         return spawned[-1]
 
     yield start
-    for one in spawned:
-        one.process.kill()
-        one.process.communicate()
+    for command in spawned:
+        command.process.kill()
+        command.process.communicate()
 
 
 @pytest.fixture
 def serve(spawn):
-    """Starts `engram serve` at any free port; returns the process, its first line, and its address."""
+    """Starts `engram serve` on a free port; returns the process, its first line, and its address."""
 
     def start(*options):
-        served = spawn("serve", "--port", 0, *options)
-        line = served.line()
+        server = spawn("serve", "--port", 0, *options)
+        line = server.line()
         found = re.search(r" at (\S+);", line)
-        assert found, (line, served.ended())
-        return served, line, found[1]
+        assert found, (line, server.end())
+        return server, line, found[1]
 
     return start
 
 
 @pytest.fixture
 def directory(tmp_path):
-    """Two checkpoints, and what came before, between and after them.
+    """A store's directory with two checkpoints, and changes before, between and after them.
 
     log-1: tables `a` and `b` (changes 1 and 2), 6 items of `a` (3 to 8); checkpoint-1; log-2: 4 of `b` (9 to 12);
     checkpoint-2; log-4: 3 of `a` (13 to 15).
@@ -94,17 +94,17 @@ def directory(tmp_path):
 
 @pytest.fixture
 def inspect(run):
-    """Inspects a directory for people and for programs: status, text, JSON. The directory stays as it is."""
+    """Inspects a directory, and checks that it is unchanged; returns exit status, text and parsed JSON."""
 
     def inspect(path):
         before = contents(path)
-        shown, told = run("inspect", path), run("inspect", path, "--json")
+        as_text, as_json = run("inspect", path), run("inspect", path, "--json")
         assert contents(path) == before
-        assert (shown.stderr, told.stderr, shown.exit_code) == ("", "", told.exit_code), shown.output
-        found = json.loads(told.stdout, parse_constant=pytest.fail)
-        assert found["ok"] == (told.exit_code == 0) == (not found["problems"])
-        assert all(f"damaged or lost: {problem}\n" in shown.stdout for problem in found["problems"])
-        assert all(f"note: {note}\n" in shown.stdout for note in found["notes"])
-        return told.exit_code, shown.stdout, found
+        assert (as_text.stderr, as_json.stderr, as_text.exit_code) == ("", "", as_json.exit_code), as_text.output
+        found = json.loads(as_json.stdout, parse_constant=pytest.fail)
+        assert found["ok"] == (as_json.exit_code == 0) == (not found["problems"])
+        assert all(f"damaged or lost: {problem}\n" in as_text.stdout for problem in found["problems"])
+        assert all(f"note: {note}\n" in as_text.stdout for note in found["notes"])
+        return as_json.exit_code, as_text.stdout, found
 
     return inspect

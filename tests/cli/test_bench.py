@@ -1,4 +1,4 @@
-"""`engram bench`: figures come out, and nothing stays behind."""
+"""`engram bench`: its results, and that it drops its tables."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ NAMES = [
 ]
 
 
-def test_figures_of_a_server_of_its_own(run):
+def test_results_with_its_own_server(run):
     result = run("bench", "--json", "--seconds", 0.02)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -32,7 +32,7 @@ def test_figures_of_a_server_of_its_own(run):
     assert all(figure["value"] > 0 for figure in found["figures"])
 
 
-def test_another_server_is_left_as_it_was(run):
+def test_another_server_keeps_its_tables(run):
     with engram.Server([engram.Table("mine")]) as server:
         result = run("bench", server.address, "--seconds", 0.02)
         assert result.exit_code == 0, result.output
@@ -45,18 +45,18 @@ def test_another_server_is_left_as_it_was(run):
     assert "\x1b" not in result.output
 
 
-@pytest.mark.parametrize("wait_for_items", [False, True], ids=["at once", "while it measures"])
-def test_ctrl_c_leaves_no_tables(spawn, wait_for_items):
+@pytest.mark.parametrize("wait_for_items", [False, True], ids=["at the start", "during a measurement"])
+def test_ctrl_c_drops_the_tables(spawn, wait_for_items):
     with engram.Server([]) as server:
         bench = spawn("bench", server.address, "--seconds", 60)
         wait_until(lambda: len(server.store.tables) == 2, 60)
         if wait_for_items:
             wait_until(lambda: any(info.inserts for info in server.store.info().values()))
-        assert bench.ended(signal.SIGINT) == (130, "", "interrupted\n")
+        assert bench.end(signal.SIGINT) == (130, "", "interrupted\n")
         assert server.store.tables == []
 
 
-def test_a_server_that_is_not_there(run):
+def test_an_unreachable_server(run):
     with engram.Server([]) as server:
         address = server.address
     result = run("bench", address)

@@ -1,4 +1,4 @@
-"""`engram info`: once, for people and for programs."""
+"""`engram info`: as text and as JSON."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ def server():
         yield server
 
 
-def test_a_row_per_table_and_a_line_per_reason(run, server):
+def test_one_row_per_table_and_one_line_per_blocked_table(run, server):
     result = run("info", server.address)
     assert result.exit_code == 0, result.output
     head, replay, slow, reason = result.stdout.splitlines()
@@ -30,7 +30,7 @@ def test_a_row_per_table_and_a_line_per_reason(run, server):
     assert result.stderr == ""
 
 
-def test_json_says_the_same_and_nothing_else(run, server):
+def test_json_is_the_only_output(run, server):
     result = run("info", "--json", server.address)
     assert result.exit_code == 0, result.output
     infos = json.loads(result.stdout, parse_constant=pytest.fail)
@@ -50,7 +50,7 @@ def test_json_says_the_same_and_nothing_else(run, server):
         assert {key: value for key, value in infos[name].items() if key not in varying} == expected
 
 
-def test_the_address_may_come_from_the_environment(run, server, monkeypatch):
+def test_the_address_is_read_from_the_environment(run, server, monkeypatch):
     monkeypatch.setenv("ENGRAM_ADDRESS", server.address)
     assert run("info").stdout.startswith("table")
 
@@ -61,7 +61,7 @@ def test_a_server_without_tables(run):
         assert len(run("info", server.address).stdout.splitlines()) == 1
 
 
-def test_an_address_where_nobody_is(run):
+def test_an_unreachable_server(run):
     with engram.Server([]) as server:
         address = server.address
     result = run("info", address)
@@ -70,7 +70,7 @@ def test_an_address_where_nobody_is(run):
     assert result.stderr.endswith("; tried for 5 s (`reconnect_timeout`)\n")
 
 
-def test_an_address_that_is_none(run):
+def test_a_bad_address(run):
     result = run("info", "localhost")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "error: address is `localhost`: it has no port; give `host:port`\n"

@@ -1,4 +1,4 @@
-"""`engram inspect`: directories that are whole, and such that are no store's."""
+"""`engram inspect`: undamaged directories, and directories without a store."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ from engram.cli.inspect import _age
 from engram.errors import StorageError
 
 
-def test_a_whole_directory(inspect, directory):
+def test_an_undamaged_directory(inspect, directory):
     status, text, found = inspect(directory)
     assert status == 0
     lines = [line.split() for line in text.splitlines()]
     assert re.fullmatch(r"store [0-9a-f]{16}, 5 files of \d+\.\d KiB: nothing is damaged or lost", text.splitlines()[0])
     assert re.match(
-        r"a store opened here begins with checkpoint 2 and replays 3 changes; it is \d", text.splitlines()[1]
+        r"opening this directory loads checkpoint 2 and replays 3 changes; the store is \d", text.splitlines()[1]
     )
     assert lines[2:5] == [
         ["table", "items", "bytes", "last", "change"],
@@ -37,8 +37,8 @@ def test_a_whole_directory(inspect, directory):
     changes = {LOG_1: ["8"], LOG_2: ["4"], LOG_4: ["3"]}
     for line, name in zip(lines[9:], (FIRST, SECOND, LOG_1, LOG_2, LOG_4), strict=True):
         assert (line[0], line[4:]) == (name, [*changes.get(name, []), "whole"])
-        told, records_there = file(found, name), records(directory / name)
-        assert (told["bytes"], told["records"]) == ((directory / name).stat().st_size, len(records_there))
+        entry, expected_records = file(found, name), records(directory / name)
+        assert (entry["bytes"], entry["records"]) == ((directory / name).stat().st_size, len(expected_records))
     assert [file(found, name)["first_change"] for name in (LOG_1, LOG_2, LOG_4)] == [1, 9, 13]
     assert [each["first_change"] for each in found["checkpoints"]] == [9, 13]
     with Store.open(directory) as store:
@@ -49,37 +49,41 @@ def test_a_whole_directory(inspect, directory):
     ]
 
 
-def test_json_is_what_the_library_says(inspect, directory):
+def test_json_has_the_values_of_the_library(inspect, directory):
     (directory / "notes.txt").touch()
     _, _, found = inspect(directory)
-    said = engram.inspect_directory(directory)
-    assert isinstance(said, engram.inspection.Inspection)
-    assert (said.ok, said.path, f"{said.store:016x}") == (found.pop("ok"), str(directory), found.pop("store"))
-    expected = json.loads(json.dumps(dataclasses.asdict(said)))
+    inspection = engram.inspect_directory(directory)
+    assert isinstance(inspection, engram.inspection.Inspection)
+    assert (inspection.ok, inspection.path, f"{inspection.store:016x}") == (
+        found.pop("ok"),
+        str(directory),
+        found.pop("store"),
+    )
+    expected = json.loads(json.dumps(dataclasses.asdict(inspection)))
     del expected["store"]
     for ages in (expected["opening"], found["opening"]):
         assert 0 < ages.pop("age") < 60
     assert found == expected
-    assert (said.others, said.in_use) == (("notes.txt",), None)
+    assert (inspection.others, inspection.in_use) == (("notes.txt",), None)
 
 
-def test_a_store_that_is_open(inspect, directory):
+def test_an_open_store(inspect, directory):
     with Store.open(directory) as store:
         fill(store, "b", 1)
         status, text, found = inspect(directory)
-        who = rf"process {os.getpid()}, since \d+ s after 1970"
-        assert re.fullmatch(who, found["in_use"])
+        user = rf"process {os.getpid()} since \S+ \S+ UTC"
+        assert re.fullmatch(user, found["in_use"])
         assert re.search(
-            rf"^store \w+, 6 files of .*, in use by {who}: nothing is damaged or lost$", text, re.MULTILINE
+            rf"^store \w+, 6 files of .*, in use by {user}: nothing is damaged or lost$", text, re.MULTILINE
         )
         assert (status, sizes(found)) == (0, {"a": 9, "b": 5})
-        # Nobody takes it from its process.
+        # The store is still usable.
         fill(store, "b", 1)
     assert opened(directory) == {"a": 9, "b": 6}
 
 
-def test_a_store_that_writes_meanwhile(directory):
-    """Logs grow, checkpoints come, and files go, while others are read."""
+def test_a_store_that_writes_during_the_inspection(directory):
+    """Logs grow, and checkpoints and logs are created and removed, while the inspection reads others."""
     with Store.open(directory) as store:
         done = threading.Event()
 
@@ -101,22 +105,22 @@ def test_a_directory_without_checkpoints(inspect, tmp_path):
         fill(store, "only", 7)
     status, text, found = inspect(tmp_path)
     assert status == 0
-    assert f"\na store opened here replays {file(found, LOG_1)['changes']} changes; it is " in text
+    assert f"\nopening this directory replays {file(found, LOG_1)['changes']} changes; the store is " in text
     assert "verified" not in text
     assert (found["opening"]["checkpoint"], found["opening"]["changes"]) == (None, file(found, LOG_1)["changes"])
     assert sizes(found) == {"only": 5} == opened(tmp_path)
 
 
-def test_no_store(inspect, run, tmp_path):
+def test_directories_without_a_store(inspect, run, tmp_path):
     status, text, found = inspect(tmp_path)
-    assert (status, text) == (0, "no store here\n")
+    assert (status, text) == (0, "no store in this directory\n")
     assert (found["store"], found["files"], found["opening"]["tables"]) == (None, [], [])
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "log-7").mkdir()
-    assert inspect(tmp_path)[:2] == (0, "no store here\nnot ours: log-7, notes.txt\n")
+    assert inspect(tmp_path)[:2] == (0, "no store in this directory\nother files: log-7, notes.txt\n")
     for missing, text in (
-        (tmp_path / "none", f"there is no directory {tmp_path / 'none'}"),
-        (tmp_path / "notes.txt", f"{tmp_path / 'notes.txt'} is a file; a store lives in a directory"),
+        (tmp_path / "none", f"{tmp_path / 'none'} does not exist; give the directory of a store"),
+        (tmp_path / "notes.txt", f"{tmp_path / 'notes.txt'} is a file; a store is a directory"),
     ):
         result = run("inspect", missing, "--json")
         assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
@@ -125,8 +129,8 @@ def test_no_store(inspect, run, tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"log-7", "notes.txt"}
 
 
-def test_a_log_of_chunks_alone(inspect, tmp_path):
-    """Chunks of a store that writes no changes are written with its checkpoint."""
+def test_a_log_with_chunks_only(inspect, tmp_path):
+    """With durability "none", the log has only the chunks of the checkpoint."""
     with Store.open(tmp_path, [Table("t", max_size=100)], durability="none") as store:
         fill(store, "t", 5)
         store.checkpoint()
@@ -142,7 +146,7 @@ def test_a_log_of_chunks_alone(inspect, tmp_path):
     assert (status, found["problems"][1:]) == (1, [f"{FIRST} cannot be used: {missing}"])
 
 
-def test_what_was_never_finished(inspect, directory):
+def test_unfinished_files(inspect, directory):
     (directory / f"{LOG_4}.tmp").write_bytes(b"ENGRAM")
     status, text, found = inspect(directory)
     assert status == 0
@@ -151,14 +155,14 @@ def test_what_was_never_finished(inspect, directory):
     assert not (directory / f"{LOG_4}.tmp").exists()
 
 
-def test_a_lock_that_cannot_be_read(inspect, directory):
+def test_an_unreadable_lock_file(inspect, directory):
     (directory / "LOCK").unlink()
     (directory / "LOCK").symlink_to("LOCK")
     status, _, found = inspect(directory)
     assert (status, found["in_use"]) == (0, None)
     why = "Too many levels of symbolic links (os error 40)"
-    unknown = "whether somebody has the directory open is not known"
-    assert found["notes"] == [f"LOCK cannot be looked at: {why}; {unknown}"]
+    unknown = "it is unknown whether a process has the directory open"
+    assert found["notes"] == [f"LOCK cannot be read: {why}; {unknown}"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`engram serve`, in a process of its own."""
+"""`engram serve`, in another process."""
 
 import signal
 import urllib.request
@@ -12,26 +12,26 @@ from engram.errors import ClosedError, HandshakeError
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_a_signal(serve, number):
-    served, line, address = serve()
-    assert line == f"serving replay at {address}; look with `engram top {address}`\n"
+def test_serving_until_a_signal(serve, number):
+    server, line, address = serve()
+    assert line == f"serving replay at {address}; watch it with `engram top {address}`\n"
     client = engram.Client(address)
     client.insert({"x": np.float32(1)}, {"replay": 1.0})
     assert client.sample("replay", 2, timeout=10).data["x"].tolist() == [1, 1]
-    assert served.ended(number) == (0, "stopping\n", "")
+    assert server.end(number) == (0, "stopping\n", "")
 
 
-def test_calls_that_wait_end_with_the_server(serve):
-    served, _, address = serve()
+def test_waiting_calls_end_with_the_server(serve):
+    server, _, address = serve()
     client = engram.Client(address)
     waiting = BackgroundCall(lambda: client.sample("replay", 1))
     wait_until(lambda: client.info()["replay"].waiting_samples)
-    assert served.ended(signal.SIGTERM) == (0, "stopping\n", "")
+    assert server.end(signal.SIGTERM) == (0, "stopping\n", "")
     with raises(ClosedError, f"the server at {address} is stopping"):
         waiting.result()
 
 
-def test_tables_come_from_a_file(serve, tmp_path):
+def test_tables_from_a_file(serve, tmp_path):
     file = tmp_path / "tables.toml"
     file.write_text(
         """
@@ -45,27 +45,27 @@ def test_tables_come_from_a_file(serve, tmp_path):
         max_size = 5
         """
     )
-    served, line, address = serve("--tables", file, "--seed", 3)
+    server, line, address = serve("--tables", file, "--seed", 3)
     assert line.startswith("serving replay, trajectories at ")
     infos = engram.Client(address).info()
     assert infos["replay"].max_size == 1_000
     assert infos["replay"].rate_limiter == ("SampleToInsertRatio", 4.0, 10, 20.0, 60.0)
     assert infos["trajectories"].rate_limiter == ("Queue", 1.0, 1, 0.0, 5.0)
-    assert served.ended(signal.SIGTERM)[0] == 0
+    assert server.end(signal.SIGTERM)[0] == 0
 
 
-def test_the_same_seed_draws_the_same(serve):
-    def drawn(seed):
+def test_the_same_seed_gives_the_same_samples(serve):
+    def sampled(seed):
         _, _, address = serve("--seed", seed)
         client = engram.Client(address)
         for value in range(100):
             client.insert({"x": np.float32(value)}, {"replay": 1.0})
         return client.sample("replay", 20, timeout=10).data["x"].tolist()
 
-    assert drawn(3) == drawn(3) != drawn(4)
+    assert sampled(3) == sampled(3) != sampled(4)
 
 
-def test_a_token_may_come_from_the_environment(serve, monkeypatch):
+def test_the_token_is_read_from_the_environment(serve, monkeypatch):
     monkeypatch.setenv("ENGRAM_TOKEN", "s3cret")
     _, _, address = serve()
     assert engram.Client(address, token="s3cret").tables == ["replay"]
@@ -73,15 +73,15 @@ def test_a_token_may_come_from_the_environment(serve, monkeypatch):
         engram.Client(address).info()
 
 
-def test_metrics_are_told_where_it_says(serve):
-    served, _, _ = serve("--metrics-port", 0)
-    line = served.line()
+def test_metrics_at_the_printed_address(serve):
+    server, _, _ = serve("--metrics-port", 0)
+    line = server.line()
     assert line.startswith("metrics at http://127.0.0.1:")
-    with urllib.request.urlopen(line.split()[-1], timeout=10) as answer:
-        assert 'engram_table_items{table="replay"} 0\n' in answer.read().decode()
+    with urllib.request.urlopen(line.split()[-1], timeout=10) as response:
+        assert 'engram_table_items{table="replay"} 0\n' in response.read().decode()
 
 
-def test_it_listens_to_other_machines_only_if_told_twice(serve, run):
+def test_other_machines_require_a_token_or_insecure(serve, run):
     refusal = (
         "error: refusing to listen at 0.0.0.0:0 without a token, because other machines can reach that address; "
         "set `token`, use a loopback address such as 127.0.0.1:0, or set `insecure`\n"
@@ -92,10 +92,10 @@ def test_it_listens_to_other_machines_only_if_told_twice(serve, run):
     assert address.startswith("0.0.0.0:")
 
 
-def test_a_taken_port(spawn):
+def test_a_port_in_use(spawn):
     with engram.Server([]) as other:
         text = f"error: cannot listen at {other.address}: Address already in use (os error 98)\n"
-        assert spawn("serve", "--port", other.port).ended() == (1, "", text)
+        assert spawn("serve", "--port", other.port).end() == (1, "", text)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_taken_port(spawn):
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(run, options, text):
-    before = signal.getsignal(signal.SIGINT)
+def test_bad_options(run, options, text):
+    previous = signal.getsignal(signal.SIGINT)
     result = run("serve", "--port", 0, *options)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is previous

@@ -1,4 +1,4 @@
-"""Tables from a TOML file: what it may say, and what it hears otherwise."""
+"""Tables from a TOML file: its keys, and the errors of bad ones."""
 
 import pytest
 from support import raises
@@ -66,31 +66,31 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
 @pytest.mark.parametrize(
     ("section", "text"),
     [
-        ("max_sise = 1", f"a table has no key `max_sise`; known are {KEYS}"),
-        ("name = 'n'", f"a table has no key `name`; known are {KEYS}"),
+        ("max_sise = 1", f"a table has no key `max_sise`; its keys are {KEYS}"),
+        ("name = 'n'", f"a table has no key `name`; its keys are {KEYS}"),
         ("max_size = 0", "`max_size` must be at least 1; got 0"),
         ("max_size = '1'", "`max_size` must be an integer; got '1' (str)"),
         ("ttl = -1", "`ttl` must be greater than 0; got -1"),
         ("like = 'heap'", '`like` must be "queue" or "stack"; got \'heap\''),
         ("like = ['queue']", '`like` must be "queue" or "stack"; got [\'queue\']'),
-        ("like = 'queue'", "a queue needs `max_size`"),
+        ("like = 'queue'", "a queue requires `max_size`"),
         (
             "like = 'stack'\nmax_size = 1\nsampler = 'fifo'",
-            "a stack has no key `sampler`; known are `max_bytes`, `max_size`, `ttl`",
+            "a stack has no key `sampler`; its keys are `max_bytes`, `max_size`, `ttl`",
         ),
-        ("sampler = 'unifrom'", f"the `kind` of `sampler` is 'unifrom'; known are {SELECTORS}"),
-        ("remover = ['fifo']", f"the `kind` of `remover` is ['fifo']; known are {SELECTORS}"),
-        ("sampler = { exponent = 1 }", f"the `kind` of `sampler` is None; known are {SELECTORS}"),
-        ("rate_limiter = 'minsize'", f"the `kind` of `rate_limiter` is 'minsize'; known are {LIMITERS}"),
-        ("rate_limiter = 'MinSize'", "`rate_limiter`: MinSize needs `min_size`"),
+        ("sampler = 'unifrom'", f"the `kind` of `sampler` must be one of {SELECTORS}; got 'unifrom'"),
+        ("remover = ['fifo']", f"the `kind` of `remover` must be one of {SELECTORS}; got ['fifo']"),
+        ("sampler = { exponent = 1 }", f"the `kind` of `sampler` must be one of {SELECTORS}; got None"),
+        ("rate_limiter = 'minsize'", f"the `kind` of `rate_limiter` must be one of {LIMITERS}; got 'minsize'"),
+        ("rate_limiter = 'MinSize'", "`rate_limiter`: MinSize requires `min_size`"),
         (
             "rate_limiter = { kind = 'MinSize', min_size = 0 }",
             "`rate_limiter`: `min_size` must be at least 1; got 0",
         ),
-        ("sampler = { kind = 'fifo', exponent = 1 }", "`sampler`: fifo has no key `exponent`; it has none"),
+        ("sampler = { kind = 'fifo', exponent = 1 }", "`sampler`: fifo has no key `exponent`; it has no keys"),
         (
             "sampler = { kind = 'prioritized', exponemt = 1 }",
-            "`sampler`: prioritized has no key `exponemt`; known are `exponent`",
+            "`sampler`: prioritized has no key `exponemt`; its keys are `exponent`",
         ),
         (
             "sampler = { kind = 'prioritized', exponent = inf }",
@@ -102,20 +102,22 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
         ),
     ],
 )
-def test_a_table_that_makes_no_sense(read, tmp_path, section, text):
+def test_bad_tables(read, tmp_path, section, text):
     with raises(InvalidArgumentError, f"table [t] of `{tmp_path / 'tables.toml'}`: {text}"):
         read(f"[t]\n{section}")
 
 
 def test_a_key_outside_any_table(read, tmp_path):
     file = tmp_path / "tables.toml"
-    with raises(InvalidArgumentError, f"table [max_size] of `{file}`: must be a section, such as [max_size]; got 3"):
+    with raises(
+        InvalidArgumentError, f"table [max_size] of `{file}`: a table must be a section, for example [max_size]; got 3"
+    ):
         read("max_size = 3")
 
 
-def test_files_that_are_none(read, tmp_path):
+def test_files_without_tables(read, tmp_path):
     file = tmp_path / "tables.toml"
-    with raises(InvalidArgumentError, f"`{file}` describes no tables; each is a section such as [replay]"):
+    with raises(InvalidArgumentError, f"`{file}` has no tables; each table is a section, for example [replay]"):
         read("")
     with pytest.raises(InvalidArgumentError, match=rf"^cannot read tables from `{file}`: .*line 1"):
         read("[t\n")

@@ -5,7 +5,7 @@ import signal
 import engram
 
 
-def test_one_look_without_a_terminal(run):
+def test_one_update_without_a_terminal(run):
     with engram.Server([engram.Table("replay")]) as server:
         result = run("top", server.address, "--count", 1)
     assert result.exit_code == 0, result.output
@@ -16,15 +16,15 @@ def test_one_look_without_a_terminal(run):
     assert reason.startswith("`replay`: sampling waits: the table is empty")
 
 
-def test_looks_follow_each_other_without_a_terminal(run):
+def test_several_updates_without_a_terminal(run):
     with engram.Server([engram.Table("replay")]) as server:
         result = run("top", server.address, "--count", 3, "--interval", 0.05)
     assert result.stdout.count(server.address) == 3
     assert "\x1b" not in result.stdout
 
 
-def test_looks_replace_each_other_on_a_terminal(run, monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich takes it for a terminal
+def test_updates_replace_each_other_on_a_terminal(run, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes Rich assume a terminal
     with engram.Server([engram.Table("replay")]) as server:
         result = run("top", server.address, "--count", 2, "--interval", 0.05)
     assert result.exit_code == 0, result.output
@@ -32,7 +32,7 @@ def test_looks_replace_each_other_on_a_terminal(run, monkeypatch):
     assert up in result.stdout
 
 
-def test_a_server_that_goes_ends_it(run):
+def test_an_unreachable_server(run):
     server = engram.Server([engram.Table("replay")])
     address = server.address
     server.close()
@@ -41,9 +41,9 @@ def test_a_server_that_goes_ends_it(run):
     assert result.stderr.startswith(f"error: the server at {address} cannot be reached")
 
 
-def test_ctrl_c_ends_it_quietly(spawn):
+def test_ctrl_c_exits_without_a_message(spawn):
     with engram.Server([engram.Table("replay")]) as server:
         top = spawn("top", server.address, "--interval", 60)
         assert top.line().startswith(server.address)
-        status, _, stderr = top.ended(signal.SIGINT)
+        status, _, stderr = top.end(signal.SIGINT)
     assert (status, stderr) == (0, "")

@@ -139,7 +139,7 @@ def test_shapes_may_change_between_items(client):
         for shape in (2, 3):
             writer.append([np.zeros(shape)])
             writer.create_item("t", 1, 1.0)
-        with pytest.raises(ValueError, match="mixes cells of shape"):
+        with pytest.raises(ValueError, match="has cells of different shapes"):
             writer.create_item("t", 2, 1.0)
     assert items(client) == [[[[0, 0]]], [[[0, 0, 0]]]]
 

@@ -22,6 +22,9 @@ def made(request, tmp_path_factory):
     return path, state(path)
 
 
+ADVICE = "; `repair=True` opens what is left"
+
+
 def store_is(how):
     return pytest.mark.parametrize("made", [how], indirect=True, ids=[how.__name__])
 
@@ -30,17 +33,17 @@ def each_damage(record):
     """Ways to damage a record of a file: what to do to a copy of the file, and why the record does not pass then."""
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
-        why = "the checksum of a record's head does not fit"
+        why = "the checksum of the record's header is wrong"
         yield lambda path, at=record.place + field: flip(path, at), why
     for at in sorted({0, size // 3, size - 1}):
-        why = f"the checksum of its {size} bytes does not fit"
+        why = f"the checksum of the record's {size} bytes is wrong"
         yield lambda path, at=record.body_place + at: flip(path, at), why
     for left in (1, RECORD_HEAD - 1):
-        why = f"{left} bytes are left; a record's head alone takes 24"
+        why = f"{left} bytes are left, fewer than a record header (24 bytes)"
         yield lambda path, at=record.place + left: cut(path, at), why
     # Of the last two, one may leave the body whole, and cut the zeros behind it.
     for left in sorted({0, size // 2, size - 1, record.end - record.body_place - 1}):
-        why = f"it says it has {size} bytes; the file has {left} more"
+        why = f"the record's length is {size} bytes, but the file has only {left} more"
         yield lambda path, at=record.body_place + left: cut(path, at), why
 
 
@@ -56,13 +59,13 @@ def torn(path, record, why, whole):
     size = path.stat().st_size
     after = [each for each in records.records(whole) if each.place > record.place]
     after = sum(each.body_place + len(each.body) <= size for each in after)
-    rest = "which nobody was told of"
+    rest = "and were never acknowledged"
     if after:
         rest = (
-            f"{after} whole records among them: if the machine did not lose power, they were acknowledged, "
-            "and the file was damaged since"
+            f"with {after} intact records: unless the machine lost power, these were acknowledged, "
+            "and the file was damaged later"
         )
-    return f"{path.name} ends at byte {record.place}: {why}; {size - record.place} bytes follow, {rest}"
+    return f"{path.name} ends at byte {record.place}: {why}; {size - record.place} more bytes follow, {rest}"
 
 
 def test_these_files_have_records_of_all_kinds(tmp_path):
@@ -121,7 +124,7 @@ def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
             there = files(damaged)
             what = f"changes {missing} to {last} are missing before {SECOND}"
             note = torn(damaged / FIRST, record, why, path / FIRST)
-            with raises(StorageError, f"{damaged}: {what} ({note})"):
+            with raises(StorageError, f"{damaged}: {what} ({note}){ADVICE}"):
                 open_sample(damaged)
             assert files(damaged) == there
     (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
@@ -149,7 +152,7 @@ def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
         gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
         why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (new, old))
         there = files(damaged)
-        with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}"):
+        with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}{ADVICE}"):
             open_sample(damaged)
         assert files(damaged) == there
         (damaged / log.name).write_bytes(log.read_bytes())
@@ -202,7 +205,7 @@ def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
             note = f"{NEW} is not used: it is damaged at byte {record.place}: {why}"
             assert state(damaged) == (words, values, (note,))
         cut(damaged / NEW, record.place)
-        assert state(damaged) == (words, values, (f"{NEW} is not used: it was not finished",))
+        assert state(damaged) == (words, values, (f"{NEW} is not used: it is incomplete",))
 
 
 @store_is(checkpointed)
@@ -230,8 +233,8 @@ def test_where_no_checkpoint_is_good_nothing_is_opened(made, tmp_path):
     for name in (OLD, NEW):
         flip(damaged / name, place)
     there = files(damaged)
-    why = f"is not used: it is damaged at byte {place}: the checksum of a record's head does not fit"
-    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}"):
+    why = f"is not used: it is damaged at byte {place}: the checksum of the record's header is wrong"
+    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}{ADVICE}"):
         open_sample(damaged)
     assert files(damaged) == there
     for name in (OLD, NEW):
@@ -256,10 +259,14 @@ def test_zeros_behind_a_record_may_be_anything(made, tmp_path):
 
 def each_head_damage():
     for at in range(FILE_HEAD):
-        what = "it is no file of ours, or its beginning is damaged" if at < 8 else "its first 48 bytes are damaged"
+        what = (
+            "it is not an Engram file, or its first 8 bytes are damaged"
+            if at < 8
+            else "its file header (the first 48 bytes) is damaged"
+        )
         yield lambda path, at=at: flip(path, at), what
     for length in (0, 1, FILE_HEAD - 1):
-        yield lambda path, at=length: cut(path, at), f"it has {length} bytes; its head alone takes 48"
+        yield lambda path, at=length: cut(path, at), f"it has {length} bytes, fewer than a file header (48 bytes)"
 
 
 @store_is(checkpointed)
@@ -281,7 +288,7 @@ def test_a_log_whose_head_is_damaged_is_refused(made, tmp_path, name):
         (damaged / name).write_bytes((path / name).read_bytes())
         damage(damaged / name)
         there = files(damaged)
-        with raises(StorageError, f"{damaged}: {name}: {why}"):
+        with raises(StorageError, f"{damaged}: {name}: {why}{ADVICE}"):
             open_sample(damaged)
         assert files(damaged) == there
     (damaged / name).write_bytes((path / name).read_bytes())

@@ -46,7 +46,7 @@ def allow(size):
 
 
 def why(path):
-    error = "File too large (os error 27); they are in memory, and written as soon as that is possible"
+    error = "File too large (os error 27); the changes are kept in memory, and writing is retried twice a second"
     return f"changes cannot be written to {path}: {error}"
 
 
@@ -234,7 +234,7 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize(("size", "what"), [(10, " cannot be used"), (47, ": a log cannot be begun")])
+@pytest.mark.parametrize(("size", "what"), [(10, " cannot be used"), (47, ": a log cannot be created")])
 def test_a_store_that_has_no_room_to_begin_with(tmp_path, size, what):
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -34,6 +35,9 @@ def store_is(how):
     return pytest.mark.parametrize("made", [how], indirect=True, ids=[how.__name__])
 
 
+ADVICE = "; `repair=True` opens what is left"
+
+
 def refused(path, text, error=StorageError):
     """Expects that opening fails so, and that no file but the lock is other than before."""
     there = files(path)
@@ -57,7 +61,7 @@ def test_a_directory_that_goes_away_and_comes_back(tmp_path):
         store.insert(steps(0), {QUEUE: 1.0})
         path.rename(away)
         for _ in range(2):
-            with raises(StorageError, f"{path}: a log cannot be begun: No such file or directory (os error 2)"):
+            with raises(StorageError, f"{path}: a log cannot be created: No such file or directory (os error 2)"):
                 store.checkpoint()
         # What is open goes with the directory.
         store.insert(steps(1), {QUEUE: 1.0})
@@ -101,7 +105,7 @@ def test_a_directory_that_may_only_be_read(made, tmp_path):
     path.chmod(0o755)
     (path / "log-0000000099.tmp").unlink()
     path.chmod(0o555)
-    assert opened_by_a_reader(path) == f"{path}: a log cannot be begun: Permission denied (os error 13)"
+    assert opened_by_a_reader(path) == f"{path}: a log cannot be created: Permission denied (os error 13)"
     (path / "LOCK").chmod(0o444)
     assert opened_by_a_reader(path) == f"{path} cannot be used: Permission denied (os error 13)"
     assert opened_by_a_reader(path / "below") == f"{path}/below cannot be used: Permission denied (os error 13)"
@@ -142,10 +146,10 @@ def test_a_directory_of_another_process(made, tmp_path):
     ) as holder:
         assert holder.stdout.readline() == "ready\n"
         there = files(path)
-        text = rf"{re.escape(str(path))} is in use by process {holder.pid}, since (\d+) s after 1970; "
-        with pytest.raises(StorageError, match=rf"\A{text}one process at a time may have a store open\Z") as caught:
+        text = rf"{re.escape(str(path))} is in use by process {holder.pid} since (\S+ \S+) UTC; "
+        with pytest.raises(StorageError, match=rf"\A{text}only one process .*\Z") as caught:
             open_sample(path)
-        since = int(re.match(text, str(caught.value))[1])
+        since = datetime.fromisoformat(re.match(text, str(caught.value))[1]).replace(tzinfo=UTC).timestamp()
         assert time.time() - 60 < since <= time.time()
         assert files(path) == there
         # Who is killed holds nothing any more.
@@ -268,7 +272,7 @@ def test_files_of_others_are_left_alone(made, tmp_path):
 def test_a_log_of_a_newer_version(made, tmp_path, name):
     path = copied(made[0], tmp_path / "store")
     Head.of(path / name)._replace(version=2).put(path / name)
-    refused(path, f"{path}: {name} is of format version 2; this release reads version 1")
+    refused(path, f"{path}: {name} has format version 2, but this release reads only version 1")
     Head.of(path / name)._replace(version=1).put(path / name)
     assert state(path) == made[1]
 
@@ -277,7 +281,7 @@ def test_a_log_of_a_newer_version(made, tmp_path, name):
 def test_a_checkpoint_of_a_newer_version(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
     Head.of(path / NEW)._replace(version=2).put(path / NEW)
-    refused(path, f"{path}: {NEW} is of format version 2; this release reads version 1")
+    refused(path, f"{path}: {NEW} has format version 2, but this release reads only version 1")
     Head.of(path / NEW)._replace(version=1).put(path / NEW)
     assert state(path) == made[1]
 
@@ -287,7 +291,7 @@ def test_a_log_of_another_store(made, tmp_path):
     path, other = copied(made[0], tmp_path / "store"), tmp_path / "other"
     logged_twice(other)
     shutil.copy(other / SECOND, path / SECOND)
-    refused(path, f"{path}: {SECOND} is of another store")
+    refused(path, f"{path}: {SECOND} belongs to another store{ADVICE}")
     shutil.copy(made[0] / SECOND, path / SECOND)
     assert state(path) == made[1]
 
@@ -300,7 +304,7 @@ def test_a_checkpoint_of_another_store(made, tmp_path):
     words, values, notes = state(path)
     assert (words, values) == made[1][:2]
     assert len(notes) == 1
-    assert re.fullmatch(rf"{NEW} is not used: log-\d+ is of another store", notes[0])
+    assert re.fullmatch(rf"{NEW} is not used: log-\d+ belongs to another store", notes[0])
 
 
 @store_is(checkpointed)
@@ -309,14 +313,14 @@ def test_a_file_under_another_name(made, tmp_path):
     third = "checkpoint-0000000003"
     for name in (OLD, FIRST):
         shutil.copy((made[0] if (made[0] / name).exists() else path) / name, path / third)
-        expected = (*made[1][:2], (f"{third} is not used: {third} is another file under its name",))
+        expected = (*made[1][:2], (f"{third} is not used: {third} is another file, renamed or copied to this name",))
         assert state(path) == expected
     (path / third).unlink()
     last = max(path.glob("log-*"))
     following = f"log-{int(last.name[4:]) + 1:010}"
     shutil.copy(last, path / following)
-    why = f"is not used: {following} is another file under its name"
-    refused(path, f"{path}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}")
+    why = f"is not used: {following} is another file, renamed or copied to this name"
+    refused(path, f"{path}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}{ADVICE}")
 
 
 @store_is(checkpointed)
@@ -324,7 +328,7 @@ def test_a_log_that_is_not_there(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
     first = next(record for record in records.records(path / NEW) if record.kind == "logs").u64(0)
     (path / f"log-{first:010}").unlink()
-    refused(path, f"{path}: log-{first:010} is missing")
+    refused(path, f"{path}: log-{first:010} is missing{ADVICE}")
 
 
 @store_is(logged_twice)
@@ -332,7 +336,7 @@ def test_a_first_log_that_is_not_there(made, tmp_path):
     path = copied(made[0], tmp_path / "store")
     (path / FIRST).unlink()
     last = records.records(path / SECOND)[0].u64(0) - 1
-    refused(path, f"{path}: changes 1 to {last} are missing before {SECOND}")
+    refused(path, f"{path}: changes 1 to {last} are missing before {SECOND}{ADVICE}")
 
 
 # --- records that nobody has written so ----------------------------------------------------------
@@ -347,9 +351,13 @@ def forge(path, kind, change):
 
 
 FORGED = {
-    "a schema of a layout that nobody told": ("schema", {4: 9}, "layout 9 is not known; 1 were told"),
-    "a dtype that is none": ("schema", {12: 99}, "a dtype has code 99; 0 to 17 are known"),
-    "a layout out of turn": ("layout", {0: 5}, "layout 5 follows 0 others; 0 should"),
+    "a schema of an undefined layout": (
+        "schema",
+        {4: 9},
+        "layout 9 is not defined; the file defines 1 before this record",
+    ),
+    "a dtype that is none": ("schema", {12: 99}, "unknown dtype code 99, expected 0 to 17"),
+    "a layout out of turn": ("layout", {0: 5}, "layout has number 5, expected 0"),
 }
 
 
@@ -358,7 +366,7 @@ FORGED = {
 def test_a_record_that_makes_no_sense(made, tmp_path, kind, change, why):
     path = copied(made[0], tmp_path / "store")
     forge(path / FIRST, kind, lambda body: [body.__setitem__(at, value) for at, value in change.items()])
-    refused(path, f"{path}: {why}")
+    refused(path, f"{path}: {why}{ADVICE}")
 
 
 @store_is(logged)
@@ -371,7 +379,7 @@ def test_a_change_that_comes_again(made, tmp_path):
         body[8:16] = (number - 1).to_bytes(8, "little")
 
     forge(path / FIRST, "changes", again)
-    refused(path, f"{path}: change {number - 1} follows {number - 1}")
+    refused(path, f"{path}: change {number - 1} follows change {number - 1}{ADVICE}")
 
 
 # --- other tables --------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def kill(server):
 
 UNACKNOWLEDGED = {
     "sample": "; 5 items were requested from table `weighted`",
-    "wait": "; 1 items were requested from table `empty`",
+    "wait": "; 1 item was requested from table `empty`",
     "dataset": "",
     "update": "; an update of the priorities of 10 items of table `weighted` is not acknowledged",
     "delete": "; a deletion of 1 items of table `weighted` is not acknowledged",

@@ -93,7 +93,7 @@ def test_the_command(tmp_path, expected, capsys):
     said = capsys.readouterr().out.splitlines()
     items = {table: len(told["items"]) for table, told in expected.items()}
     assert said == [
-        f"{REAL}: {sum(items.values())} items of {len(items)} tables",
+        f"{REAL}: {sum(items.values())} items in {len(items)} tables",
         *(f"  {table}: {count} items" for table, count in sorted(items.items())),
     ]
     with Store.open(tmp_path / "store") as store:

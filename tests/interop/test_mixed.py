@@ -96,7 +96,10 @@ def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
     server, address = serve(*tables)
     seen = programs.run("bad_priorities", address)
     refused = [
-        ("ValueError", f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0")
+        (
+            "ValueError",
+            f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0",
+        )
         for bad in ("-1", "inf")
         for _ in range(2)
     ]

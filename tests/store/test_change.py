@@ -84,7 +84,9 @@ def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
 @pytest.mark.parametrize("selector", ["sampler", "remover"])
 def test_prioritized_rejects_in_either_role(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
-    with raises(PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"):
+    with raises(
+        PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"
+    ):
         store.insert({"x": 0}, {"t": -1.0})
     assert store.info()["t"].size == 0
     store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # it goes on

@@ -210,9 +210,7 @@ def test_the_words_for_every_block(open_store):
     fill(store, "ratio", [1, 2])
     info = store.info()
     assert info["replay"].blocked == "`replay`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
-    assert info["q"].blocked == (
-        "`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
-    )
+    assert info["q"].blocked == ("`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)")
     assert info["ratio"].blocked == (
         "`ratio`: inserting waits: writers are 4 samples ahead of the learner, the limit of SampleToInsertRatio(2) "
         "(2 inserted, 0 sampled)"

@@ -41,8 +41,8 @@ def test_many_at_once(open_store, kind, compression):
 def test_an_item_of_very_many_runs():
     table, steps = Table("t"), 250_000
     error = (
-        f"an item with 1000192 bytes in its 4 chunks, and {steps // 2} runs of cells, cannot be sent to a server; "
-        "at most 671088640 bytes, 16384 chunks and 120000 runs can: make smaller items or longer chunks"
+        f"the item is too large for a server: it has 1000192 bytes in 4 chunks, and {steps // 2} slices; at most "
+        "671088640 bytes, 16384 chunks and 120000 slices are allowed; create smaller items or use longer chunks"
     )
     with Server([table]) as server, Store([table]) as local, Client(server.address) as remote:
         for store in (local, remote):

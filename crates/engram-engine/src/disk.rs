@@ -1,4 +1,6 @@
-//! Durable stores: what lies on disk is described in `docs/format.md`.
+//! Durable stores. `docs/format.md` specifies their files.
+//!
+//! [`Storage`](storage) has the life of an open directory; [`recover`] reads a directory back.
 
 mod byte_codec;
 mod change_codec;

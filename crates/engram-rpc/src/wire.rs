@@ -1,7 +1,7 @@
-//! Between messages and what the engine calls the same things.
+//! Converts between protocol messages and the engine's types.
 //!
-//! Whatever comes from a peer is checked here: decoding gives an error, never a panic, and
-//! allocates in proportion to the bytes that came.
+//! Everything received from a peer is checked here. Decoding invalid data returns an error and never
+//! panics, and allocates memory in proportion to the bytes received.
 
 mod batch_assembler;
 mod decoded_size;
@@ -24,13 +24,13 @@ pub use options::{
 pub use outgoing_batch::OutgoingBatch;
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
-/// Names that a layout, and columns that a schema, shape, item or signature may have.
+/// Largest number of names of a layout, and of columns of a schema, window shape, item or signature.
 const MAX_COLUMNS: usize = 16_384;
 
-/// Axes that an array may have.
+/// Largest number of axes of an array.
 const MAX_AXES: usize = 64;
 
-/// How an extent's bytes are written.
+/// Values of `pb::Extent::codec`.
 pub(crate) const RAW: u32 = 0;
 pub(crate) const LZ4: u32 = 1;
 pub(crate) const DELTA: u32 = 2;

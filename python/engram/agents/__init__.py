@@ -1,1 +1,1 @@
-"""Agents that learn from an Engram store; each one is a package of its own and needs the extra `agents`."""
+"""Agents that learn from an Engram store, one package each; they need the extra `agents`."""

@@ -1,4 +1,7 @@
-"""The command line, `engram ...`: parses, calls the library, prints. The only place that imports Typer and Rich."""
+"""The command line, `engram ...`: parses arguments, calls the library, prints.
+
+Only this package imports Typer and Rich.
+"""
 
 from engram.cli.app import app, main
 

@@ -1,4 +1,4 @@
-"""`python -m engram.cli` is `engram`."""
+"""`python -m engram.cli` runs `engram`."""
 
 from engram.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The root command; each subcommand lives in a file of its own name."""
+"""The root command; each subcommand is in the file of its name."""
 
 from typing import Annotated
 
@@ -40,12 +40,12 @@ def _print_version(*, wanted: bool) -> None:
 def root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Engram, an experience-replay engine."""
 
 
 def main() -> None:
-    """Run the command line; the console script `engram` points here."""
+    """Runs the command line: the console script `engram`."""
     app()

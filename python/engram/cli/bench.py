@@ -1,4 +1,4 @@
-"""`engram bench`: what a server does in a few seconds, as one client sees it."""
+"""`engram bench`: measures the throughput and latency of a server with one client."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 BATCH = 256  # items per sample and update
 ENVS = 64  # environments of the batched writer
 LENGTH = 2  # steps per item
-ITEMS = 20_000  # what the prioritized table is filled with
-MAX_ITEMS = 100_000  # of either table
+ITEMS = 20_000  # items of the prioritized table
+MAX_ITEMS = 100_000  # `max_size` of each table
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured."""
+    """One result."""
 
     name: str
     value: float
@@ -42,23 +42,26 @@ class Figure:
 def bench(
     address: Annotated[
         str | None,
-        typer.Argument(help="The server's host:port; without one, a server of its own.", envvar="ENGRAM_ADDRESS"),
+        typer.Argument(
+            help="Address of the server, host:port. Default: a server started for the benchmark.",
+            envvar="ENGRAM_ADDRESS",
+        ),
     ] = None,
     *,
     token: Token = None,
     ca: Ca = None,
     certificate: Certificate = None,
     key: Key = None,
-    seconds: Annotated[float, typer.Option(help="How long each figure is measured.", min=0.01)] = 0.5,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement in seconds.", min=0.01)] = 0.5,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure a server with small steps, in two tables that are made for it and dropped again."""
-    own = not address
+    """Measure a server with small steps, in two tables that are created for the benchmark and dropped afterwards."""
+    own_server = not address
     stderr = Console(stderr=True)
     try:
         with exit_on_error(), ExitStack() as stack:
-            where = address or stack.enter_context(engram.Server([])).address
-            client = engram.Client(where, token=token, ca=ca, certificate=certificate, key=key)
+            server_address = address or stack.enter_context(engram.Server([])).address
+            client = engram.Client(server_address, token=token, ca=ca, certificate=certificate, key=key)
             tables = stack.enter_context(_two_tables(client, stderr))
             status = stack.enter_context(stderr.status("measuring"))
             figures = []
@@ -69,12 +72,12 @@ def bench(
         stderr.print("interrupted")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
-        found = {"version": engram.__version__, "address": where, "own_server": own}
-        typer.echo(json.dumps(found | {"figures": [asdict(figure) for figure in figures]}, indent=2))
+        result = {"version": engram.__version__, "address": server_address, "own_server": own_server}
+        typer.echo(json.dumps(result | {"figures": [asdict(figure) for figure in figures]}, indent=2))
         return
-    title = f"Engram {engram.__version__}, {'a server of its own' if own else where}; small steps, one client"
-    table = Table("what", title=title, title_justify="left")
-    table.add_column("figure", justify="right")
+    title = f"Engram {engram.__version__}, {'own server' if own_server else server_address}; small steps, one client"
+    table = Table("measurement", title=title, title_justify="left")
+    table.add_column("result", justify="right")
     table.add_column("unit")
     for figure in figures:
         table.add_row(figure.name, f"{figure.value:,.0f}", figure.unit)
@@ -83,24 +86,24 @@ def bench(
 
 @contextmanager
 def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, str]]:
-    """The names of a uniform and a prioritized table that nobody else has; dropped whatever happens."""
+    """Creates a uniform and a prioritized table with unique names, yields the names, and finally drops the tables."""
     prefix = f"engram-bench-{secrets.token_hex(4)}"
     uniform = engram.Table(f"{prefix}-uniform", max_size=MAX_ITEMS)
     prioritized = engram.Table(
         f"{prefix}-prioritized", max_size=MAX_ITEMS, sampler=engram.selectors.Prioritized(exponent=0.6)
     )
-    made: list[str] = []
+    created: list[str] = []
     try:
         for table in (uniform, prioritized):
-            made.append(table.name)  # first: a call that is interrupted may have made it
+            created.append(table.name)  # before the call, which may create the table and then be interrupted
             try:
                 client.create_table(table)
             except EngramError:
-                made.pop()
+                created.pop()
                 raise
         yield uniform.name, prioritized.name
     finally:
-        for name in made:
+        for name in created:
             try:
                 client.drop_table(name)
             except UnknownTableError:
@@ -110,7 +113,7 @@ def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, s
 
 
 def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Figure]:
-    """Everything, one after the other; `seconds` for each."""
+    """Yields all results; each measurement takes `seconds`."""
     yield from _inserts(client, uniform, seconds)
     yield _sampling("sample, uniform", client, uniform, seconds)
     step = next(_steps())
@@ -124,19 +127,19 @@ def measure(client: engram.Client, uniform: str, prioritized: str, seconds: floa
 
 
 def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Figure]:
-    """An item of two steps for each step, by each kind of writer."""
+    """Measures each kind of writer; every step creates an item of two steps."""
     steps, batches = _steps(), _steps(ENVS)
     with client.writer(history=LENGTH) as trajectory:
         trajectory.append(next(steps))
 
-        def slices() -> int:
+        def trajectory_steps() -> int:
             for _ in range(100):
                 trajectory.append(next(steps))
                 last = {name: column[-LENGTH:] for name, column in trajectory.history.items()}
                 trajectory.create_item(table, 1.0, last)
             return 100
 
-        yield Figure("insert, trajectory writer", _rate(slices, seconds, trajectory.flush), "steps/s")
+        yield Figure("insert, trajectory writer", _rate(trajectory_steps, seconds, trajectory.flush), "steps/s")
 
     with client.pattern_writer([engram.Pattern(table, num_steps=LENGTH)]) as pattern:
 
@@ -174,8 +177,8 @@ def _updates(client: engram.Client, table: str, seconds: float) -> Figure:
 
 
 def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> float:
-    """How many per second `block` does; `finish` counts: what was not taken yet was not done yet."""
-    block()  # warms connections up
+    """Returns the rate per second of what `block` counts; `finish` waits until it is done, and is part of the time."""
+    block()  # opens connections
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         done += block()
@@ -184,7 +187,7 @@ def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object]
 
 
 def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[Figure]:
-    """Median and 99th percentile of single calls, in microseconds."""
+    """Yields median and 99th percentile of the duration of single calls, in microseconds."""
     call()
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -197,7 +200,7 @@ def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[
 
 
 def _steps(*envs: int) -> Iterator[dict[str, Any]]:
-    """Ready-made steps of noise, over and over; of several environments at once if `envs` says so."""
+    """Returns an endless iterator of random steps; with a number of environments, of steps with that leading axis."""
     observations = np.random.default_rng(0).standard_normal((256, *envs, 4), dtype=np.float32)
     number = np.ones(envs, np.float32)
     action = number.astype(np.int32)

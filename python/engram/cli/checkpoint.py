@@ -1,4 +1,4 @@
-"""`engram checkpoint`: has a server write its tables to its directory."""
+"""`engram checkpoint`: makes a server write a checkpoint."""
 
 import typer
 
@@ -14,8 +14,8 @@ def checkpoint(
     certificate: Certificate = None,
     key: Key = None,
 ) -> None:
-    """Write all tables to the server's directory, while it goes on serving."""
+    """Write a checkpoint of all tables to the server's directory; the server continues to serve."""
     with exit_on_error():
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
-        made = client.checkpoint()
-    typer.echo(f"checkpoint {made.number}: {made.items:,} items, {made.bytes:,} bytes beside the logs")
+        written = client.checkpoint()
+    typer.echo(f"checkpoint {written.number}: {written.items:,} items, {written.bytes:,} bytes in addition to the logs")

@@ -1,4 +1,4 @@
-"""`engram demo`: watch an agent learn from a store, then look at the plot."""
+"""`engram demo`: trains an agent from a store, and plots its returns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from engram._extras import importing_extra
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
 from engram.cli.program_name import program_name
 from engram.cli.training_progress import Reporter, make_reporter
@@ -37,22 +38,28 @@ def demo(
     env: Annotated[
         str | None,
         typer.Option(
-            help="Gymnasium id: a vector observation and discrete actions, or an Atari game; CartPole-v1 if not given."
+            help="Gymnasium id of an environment with vector observations and discrete actions, or of an Atari game. "
+            "Default: CartPole-v1."
         ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="1: act and learn by turns. More: this one learns, the others act.")
+        int,
+        typer.Option(
+            min=1,
+            help="Number of processes. With 1, acting and learning alternate; with more, this one learns and the "
+            "others act.",
+        ),
     ] = 1,
     seed: Annotated[
         int,
-        typer.Option(
-            min=0, help="Everything random follows from it; with several processes, timing plays a part, too."
-        ),
+        typer.Option(min=0, help="Seed of everything random. With several processes, results also depend on timing."),
     ] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="Run this many seeds one after the other, from --seed on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds to run one after the other, from --seed on.")] = 1,
     target: Annotated[
         float | None,
-        typer.Option(help="Mean return to stop at; if not given, 195 on CartPole-v1, else Gymnasium's threshold."),
+        typer.Option(
+            help="Mean return at which training stops. Default: 195 for CartPole-v1, else Gymnasium's threshold."
+        ),
     ] = None,
     max_steps: Annotated[
         int | None,
@@ -60,18 +67,18 @@ def demo(
             "--max-steps",
             "--steps",
             min=1,
-            help="Environment steps per seed at most; 100000 if not given, 200000 on Atari.",
+            help="Maximum environment steps per seed. Default: 100000, for Atari games 200000.",
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for returns.png and result.json; runs/demo/ENV if not given.")
+        Path | None, typer.Option(help="Directory for returns.png and result.json. Default: runs/demo/ENV.")
     ] = None,
-    headless: Annotated[bool, typer.Option("--headless", help="Plain lines instead of a live display.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+    headless: Annotated[bool, typer.Option("--headless", help="Print plain lines instead of a live display.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a Double DQN with prioritized n-step replay until it solves its environment or has used its steps up.
+    """Train a Double DQN with prioritized n-step replay until it solves its environment or reaches --max-steps.
 
-    The clock of each seed starts with the command: imports and compilation count.
+    The reported time of each seed includes imports and compilation.
     """
     started = time.perf_counter()
     stderr = Console(stderr=True)
@@ -82,13 +89,11 @@ def demo(
         )
         folder = out or Path("runs/demo") / configs[0].env_id.lower().replace("/", "-").replace(":", "-")
         if folder.exists() and not folder.is_dir():
-            fail(stderr, f"`--out {folder}` is a file; it must be a folder, made if missing")
+            fail(stderr, f"`--out` must be a directory, which is created if it does not exist; got the file {folder}")
         startup = time.perf_counter() - started
         results = run(configs, stderr, headless=headless)
-    except ModuleNotFoundError as err:
-        fail(stderr, missing_extra(err))
-    except EngramError as err:
-        fail(stderr, str(err))
+    except (ModuleNotFoundError, EngramError) as error:
+        fail(stderr, str(error))
     summary = summarise(results, startup, folder)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
@@ -99,24 +104,25 @@ def demo(
 
 
 def import_extras() -> None:
-    """Import what the extra `agents` adds: takes a second or two, and shows at once what is missing."""
-    # Networks of this size run faster on a CPU; it also keeps a GPU's memory free for others.
+    """Imports the packages of the extra `agents`, which takes a second or two, so that missing ones are found first."""
+    # Networks of this size run faster on a CPU, and a GPU's memory stays free for other programs.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    for module in ("engram.agents.dqn", "engram.agents.dqn.plot"):
-        importlib.import_module(module)
+    with importing_extra("agents", "`engram demo`"):
+        for module in ("engram.agents.dqn.training", "engram.agents.dqn.plot"):
+            importlib.import_module(module)
 
 
 def make_configs(
     *, env: str | None, processes: int, seeds: Sequence[int], target: float | None, max_steps: int | None
 ) -> list[DQNConfig]:
-    """One configuration per seed: the agent's defaults and what the command line says otherwise."""
+    """Returns one configuration per seed: the agent's defaults, overridden by the command line."""
     from engram.agents.dqn import DQNConfig, Environment  # noqa: PLC0415 - an extra
 
     env_id = env or DQNConfig().env_id
     given: dict[str, Any] = {"processes": processes}
     if env_id != DQNConfig().env_id:
-        with Environment(env_id) as opened:
-            given["solved_return"] = opened.reward_threshold
+        with Environment(env_id) as environment:
+            given["solved_return"] = environment.reward_threshold
     if target is not None:
         given["solved_return"] = target
     if max_steps is not None:
@@ -125,13 +131,13 @@ def make_configs(
 
 
 def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> list[Result]:
-    """Train with each configuration in turn; Ctrl-C ends the series after the run it hit."""
+    """Trains with each configuration; Ctrl-C ends the current run, and no further run starts."""
     from engram.agents.dqn import train  # noqa: PLC0415 - an extra
 
     results: list[Result] = []
     for config in configs:
         stderr.print(
-            f"{config.env_id}, seed {config.seed}: up to {config.max_steps:,} steps; Ctrl-C ends it cleanly",
+            f"{config.env_id}, seed {config.seed}: up to {config.max_steps:,} steps; Ctrl-C stops it, results are kept",
             highlight=False,
         )
         with DeferredInterrupt() as interrupt, make_reporter(stderr, config, headless=headless) as show_progress:
@@ -150,9 +156,9 @@ def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> lis
 
 
 def summarise(results: Sequence[Result], startup: float, folder: Path) -> dict[str, Any]:
-    """Plot and record the runs in `folder`; returns what was recorded, ready for JSON.
+    """Writes plot and results of the runs to `folder`; returns the results as JSON values.
 
-    `seconds` of a run includes `startup` (seconds of imports), so that each seed counts as if it had run alone.
+    `seconds` of each run includes `startup`, the seconds of imports, as if each seed had run alone.
     """
     from engram.agents.dqn.plot import plot_returns  # noqa: PLC0415 - an extra
 
@@ -184,7 +190,7 @@ def summarise(results: Sequence[Result], startup: float, folder: Path) -> dict[s
 
 
 def show(console: Console, summary: dict[str, Any]) -> None:
-    """Print the summary for people: a table if there are several runs, then where to go next."""
+    """Prints the summary as text: the runs, the plot, and commands to try next."""
     runs = summary["runs"]
     if len(runs) > 1:
         console.print(render(summary))
@@ -192,16 +198,17 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     else:
         console.print(headline(runs[0]), style="bold", highlight=False)
         console.print(
-            f"items: {runs[0]['inserts_per_s']:,.0f}/s in, {runs[0]['samples_per_s']:,.0f}/s out", highlight=False
+            f"items: {runs[0]['inserts_per_s']:,.0f}/s inserted, {runs[0]['samples_per_s']:,.0f}/s sampled",
+            highlight=False,
         )
     console.print(f"plot:  {summary['plot']}", highlight=False, soft_wrap=True)
-    console.print("next:")
+    console.print("try next:")
     for command in NEXT_COMMANDS:
         console.print(f"  {program_name()} {command}", markup=False, highlight=False, soft_wrap=True)
 
 
 def headline(run: dict[str, Any]) -> str:
-    """How one run ended."""
+    """Returns one line about the end of a run."""
     words = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
     mean = "too few episodes for a mean" if run["mean_return"] is None else f"mean return {run['mean_return']:.1f}"
     return (
@@ -210,10 +217,12 @@ def headline(run: dict[str, Any]) -> str:
 
 
 def render(summary: dict[str, Any]) -> Table:
-    """The runs as a table."""
+    """Returns the runs as a table."""
     target = "none" if summary["target"] is None else f"{summary['target']:g}"
-    table = Table(title=f"{summary['env']}, target {target}; items per second in and out", title_justify="left")
-    for name in ("seed", "stopped", "mean return", "episodes", "steps", "seconds", "in/s", "out/s"):
+    table = Table(
+        title=f"{summary['env']}, target {target}; inserts and samples in items per second", title_justify="left"
+    )
+    for name in ("seed", "stopped", "mean return", "episodes", "steps", "seconds", "inserts/s", "samples/s"):
         table.add_column(name, justify="left" if name == "stopped" else "right")
     for run in summary["runs"]:
         mean = "-" if run["mean_return"] is None else f"{run['mean_return']:.1f}"
@@ -230,15 +239,7 @@ def render(summary: dict[str, Any]) -> Table:
     return table
 
 
-def missing_extra(err: ModuleNotFoundError) -> str:
-    """What to install for the module that is missing."""
-    return (
-        f"the demo needs the module `{err.name}`, which is not installed;"
-        " install the extra `agents` of this package, e.g. `uv pip install -e '.[agents]'` or `make install`"
-    )
-
-
 def fail(console: Console, message: str) -> NoReturn:
-    """Print an error and end the command."""
+    """Prints an error and ends the command with exit status 2."""
     console.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(EXIT_USAGE)

@@ -1,4 +1,4 @@
-"""`engram info`: what a server's tables say of themselves, once."""
+"""`engram info`: the state of a server's tables."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def info(
     key: Key = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print sizes, rates, and why calls wait."""
+    """Print the sizes and rates of a server's tables, and why calls wait."""
     with exit_on_error():
         infos = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key).info()
     if as_json:
-        typer.echo(json.dumps({name: plain(each) for name, each in infos.items()}, indent=2, allow_nan=False))
+        typer.echo(json.dumps({name: to_json(each) for name, each in infos.items()}, indent=2, allow_nan=False))
         return
-    Console().print(overview(infos))
+    Console().print(render(infos))
 
 
-def plain(info: TableInfo) -> dict[str, Any]:
-    """What JSON can say of a table: a limiter's bounds by name, and null for one that is infinite."""
+def to_json(info: TableInfo) -> dict[str, Any]:
+    """Returns a table's state as JSON values: the rate limiter's bounds by name, null for infinite ones."""
     names = ("kind", "samples_per_insert", "min_size", "min_diff", "max_diff")
     limiter = dict(zip(names, info.rate_limiter, strict=True))
-    bounded = {name: None if value in {-math.inf, math.inf} else value for name, value in limiter.items()}
-    return dataclasses.asdict(info) | {"rate_limiter": bounded}
+    finite = {name: None if value in {-math.inf, math.inf} else value for name, value in limiter.items()}
+    return dataclasses.asdict(info) | {"rate_limiter": finite}
 
 
-def overview(infos: Mapping[str, TableInfo]) -> Group:
-    """A row per table, then a line for each reason to wait."""
+def render(infos: Mapping[str, TableInfo]) -> Group:
+    """Returns one row per table, then one line for each table that blocks calls."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table", no_wrap=True)
     for heading in ("items", "bytes", "inserts/s", "samples/s", "per insert", "waiting"):
@@ -59,7 +59,7 @@ def overview(infos: Mapping[str, TableInfo]) -> Group:
         table.add_row(
             Text(each.name),
             f"{each.size:,}/{each.max_size:,}",
-            quantity(each.bytes),
+            format_bytes(each.bytes),
             f"{each.inserts_per_s:,.0f}",
             f"{each.samples_per_s:,.0f}",
             f"{each.samples_per_insert:.2f}",
@@ -69,8 +69,8 @@ def overview(infos: Mapping[str, TableInfo]) -> Group:
     return Group(table, *reasons)
 
 
-def quantity(count: float) -> str:
-    """Bytes, in the unit that fits."""
+def format_bytes(count: float) -> str:
+    """Returns a number of bytes in a unit of matching size."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < KIBI:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

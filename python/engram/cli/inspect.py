@@ -1,4 +1,4 @@
-"""`engram inspect`: what lies in a store's directory, and what of it is damaged or lost."""
+"""`engram inspect`: the files of a store's directory, and what is damaged or lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import engram
-from engram.cli.info import quantity
+from engram.cli.info import format_bytes
 from engram.cli.server_options import JsonFlag, exit_on_error
 
 if TYPE_CHECKING:
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 
     from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection
 
-Directory = Annotated[Path, typer.Argument(help="The directory that the store lives in.", show_default=False)]
+Directory = Annotated[Path, typer.Argument(help="The store's directory.", show_default=False)]
 
 STYLES = {"torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "damaged": "red", "unusable": "red"}
 
 
 def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
-    """Print what lies in a store's directory; status 1 if any of it is damaged or lost. Nothing is changed."""
+    """Print the files of a store's directory, without changing them; exit status 1 if data is damaged or lost."""
     with exit_on_error():
-        found = engram.inspect_directory(path)
+        inspection = engram.inspect_directory(path)
     if as_json:
-        typer.echo(json.dumps(plain(found), indent=2, allow_nan=False))
+        typer.echo(json.dumps(to_json(inspection), indent=2, allow_nan=False))
     else:
-        show(found, Console())
-    if not found.ok:
+        show(inspection, Console())
+    if not inspection.ok:
         raise typer.Exit(1)
 
 
-def plain(found: Inspection) -> dict[str, Any]:
-    """What JSON can say of it: the store's number in hexadecimal digits, as it has more of them than JSON's numbers."""
-    store = None if found.store is None else f"{found.store:016x}"
-    return {"ok": found.ok} | dataclasses.asdict(found) | {"store": store}
+def to_json(inspection: Inspection) -> dict[str, Any]:
+    """Returns an inspection as JSON values; the store's identity is hexadecimal text, as it exceeds JSON's numbers."""
+    store = None if inspection.store is None else f"{inspection.store:016x}"
+    return {"ok": inspection.ok} | dataclasses.asdict(inspection) | {"store": store}
 
 
 def show(found: Inspection, console: Console) -> None:
-    """The verdict, then what a store would begin with, then what there is."""
+    """Prints a summary, then the state that a store would open with, then all checkpoints and files."""
 
-    def say(text: str, style: str = "") -> None:
+    def print_line(text: str, style: str = "") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
-    say(_head(found))
+    print_line(_summary(found))
     for problem in found.problems:
-        say(f"damaged or lost: {problem}", "red")
+        print_line(f"damaged or lost: {problem}", "red")
     if found.opening is not None and found.store is not None:
-        say(_begins(found.opening))
+        print_line(_opening(found.opening))
         if found.opening.tables:
             console.print(_tables(found.opening.tables))
     if found.checkpoints:
@@ -63,32 +63,32 @@ def show(found: Inspection, console: Console) -> None:
     if found.files:
         console.print(_files(found.files))
     for note in found.notes:
-        say(f"note: {note}")
+        print_line(f"note: {note}")
     if found.others:
-        say(f"not ours: {', '.join(found.others)}")
+        print_line(f"other files: {', '.join(found.others)}")
 
 
-def _head(found: Inspection) -> str:
+def _summary(found: Inspection) -> str:
     user = "" if found.in_use is None else f", in use by {found.in_use}"
     if not found.files:
-        return f"no store here{user}"
+        return f"no store in this directory{user}"
     store = "a store" if found.store is None else f"store {found.store:016x}"
-    sizes = quantity(sum(each.bytes for each in found.files))
-    verdict = "nothing is damaged or lost" if found.ok else _counted(len(found.problems), "problem")
-    return f"{store}, {_counted(len(found.files), 'file')} of {sizes}{user}: {verdict}"
+    sizes = format_bytes(sum(each.bytes for each in found.files))
+    result = "nothing is damaged or lost" if found.ok else _counted(len(found.problems), "problem")
+    return f"{store}, {_counted(len(found.files), 'file')} of {sizes}{user}: {result}"
 
 
-def _begins(opening: InspectedOpening) -> str:
+def _opening(opening: InspectedOpening) -> str:
     repair = " with repair" if opening.repaired else ""
-    checkpoint = "" if opening.checkpoint is None else f"begins with checkpoint {opening.checkpoint} and "
+    checkpoint = "" if opening.checkpoint is None else f"loads checkpoint {opening.checkpoint} and "
     changes = _counted(opening.changes, "change")
-    return f"a store opened here{repair} {checkpoint}replays {changes}; it is {_age(opening.age)} old"
+    return f"opening this directory{repair} {checkpoint}replays {changes}; the store is {_age(opening.age)} old"
 
 
 def _tables(tables: Iterable[InspectedTable]) -> Table:
     shown = _table("table", "items", "bytes", "last change")
     for each in tables:
-        size = "" if each.bytes is None else quantity(each.bytes)
+        size = "" if each.bytes is None else format_bytes(each.bytes)
         shown.add_row(Text(each.name), f"{each.items:,}", size, f"{each.last_change:,}")
     return shown
 
@@ -101,7 +101,7 @@ def _checkpoints(checkpoints: Iterable[InspectedCheckpoint]) -> Table:
         tables = ", ".join(f"{table.name} {table.items:,}" for table in each.tables)
         style = "" if each.problem is None else "red"
         shown.add_row(
-            str(each.number), age, f"{each.chunks:,}", quantity(each.chunk_bytes), Text(state, style), Text(tables)
+            str(each.number), age, f"{each.chunks:,}", format_bytes(each.chunk_bytes), Text(state, style), Text(tables)
         )
     return shown
 
@@ -112,7 +112,7 @@ def _files(files: Iterable[InspectedFile]) -> Table:
         place = "" if each.place is None else f" at byte {each.place:,}"
         changes = "" if each.first_change is None else f"{each.changes:,}"
         state = Text(f"{each.state}{place}", STYLES.get(each.state, ""))
-        shown.add_row(each.name, quantity(each.bytes), f"{each.records:,}", changes, state)
+        shown.add_row(each.name, format_bytes(each.bytes), f"{each.records:,}", changes, state)
     return shown
 
 

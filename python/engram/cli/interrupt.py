@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment of our choosing: compilers and native code do not like to be interrupted half-way."""
+"""Ctrl-C at a chosen point: compilers and native code must not be interrupted halfway."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import FrameType
 
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+EXIT_INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 + SIGINT, as in shells."""
 
 
 class DeferredInterrupt:
-    """While its block runs, the first Ctrl-C only leaves a note, which `check` raises; the second acts at once.
+    """While its block runs, `check` raises the first Ctrl-C; a second one is raised at once.
 
-    Does nothing outside the main thread, or where somebody else already handles or ignores SIGINT.
+    Does nothing outside the main thread, or if SIGINT already has another handler.
     """
 
     def __init__(self) -> None:
@@ -23,14 +24,14 @@ class DeferredInterrupt:
         self._installed = False
 
     def check(self) -> None:
-        """Raise the KeyboardInterrupt that was put off, if there is one."""
+        """Raises KeyboardInterrupt if Ctrl-C was pressed."""
         if self.pressed:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Self:
         in_main_thread = threading.current_thread() is threading.main_thread()
         if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._note)
+            signal.signal(signal.SIGINT, self._handle)
             self._installed = True
         return self
 
@@ -38,7 +39,7 @@ class DeferredInterrupt:
         if self._installed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def _note(self, signum: int, frame: FrameType | None) -> None:
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.pressed:
             signal.default_int_handler(signum, frame)
         self.pressed = True

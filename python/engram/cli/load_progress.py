@@ -1,4 +1,4 @@
-"""How far the reading of a directory is."""
+"""A progress bar for opening a directory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 @contextmanager
 def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
-    """Shows a bar on standard error while it is called with bytes read and bytes in all; nothing without a terminal."""
+    """Shows a bar on stderr; the yielded function updates it with bytes read and total bytes.
+
+    Shows nothing if stderr is not a terminal.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(

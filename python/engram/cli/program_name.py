@@ -1,4 +1,4 @@
-"""What the user calls this program, so that a command that it prints can be run as printed."""
+"""The name of this program for commands that it prints, so that users can copy and run them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def program_name() -> str:
-    """`engram` where the shell finds this very program by that name, else the path that it was called by."""
-    called = Path(sys.argv[0])
-    if called.name != "engram":  # called from Python
+    """Returns `engram` if the shell finds this program under that name, else the path that it was started by."""
+    path = Path(sys.argv[0])
+    if path.name != "engram":  # started from Python
         return "engram"
     found = shutil.which("engram")
-    if found is not None and Path(found).absolute() == called.absolute():
+    if found is not None and Path(found).absolute() == path.absolute():
         return "engram"
     return shlex.quote(sys.argv[0])

@@ -1,4 +1,4 @@
-"""`engram serve`: a server in the foreground."""
+"""`engram serve`: runs a server in the foreground."""
 
 import signal
 import threading
@@ -18,69 +18,84 @@ from engram.cli.tables import read_tables
 
 
 class Durability(StrEnum):
-    """What an acknowledged change outlives: nothing but checkpoints is kept; the process; the machine's power."""
+    """What an acknowledged change survives: nothing (checkpoints only), a crash of the process, a power failure."""
 
     NONE = "none"
     PROCESS = "process"
     DISK = "disk"
 
 
-_DEFAULT = (engram.Table("replay"),)
-"""What is served where nothing is said."""
+_DEFAULT_TABLES = (engram.Table("replay"),)
+"""The tables of a new store without `--tables`."""
 
 _CHECKPOINT_BYTES = 4 << 30
-"""Bytes of the log after which a checkpoint is written, too."""
+"""Size of the log that also triggers a checkpoint."""
 
 
 def serve(
     *,
     tables: Annotated[
-        Path | None, typer.Option(help="TOML file with the tables; without it, one table `replay`, uniform.")
+        Path | None, typer.Option(help="TOML file that describes the tables. Default: one uniform table `replay`.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Name or address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 7077,
+    host: Annotated[str, typer.Option(help="Host name or IP address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 7077,
     token: Token = None,
-    certificate: Annotated[Path | None, typer.Option(help="PEM file to show to clients; turns TLS on.")] = None,
-    key: Annotated[Path | None, typer.Option(help="PEM file with its private key.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="PEM file of the server's certificate; enables TLS, which is off by default.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="PEM file of the private key of --certificate. Default: none.")
+    ] = None,
     client_ca: Annotated[
-        Path | None, typer.Option(help="PEM file with who must have signed clients' certificates.")
+        Path | None,
+        typer.Option(
+            help="PEM file of the certificate authority; clients must then show a certificate of it. Default: none."
+        ),
     ] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Port of the same host for Prometheus, path /metrics; 0: any free one.")
+        int | None,
+        typer.Option(help="Port for Prometheus metrics, path /metrics; 0 for any free port. Default: no metrics."),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Listen to other machines without a token.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of the tables' random choices.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Accept connections from other machines without a token.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of the tables' random choices. Default: random.")] = None,
     path: Annotated[
-        Path | None, typer.Option(help="Directory in which the tables live; without it, in memory.")
+        Path | None, typer.Option(help="Directory that stores the tables. Default: tables are in memory only.")
     ] = None,
     durability: Annotated[
-        Durability, typer.Option(help="What an acknowledged change outlives, with --path.")
+        Durability,
+        typer.Option(
+            help="With --path, what an acknowledged change survives: none (only checkpoints are kept), process (a "
+            "crash of the process) or disk (a power failure)."
+        ),
     ] = Durability.PROCESS,
     checkpoint_interval: Annotated[
-        float, typer.Option(help="Seconds between two checkpoints, with --path; 0: only those that are asked for.")
+        float,
+        typer.Option(help="With --path, seconds between two checkpoints; 0 for checkpoints on request only."),
     ] = 600.0,
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
-    with exit_on_error(), _signalled() as stop:
-        described = None if tables is None else read_tables(tables)
+    with exit_on_error(), _stop_signals() as stop:
+        given_tables = None if tables is None else read_tables(tables)
         if path is None:
-            opened = engram.Store(_DEFAULT if described is None else described, seed=seed)
+            store = engram.Store(_DEFAULT_TABLES if given_tables is None else given_tables, seed=seed)
         else:
             with load_progress(path) as progress:
-                opened = engram.Store.open(
+                store = engram.Store.open(
                     path,
-                    described or (),
+                    given_tables or (),
                     durability=durability.value,
                     checkpoint_interval=checkpoint_interval or None,
                     checkpoint_bytes=_CHECKPOINT_BYTES if checkpoint_interval else None,
                     seed=seed,
                     progress=progress,
                 )
-            if described is None and not opened.tables:
-                for table in _DEFAULT:
-                    opened.create_table(table)
+            if given_tables is None and not store.tables:
+                for table in _DEFAULT_TABLES:
+                    store.create_table(table)
         with (
-            opened as store,
+            store,
             engram.Server(
                 store,
                 host=host,
@@ -96,22 +111,22 @@ def serve(
             for note in store.notes:
                 typer.echo(f"note: {note}", err=True)
             names = ", ".join(server.store.tables)
-            typer.echo(f"serving {names} at {server.address}; look with `{program_name()} top {server.address}`")
+            typer.echo(f"serving {names} at {server.address}; watch it with `{program_name()} top {server.address}`")
             if server.metrics_address is not None:
                 scheme = "http" if certificate is None else "https"
                 typer.echo(f"metrics at {scheme}://{server.metrics_address}/metrics")
-            while not stop.wait(1.0):  # a wait without a timeout would not see signals everywhere
+            while not stop.wait(1.0):  # on some systems, signals do not interrupt a wait without a timeout
                 pass
             typer.echo("stopping")
 
 
 @contextmanager
-def _signalled() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM. Begun before anything is served, so that none is missed."""
+def _stop_signals() -> Iterator[threading.Event]:
+    """Yields an event that Ctrl-C and SIGTERM set; entered before the server starts, so that no signal is missed."""
     stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What all subcommands that talk to a server have in common: options, and how a failure ends them."""
+"""Options of all subcommands that connect to a server, and their handling of errors."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from engram.errors import EngramError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Address = Annotated[str, typer.Argument(help="The server's host:port.", envvar="ENGRAM_ADDRESS")]
+Address = Annotated[str, typer.Argument(help="Address of the server, host:port.", envvar="ENGRAM_ADDRESS")]
 Token = Annotated[
     str | None,
-    typer.Option(help="What the server asks for.", envvar="ENGRAM_TOKEN", show_default=False, show_envvar=True),
+    typer.Option(
+        help="Token that clients send and the server requires; none by default.",
+        envvar="ENGRAM_TOKEN",
+        show_default=False,
+        show_envvar=True,
+    ),
 ]
-Ca = Annotated[Path | None, typer.Option(help="PEM file with who signed the server's certificate; turns TLS on.")]
+Ca = Annotated[
+    Path | None,
+    typer.Option(help="PEM file of the certificate authority of the server; enables TLS, which is off by default."),
+]
 Certificate = Annotated[
-    Path | None, typer.Option(help="PEM file with our certificate, if the server asks for one; with --key.")
+    Path | None,
+    typer.Option(help="PEM file of this client's certificate, if the server requires one; needs --key. Default: none."),
 ]
-Key = Annotated[Path | None, typer.Option(help="PEM file with its private key.")]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Key = Annotated[Path | None, typer.Option(help="PEM file of the private key of --certificate. Default: none.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """End the command with status 1 and the error's text, without a traceback, when Engram says no."""
+    """Ends the command with exit status 1 and one line on stderr if Engram raises an error."""
     try:
         yield
     except EngramError as error:

@@ -1,4 +1,4 @@
-"""Tables as a TOML file describes them.
+"""Tables from a TOML file.
 
     [replay]
     max_size = 1_000_000
@@ -9,7 +9,8 @@
     like = "queue"
     max_size = 100
 
-Keys are the arguments of `engram.Table`; selectors and limiters are a name, or a table with a `kind`.
+Keys are the arguments of `engram.Table`, or of `engram.Table.queue` or `.stack` for tables with `like`. Selectors and
+rate limiters are a name, or a TOML table with a `kind` and their arguments.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SELECTORS = {
-    kind.kind: kind
-    for kind in (
+    selector.kind: selector
+    for selector in (
         selectors.Uniform,
         selectors.Fifo,
         selectors.Lifo,
@@ -38,8 +39,8 @@ _SELECTORS = {
     )
 }
 _LIMITERS = {
-    kind.kind: kind
-    for kind in (
+    limiter.kind: limiter
+    for limiter in (
         rate_limiters.MinSize,
         rate_limiters.SampleToInsertRatio,
         rate_limiters.Queue,
@@ -48,36 +49,36 @@ _LIMITERS = {
     )
 }
 
-# Arguments of `engram.Table` that are no keys: the section's head, and what TOML cannot say.
-_NOT_IN_A_FILE = {"name", "signature"}
+# Arguments of `engram.Table` that are not keys: the name is the section's head, and TOML cannot express a signature.
+_NOT_KEYS = {"name", "signature"}
 
 
 def read_tables(path: Path) -> list[engram.Table]:
-    """The tables of a file.
+    """Returns the tables of a file.
 
     Raises:
-        InvalidArgumentError: It cannot be read, or a table in it makes no sense; the text names file, table and
-            key, and what is allowed.
+        InvalidArgumentError: The file cannot be read, or a table is not valid; the text names file, table and key, and
+            what is allowed.
     """
     try:
-        described = tomllib.loads(path.read_text(encoding="utf-8"))
+        sections = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgumentError(f"cannot read tables from `{path}`: {error}") from error
-    if not described:
-        raise InvalidArgumentError(f"`{path}` describes no tables; each is a section such as [replay]")
+    if not sections:
+        raise InvalidArgumentError(f"`{path}` has no tables; each table is a section, for example [replay]")
     tables = []
-    for name, options in described.items():
+    for name, options in sections.items():
         try:
             tables.append(_table(name, options))
         except EngramError as error:
-            why = str(error).removeprefix(f"table `{name}`: ")
-            raise InvalidArgumentError(f"table [{name}] of `{path}`: {why}") from error
+            reason = str(error).removeprefix(f"table `{name}`: ")
+            raise InvalidArgumentError(f"table [{name}] of `{path}`: {reason}") from error
     return tables
 
 
 def _table(name: str, options: object) -> engram.Table:
     if not isinstance(options, dict):
-        raise InvalidArgumentError(f"must be a section, such as [{name}]; got {options!r}")
+        raise InvalidArgumentError(f"a table must be a section, for example [{name}]; got {options!r}")
     like = options.pop("like", None)
     if like not in (None, "queue", "stack"):
         raise InvalidArgumentError(f'`like` must be "queue" or "stack"; got {like!r}')
@@ -85,33 +86,33 @@ def _table(name: str, options: object) -> engram.Table:
     _check_keys("a table" if like is None else f"a {like}", make, options)
     for role, kinds in (("sampler", _SELECTORS), ("remover", _SELECTORS), ("rate_limiter", _LIMITERS)):
         if role in options:
-            options[role] = _chosen(role, options[role], kinds)
+            options[role] = _policy(role, options[role], kinds)
     return make(name, **options)
 
 
-def _chosen(role: str, found: object, kinds: Mapping[str, Callable[..., object]]) -> object:
-    arguments: dict[str, Any] = dict(found) if isinstance(found, dict) else {"kind": found}
+def _policy(role: str, given: object, kinds: Mapping[str, Callable[..., object]]) -> object:
+    """Returns a selector or rate limiter."""
+    arguments: dict[str, Any] = dict(given) if isinstance(given, dict) else {"kind": given}
     kind = arguments.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        raise InvalidArgumentError(f"the `kind` of `{role}` is {kind!r}; known are {_listed(kinds)}")
-    about = f"`{role}`"
-    _check_keys(f"{about}: {kind}", kinds[kind], arguments)
+        raise InvalidArgumentError(f"the `kind` of `{role}` must be one of {_listed(kinds)}; got {kind!r}")
+    _check_keys(f"`{role}`: {kind}", kinds[kind], arguments)
     if isinstance(arguments.get("error_buffer"), list):
         arguments["error_buffer"] = tuple(arguments["error_buffer"])
     try:
         return kinds[kind](**arguments)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{about}: {error}") from error
+        raise InvalidArgumentError(f"`{role}`: {error}") from error
 
 
 def _check_keys(what: str, make: Callable[..., object], given: Mapping[str, object]) -> None:
-    """Refuses keys that are no arguments of `make`, and says which it lacks."""
-    known = {name: each for name, each in inspect.signature(make).parameters.items() if name not in _NOT_IN_A_FILE}
-    if unknown := given.keys() - known:
-        allowed = f"known are {_listed(known)}" if known else "it has none"
+    """Raises an error if a key is not an argument of `make`, or a required one is missing."""
+    parameters = {name: each for name, each in inspect.signature(make).parameters.items() if name not in _NOT_KEYS}
+    if unknown := given.keys() - parameters:
+        allowed = f"its keys are {_listed(parameters)}" if parameters else "it has no keys"
         raise InvalidArgumentError(f"{what} has no key {_listed(unknown)}; {allowed}")
-    if missing := [name for name, each in known.items() if each.default is each.empty and name not in given]:
-        raise InvalidArgumentError(f"{what} needs {_listed(missing)}")
+    if missing := [name for name, each in parameters.items() if each.default is each.empty and name not in given]:
+        raise InvalidArgumentError(f"{what} requires {_listed(missing)}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""`engram top`: a server's tables, live."""
+"""`engram top`: the state of a server's tables, updated continuously."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 import engram
-from engram.cli.info import overview
+from engram.cli.info import render
 from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
@@ -28,27 +28,32 @@ def top(
     ca: Ca = None,
     certificate: Certificate = None,
     key: Key = None,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)] = 1.0,
-    count: Annotated[int | None, typer.Option(help="Stop after so many looks.", min=1)] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.05)] = 1.0,
+    count: Annotated[
+        int | None, typer.Option(help="Number of updates after which to exit; no limit by default.", min=1)
+    ] = None,
 ) -> None:
-    """Watch sizes, rates, and why calls wait; Ctrl-C ends it. Without a terminal, looks follow each other."""
+    """Watch the sizes and rates of a server's tables, and why calls wait; Ctrl-C exits.
+
+    Without a terminal, updates are printed one after the other.
+    """
     console = Console()
-    looks = 0
+    updates = 0
     with exit_on_error(), suppress(KeyboardInterrupt), _display(console) as show:
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
-        while count is None or looks < count:
+        while count is None or updates < count:
             head = Text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")
-            show(Group(head, overview(client.info())))
-            looks += 1
-            if looks != count:
+            show(Group(head, render(client.info())))
+            updates += 1
+            if updates != count:
                 time.sleep(interval)
 
 
 @contextmanager
 def _display(console: Console) -> Iterator[Callable[[RenderableType], None]]:
-    """Shows something in place of what it showed before, where there is a terminal."""
+    """Yields a function that shows something; on a terminal it replaces what was shown before."""
     if not console.is_terminal:
         yield console.print
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
-        yield lambda look: live.update(look, refresh=True)
+        yield lambda content: live.update(content, refresh=True)

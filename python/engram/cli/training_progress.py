@@ -1,4 +1,4 @@
-"""What a training run shows while it runs: a live panel on a terminal, plain lines elsewhere."""
+"""The display of a training run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -22,67 +22,67 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Reporter(Protocol):
-    """Shows the progress of one run; a context manager around it."""
+    """Shows the progress of one run, as a context manager around it."""
 
     period: float
     """Seconds between two reports."""
 
     def __call__(self, progress: Progress) -> None:
-        """Show where the run stands."""
+        """Shows the progress."""
 
     def __enter__(self) -> Self:
-        """Open the display."""
+        """Opens the display."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the display."""
+        """Closes the display."""
 
 
 def make_reporter(console: Console, config: DQNConfig, *, headless: bool) -> Reporter:
-    """A live panel if `console` is a terminal and `headless` is not asked for, else plain lines."""
+    """Returns a live panel if `console` is a terminal and `headless` is False, else plain lines."""
     if console.is_terminal and not headless:
         return LiveReporter(console, config)
     return LineReporter(console, config)
 
 
 class LineReporter:
-    """One plain line per second."""
+    """Prints one plain line per second."""
 
     period = 1.0
 
     def __init__(self, console: Console, config: DQNConfig) -> None:
-        """Write to `console`."""
+        """Prints to `console`."""
         self._console, self._config = console, config
 
     def __call__(self, progress: Progress) -> None:
-        """Print a line."""
+        """Prints a line."""
         figures = " | ".join(f"{name} {value}" for name, value in describe(progress, self._config).items())
         self._console.print(f"{progress.seconds:5.1f} s | {figures}", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
-        """Nothing to open."""
+        """Does nothing."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 class LiveReporter:
-    """A panel redrawn four times a second, by the training loop itself: no thread takes its core."""
+    """A panel that the training loop redraws four times a second, without a thread that would compete for its core."""
 
     period = 0.25
 
     def __init__(self, console: Console, config: DQNConfig) -> None:
-        """Draw on `console`."""
+        """Draws on `console`."""
         self._config = config
         self._unicode = console.encoding.lower().startswith("utf")
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
     def __call__(self, progress: Progress) -> None:
-        """Redraw the panel."""
+        """Redraws the panel."""
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", justify="right")
         grid.add_column()
@@ -95,19 +95,19 @@ class LiveReporter:
         self._live.update(Panel(grid, title=title, title_align="left", expand=False), refresh=True)
 
     def __enter__(self) -> Self:
-        """Take over the lower end of the terminal."""
+        """Starts the live display."""
         self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give the terminal back."""
+        """Removes the live display."""
         self._live.stop()
 
 
 def describe(progress: Progress, config: DQNConfig) -> dict[str, str]:
-    """Name and value of each figure of a run, ready to be shown."""
+    """Returns the figures of a run by name, formatted."""
     table = progress.table
     mean = "-" if math.isnan(progress.mean_return) else f"{progress.mean_return:.1f}"
     target = "" if config.solved_return is None else f" of {config.solved_return:g}"
@@ -126,7 +126,7 @@ def describe(progress: Progress, config: DQNConfig) -> dict[str, str]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as a row of little bars, the lowest and the highest setting the scale."""
+    """Returns the values as a row of small bars, scaled from the lowest to the highest value."""
     if not values:
         return ""
     low, high = min(values), max(values)

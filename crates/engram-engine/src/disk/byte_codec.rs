@@ -1,13 +1,13 @@
-//! Numbers, texts and lists, as the bodies of records hold them: little-endian, lengths first.
+//! Encoding of numbers, texts and lists in record bodies: little-endian, lengths first.
 
-/// What is wrong with bytes that were read.
+/// Why bytes that were read are invalid, as text.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct CorruptRecord(pub String);
 
 impl CorruptRecord {
-    pub(crate) fn err<T>(what: impl Into<String>) -> Result<T, Self> {
-        Err(Self(what.into()))
+    pub(crate) fn err<T>(reason: impl Into<String>) -> Result<T, Self> {
+        Err(Self(reason.into()))
     }
 }
 
@@ -17,8 +17,8 @@ impl From<engram_core::Error> for CorruptRecord {
     }
 }
 
-/// Writes bodies.
-pub(crate) trait PutBytes {
+/// Appends encoded values to a record body.
+pub(crate) trait BodyWriter {
     fn put(&mut self, bytes: &[u8]);
 
     fn put_u8(&mut self, value: u8) {
@@ -37,7 +37,7 @@ pub(crate) trait PutBytes {
         self.put_u64(value.to_bits());
     }
 
-    /// A length. Nothing here is longer than 32 bits count: chunks, names and batches have bounds below.
+    /// Writes a length as `u32`. All lengths fit: chunks, names and batches have smaller limits.
     fn put_len(&mut self, len: usize) {
         self.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
     }
@@ -54,7 +54,7 @@ pub(crate) trait PutBytes {
         }
     }
 
-    fn put_maybe<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Self, T))
+    fn put_option<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Self, T))
     where
         Self: Sized,
     {
@@ -65,31 +65,31 @@ pub(crate) trait PutBytes {
     }
 }
 
-impl PutBytes for Vec<u8> {
+impl BodyWriter for Vec<u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }
 
-/// Reads bodies: what is there, or an error; no allocation beyond the bytes that are there.
+/// Decodes a record body. Never allocates more memory than the body justifies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TakeBytes<'a>(pub(crate) &'a [u8]);
+pub(crate) struct BodyReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> TakeBytes<'a> {
-    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], CorruptRecord> {
-        let Some((taken, rest)) = self.0.split_at_checked(len) else {
+impl<'a> BodyReader<'a> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], CorruptRecord> {
+        let Some((bytes, rest)) = self.0.split_at_checked(len) else {
             return CorruptRecord::err(format!(
-                "{len} bytes should follow, but {} are left",
+                "expected {len} more bytes, but only {} are left",
                 self.0.len()
             ));
         };
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], CorruptRecord> {
         let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
+        array.copy_from_slice(self.bytes(N)?);
         Ok(array)
     }
 
@@ -113,49 +113,49 @@ impl<'a> TakeBytes<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => CorruptRecord::err(format!("{other} should be 0 or 1")),
+            other => CorruptRecord::err(format!("expected 0 or 1, got {other}")),
         }
     }
 
     pub(crate) fn text(&mut self) -> Result<&'a str, CorruptRecord> {
         let len = self.u32()? as usize;
-        let bytes = self.take(len)?;
+        let bytes = self.bytes(len)?;
         std::str::from_utf8(bytes)
             .map_err(|error| CorruptRecord(format!("a text is not UTF-8: {error}")))
     }
 
-    /// A list of things that take `least` bytes each, at least.
+    /// Reads a list whose entries take at least `min_bytes` bytes each.
     pub(crate) fn list<T>(
         &mut self,
-        least: usize,
-        mut one: impl FnMut(&mut Self) -> Result<T, CorruptRecord>,
+        min_bytes: usize,
+        mut read_entry: impl FnMut(&mut Self) -> Result<T, CorruptRecord>,
     ) -> Result<Vec<T>, CorruptRecord> {
         let len = self.u32()? as usize;
-        if len.saturating_mul(least) > self.0.len() {
+        if len.saturating_mul(min_bytes) > self.0.len() {
             return CorruptRecord::err(format!(
-                "a list of {len} should follow, but {} bytes are left",
+                "a list of {len} entries does not fit into the {} bytes that are left",
                 self.0.len()
             ));
         }
-        (0..len).map(|_| one(self)).collect()
+        (0..len).map(|_| read_entry(self)).collect()
     }
 
     pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, CorruptRecord> {
         self.list(8, Self::u64)
     }
 
-    pub(crate) fn maybe<T>(
+    pub(crate) fn option<T>(
         &mut self,
-        one: impl FnOnce(&mut Self) -> Result<T, CorruptRecord>,
+        read_value: impl FnOnce(&mut Self) -> Result<T, CorruptRecord>,
     ) -> Result<Option<T>, CorruptRecord> {
-        self.bool()?.then(|| one(self)).transpose()
+        self.bool()?.then(|| read_value(self)).transpose()
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub(crate) fn end(self) -> Result<(), CorruptRecord> {
         if self.0.is_empty() {
             return Ok(());
         }
-        CorruptRecord::err(format!("{} bytes are left over", self.0.len()))
+        CorruptRecord::err(format!("{} extra bytes at the end", self.0.len()))
     }
 }

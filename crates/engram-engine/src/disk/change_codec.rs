@@ -1,4 +1,4 @@
-//! Changes of a table, as a log's records hold them.
+//! Encoding of a table's changes in log records.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
 use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOptions};
 
-use super::byte_codec::{CorruptRecord, PutBytes, TakeBytes};
+use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
 use super::record_codec::{
-    DictionaryWriter, ReadDictionary, limits_in, put_limits, put_session, session_in,
+    DictionaryWriter, ReadDictionary, put_limits, put_session, read_limits, read_session,
 };
 
 mod code {
@@ -21,22 +21,23 @@ mod code {
     pub(super) const GIVE_BACK: u8 = 7;
     pub(super) const RESET: u8 = 8;
     pub(super) const LIMITS: u8 = 9;
-    pub(super) const CHOOSE: u8 = 10;
+    pub(super) const SET_RNG: u8 = 10;
 }
 
-/// Puts a change; the chunks that it refers to have been told.
+/// Appends a change to `body`. The chunks that it refers to must be written before this body's
+/// record.
 pub(crate) fn put_change(
     body: &mut Vec<u8>,
     op: &TableOp<'_>,
-    forms: &mut impl DictionaryWriter,
+    dictionary: &mut impl DictionaryWriter,
     serial: &impl Fn(&Arc<Chunk>) -> u64,
 ) {
     match *op {
         TableOp::Insert { item, now, number } => {
             body.put_u8(code::INSERT);
-            forms.item(body, item.into(), serial);
+            dictionary.put_item(body, item.into(), serial);
             body.put_u64(now);
-            body.put_maybe(number, put_session);
+            body.put_option(number, put_session);
         }
         TableOp::SkipInsert { number, now } => {
             body.put_u8(code::PASS);
@@ -59,7 +60,7 @@ pub(crate) fn put_change(
             body.put_f64(priority);
         }
         TableOp::SetRng { rng } => {
-            body.put_u8(code::CHOOSE);
+            body.put_u8(code::SET_RNG);
             put_rng(body, rng);
         }
         TableOp::Sample { keys, leased } => {
@@ -92,7 +93,7 @@ pub(crate) enum Change {
     Pass(SessionNumber, u64),
     Remove(u64, Removal),
     SetPriority(u64, f64),
-    Choose(TableRng),
+    SetRng(TableRng),
     Sample(Vec<u64>, bool),
     Acknowledge(Vec<u64>, u64),
     GiveBack(Vec<u64>, u64),
@@ -101,64 +102,64 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Reads a change; what it refers to is only looked at if it is `used`.
-    pub(crate) fn take(
-        take: &mut TakeBytes<'_>,
-        known: &ReadDictionary,
-        used: bool,
+    /// Reads a change. If it `applies`, checks its trajectory against its chunks.
+    pub(crate) fn read(
+        reader: &mut BodyReader<'_>,
+        dictionary: &ReadDictionary,
+        applies: bool,
         chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
     ) -> Result<Self, CorruptRecord> {
-        Ok(match take.u8()? {
+        Ok(match reader.u8()? {
             code::INSERT => {
-                let item = known.item(take, chunk)?;
-                if used {
+                let item = dictionary.read_item(reader, chunk)?;
+                if applies {
                     item.trajectory.check_parts()?;
                 }
-                Self::Insert(item, take.u64()?, take.maybe(session_in)?)
+                Self::Insert(item, reader.u64()?, reader.option(read_session)?)
             }
-            code::PASS => Self::Pass(session_in(take)?, take.u64()?),
+            code::PASS => Self::Pass(read_session(reader)?, reader.u64()?),
             code::REMOVE => {
-                let key = take.u64()?;
-                let cause = match take.u8()? {
+                let key = reader.u64()?;
+                let cause = match reader.u8()? {
                     0 => Removal::Evicted,
                     1 => Removal::Exhausted,
                     2 => Removal::Expired,
                     3 => Removal::Deleted,
                     other => {
                         return CorruptRecord::err(format!(
-                            "an item left for reason {other}; 0 to 3 are known"
+                            "unknown removal cause {other}, expected 0 to 3"
                         ));
                     }
                 };
                 Self::Remove(key, cause)
             }
-            code::PRIORITY => Self::SetPriority(take.u64()?, take.f64()?),
-            code::CHOOSE => Self::Choose(rng_in(take)?),
+            code::PRIORITY => Self::SetPriority(reader.u64()?, reader.f64()?),
+            code::SET_RNG => Self::SetRng(read_rng(reader)?),
             code::SAMPLE => {
-                let leased = take.bool()?;
-                Self::Sample(take.u64s()?, leased)
+                let leased = reader.bool()?;
+                Self::Sample(reader.u64s()?, leased)
             }
-            code::ACKNOWLEDGE => Self::Acknowledge(take.u64s()?, take.u64()?),
-            code::GIVE_BACK => Self::GiveBack(take.u64s()?, take.u64()?),
+            code::ACKNOWLEDGE => Self::Acknowledge(reader.u64s()?, reader.u64()?),
+            code::GIVE_BACK => Self::GiveBack(reader.u64s()?, reader.u64()?),
             code::RESET => Self::Reset,
-            code::LIMITS => Self::SetLimits(limits_in(take)?),
+            code::LIMITS => Self::SetLimits(read_limits(reader)?),
             other => {
                 return CorruptRecord::err(format!(
-                    "a change is of kind {other}; 1 to 10 are known"
+                    "unknown change kind {other}, expected 1 to 10"
                 ));
             }
         })
     }
 
-    /// The clock when it was made, where it says so.
-    pub(crate) fn now(&self) -> Option<u64> {
+    /// The store's clock at the change, if the change contains it.
+    pub(crate) fn clock(&self) -> Option<u64> {
         match self {
             Self::Insert(_, now, _) | Self::Pass(_, now) => Some(*now),
             _ => None,
         }
     }
 
-    /// Whether a table of these options can have made it.
+    /// Checks that a table with these options can have made this change.
     pub(crate) fn check(&self, options: &TableOptions) -> Result<(), CorruptRecord> {
         match self {
             Self::Insert(item, ..) => options.check_item(item)?,
@@ -172,7 +173,7 @@ impl Change {
         Ok(())
     }
 
-    /// As the table takes it.
+    /// The change as a table operation.
     pub(crate) fn op(&self) -> TableOp<'_> {
         match self {
             Self::Insert(item, now, number) => TableOp::Insert {
@@ -192,7 +193,7 @@ impl Change {
                 key: *key,
                 priority: *priority,
             },
-            Self::Choose(rng) => TableOp::SetRng { rng },
+            Self::SetRng(rng) => TableOp::SetRng { rng },
             Self::Sample(keys, leased) => TableOp::Sample {
                 keys,
                 leased: *leased,
@@ -211,18 +212,18 @@ impl Change {
     }
 }
 
-/// The generator, in the words of whoever wrote it.
+/// Appends a random generator's state, as serialized by its library.
 pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
-    // Four numbers of at most ten bytes: they fit.
+    // Four numbers of at most 10 bytes each.
     let mut bytes = [0; 64];
     let used = postcard::to_slice(rng, &mut bytes).map_or(0, |used| used.len());
     body.put_u8(u8::try_from(used).unwrap_or_default());
     body.put(&bytes[..used]);
 }
 
-pub(crate) fn rng_in(take: &mut TakeBytes<'_>) -> Result<TableRng, CorruptRecord> {
-    let len = usize::from(take.u8()?);
-    let bytes = take.take(len)?;
+pub(crate) fn read_rng(reader: &mut BodyReader<'_>) -> Result<TableRng, CorruptRecord> {
+    let len = usize::from(reader.u8()?);
+    let bytes = reader.bytes(len)?;
     postcard::from_bytes(bytes)
-        .map_err(|error| CorruptRecord(format!("a generator cannot be read: {error}")))
+        .map_err(|error| CorruptRecord(format!("a random generator's state is invalid: {error}")))
 }

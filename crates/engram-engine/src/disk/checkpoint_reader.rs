@@ -1,4 +1,4 @@
-//! Reading one checkpoint.
+//! Reading a checkpoint.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,41 +7,46 @@ use engram_core::chunk::Chunk;
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
 
-use super::byte_codec::{CorruptRecord, TakeBytes};
-use super::change_codec::rng_in;
+use super::byte_codec::{BodyReader, CorruptRecord};
+use super::change_codec::read_rng;
 use super::checkpoint_writer::CheckpointHeader;
-use super::record_codec::{ReadDictionary, kind, limits_in, options_in, session_in};
+use super::record_codec::{ReadDictionary, kind, read_limits, read_options, read_session};
 use super::record_reader::{EndOfRecords, RecordReader};
 use super::recover::ClockReading;
 use super::replay::placeholder_chunk;
 use super::serial_ranges::SerialRanges;
 
-/// What a checkpoint says of logs, from its first record alone.
-pub(super) fn first_logs(mut scan: RecordReader) -> Result<CheckpointHeader, CorruptRecord> {
-    match step(&mut scan)? {
-        Some((kind::LOGS, body)) => logs_in(&mut TakeBytes(body)),
-        _ => CorruptRecord::err("its first record is another one"),
+/// Reads only the first record: the header, without its serials.
+pub(super) fn read_first_record(
+    mut file_reader: RecordReader,
+) -> Result<CheckpointHeader, CorruptRecord> {
+    match next_record(&mut file_reader)? {
+        Some((kind::LOGS, body)) => read_header(&mut BodyReader(body)),
+        _ => CorruptRecord::err("its first record is not a `logs` record"),
     }
 }
 
-/// Looks whether a checkpoint is whole, from its first record to its last; what it says of logs.
-pub(super) fn check(mut scan: RecordReader) -> Result<CheckpointHeader, CorruptRecord> {
-    let mut logs = None;
+/// Checks that a checkpoint is complete and intact, from its first record to its last; returns its
+/// header.
+pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, CorruptRecord> {
+    let mut header = None;
     let mut serials = Vec::new();
     let mut records = 0;
     let mut ended = false;
-    while let Some((kind, body)) = step(&mut scan)? {
+    while let Some((kind, body)) = next_record(&mut file_reader)? {
         if ended {
-            return CorruptRecord::err("it goes on after its end");
+            return CorruptRecord::err("it has records after its `end` record");
         }
-        let mut take = TakeBytes(body);
+        let mut reader = BodyReader(body);
         match kind {
-            kind::LOGS if logs.is_none() => logs = Some(logs_in(&mut take)?),
-            kind::SERIALS => serials.extend(take.list(16, |take| Ok((take.u64()?, take.u64()?)))?),
+            kind::LOGS if header.is_none() => header = Some(read_header(&mut reader)?),
+            kind::SERIALS => {
+                serials.extend(reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)))?);
+            }
             kind::END => {
-                take.u32()?;
-                if take.u64()? != records {
-                    return CorruptRecord::err("records of it are missing");
+                reader.u32()?;
+                if reader.u64()? != records {
+                    return CorruptRecord::err("some of its records are missing");
                 }
                 ended = true;
             }
@@ -49,31 +54,32 @@ pub(super) fn check(mut scan: RecordReader) -> Result<CheckpointHeader, CorruptR
         }
         records += 1;
     }
-    let Some(mut logs) = logs.filter(|_| ended) else {
-        return CorruptRecord::err("it was not finished");
+    let Some(mut header) = header.filter(|_| ended) else {
+        return CorruptRecord::err("it is incomplete");
     };
-    logs.serials = SerialRanges(serials);
-    Ok(logs)
+    header.serials = SerialRanges(serials);
+    Ok(header)
 }
 
-/// Tables by their number, and items that were left out.
+/// Tables by number; and for tables that have lost items, their name and how many.
 type Tables = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
 
-/// The tables of a checkpoint that was found whole; with `repair`, without items whose chunks are missing.
-pub(super) fn tables(
-    mut scan: RecordReader,
+/// Reads the tables of a verified checkpoint. With `repair`, leaves out items whose chunks are
+/// missing.
+pub(super) fn read_tables(
+    mut file_reader: RecordReader,
     repair: bool,
     chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
 ) -> Result<Tables, CorruptRecord> {
-    let mut known = ReadDictionary::default();
-    let mut done = BTreeMap::new();
+    let mut dictionary = ReadDictionary::default();
+    let mut tables = BTreeMap::new();
     let mut lost = Vec::new();
     let mut table: Option<TableRestore> = None;
-    while let Some((kind, body)) = step(&mut scan)? {
-        if known.take(kind, body)? {
+    while let Some((kind, body)) = next_record(&mut file_reader)? {
+        if dictionary.add_record(kind, body)? {
             continue;
         }
-        let mut take = TakeBytes(body);
+        let mut reader = BodyReader(body);
         match (kind, &mut table) {
             (kind::LOGS | kind::SERIALS, _) => continue,
             (kind::TABLE | kind::END, table) => {
@@ -82,15 +88,16 @@ pub(super) fn tables(
                     if left_out > 0 {
                         lost.push((state.options().name.clone(), left_out));
                     }
-                    done.insert(id, state);
+                    tables.insert(id, state);
                 }
                 if kind == kind::END {
-                    return Ok((done, lost));
+                    return Ok((tables, lost));
                 }
-                *table = Some(TableRestore::take(&mut take)?);
+                *table = Some(TableRestore::read(&mut reader)?);
             }
             (kind::ITEMS, Some(table)) => {
-                let items = take.list(53, |take| saved_item(take, &known, repair, chunk))?;
+                let items =
+                    reader.list(53, |reader| read_item(reader, &dictionary, repair, chunk))?;
                 for item in items {
                     match item {
                         Some(item) => table.restore.item(item)?,
@@ -99,40 +106,41 @@ pub(super) fn tables(
                 }
             }
             (kind::ORDER, Some(table)) => {
-                let order = &mut table.orders[usize::from(take.bool()?)];
-                if take.u64()? != order.len() as u64 {
-                    return CorruptRecord::err("parts of an order are missing");
+                let order = &mut table.orders[usize::from(reader.bool()?)];
+                if reader.u64()? != order.len() as u64 {
+                    return CorruptRecord::err("parts of an item order are missing");
                 }
-                order.extend(take.list(4, TakeBytes::u32)?);
+                order.extend(reader.list(4, BodyReader::u32)?);
             }
             (kind::SESSIONS, Some(table)) => {
-                for (number, used) in take.list(24, |take| Ok((session_in(take)?, take.u64()?)))? {
-                    table.restore.session(number, used);
+                let sessions =
+                    reader.list(24, |reader| Ok((read_session(reader)?, reader.u64()?)))?;
+                for (number, last_use) in sessions {
+                    table.restore.session(number, last_use);
                 }
             }
             (other, _) => {
-                return CorruptRecord::err(format!(
-                    "it has a record of kind {other} where none may be"
-                ));
+                return CorruptRecord::err(format!("it has an unexpected record of kind {other}"));
             }
         }
-        take.end()?;
+        reader.end()?;
     }
-    CorruptRecord::err("it was not finished")
+    CorruptRecord::err("it is incomplete")
 }
 
-/// A table on its way back.
+/// A table that is being read.
 struct TableRestore {
     id: u64,
     restore: Restore,
+    /// Number of items left out because their chunks are missing.
     left_out: usize,
-    /// Of the sampler and the remover.
+    /// Item orders of the sampler and the remover.
     orders: [Vec<u32>; 2],
 }
 
 impl TableRestore {
-    fn take(take: &mut TakeBytes<'_>) -> Result<Self, CorruptRecord> {
-        let (id, options, counters) = table_in(take)?;
+    fn read(reader: &mut BodyReader<'_>) -> Result<Self, CorruptRecord> {
+        let (id, options, counters) = read_table_header(reader)?;
         Ok(Self {
             id,
             restore: Restore::new(Arc::new(options), Arc::new(Volatile), counters)?,
@@ -143,7 +151,7 @@ impl TableRestore {
 
     fn finish(mut self) -> Result<(u64, usize, TableState), CorruptRecord> {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
-            // Without some of its items an order means nothing.
+            // The positions in an order are only valid if no item was left out.
             if !order.is_empty() && self.left_out == 0 {
                 self.restore.order(of_sampler, order);
             }
@@ -152,86 +160,88 @@ impl TableRestore {
     }
 }
 
-/// The next record of a file that must be whole.
-fn step(scan: &mut RecordReader) -> Result<Option<(u32, &[u8])>, CorruptRecord> {
-    match scan.next() {
+/// Returns the next record; any invalid record is an error.
+fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, CorruptRecord> {
+    match file_reader.next() {
         Err(error) => CorruptRecord::err(format!("it cannot be read: {error}")),
         Ok(Err(EndOfRecords::EndOfFile)) => Ok(None),
-        Ok(Err(EndOfRecords::Invalid { place, why })) => {
-            CorruptRecord::err(format!("it is damaged at byte {place}: {why}"))
+        Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
+            CorruptRecord::err(format!("it is damaged at byte {offset}: {reason}"))
         }
         Ok(Ok(record)) => Ok(Some((record.kind, record.body))),
     }
 }
 
-/// Nothing is counted so far: what was saved above it was not ours.
-const MOST: u64 = 1 << 62;
+/// Largest valid counter. No store reaches it; a larger number would overflow later.
+const MAX_COUNTER: u64 = 1 << 62;
 
-fn logs_in(take: &mut TakeBytes<'_>) -> Result<CheckpointHeader, CorruptRecord> {
-    let logs = logs_unchecked(take)?;
+fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
+    let header = read_header_unchecked(reader)?;
     let numbers = [
-        logs.first,
-        logs.first_change,
-        logs.moment.clock,
-        logs.next_serial,
-        logs.next_table,
+        header.first_log,
+        header.first_change,
+        header.clock.store,
+        header.next_serial,
+        header.next_table,
     ];
-    if numbers.iter().any(|number| *number > MOST) {
-        return CorruptRecord::err(format!("its numbers make no sense: {numbers:?}"));
+    if numbers.iter().any(|number| *number > MAX_COUNTER) {
+        return CorruptRecord::err(format!(
+            "its `logs` record has a number above 2^62: {numbers:?}"
+        ));
     }
-    Ok(logs)
+    Ok(header)
 }
 
-fn logs_unchecked(take: &mut TakeBytes<'_>) -> Result<CheckpointHeader, CorruptRecord> {
+fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
     Ok(CheckpointHeader {
-        first: take.u64()?,
-        first_change: take.u64()?,
-        moment: ClockReading {
-            clock: take.u64()?,
-            system: take.u64()?,
+        first_log: reader.u64()?,
+        first_change: reader.u64()?,
+        clock: ClockReading {
+            store: reader.u64()?,
+            system: reader.u64()?,
         },
-        next_serial: take.u64()?,
-        next_table: take.u64()?,
-        needed: take.list(16, |take| Ok((take.u64()?, take.u64()?)))?,
+        next_serial: reader.u64()?,
+        next_table: reader.u64()?,
+        earlier_logs: reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)))?,
         serials: SerialRanges::default(),
     })
 }
 
-/// A table's number, its options, and its counters.
-pub(super) fn table_in(
-    take: &mut TakeBytes<'_>,
+/// Reads a table's number, options and counters.
+pub(super) fn read_table_header(
+    reader: &mut BodyReader<'_>,
 ) -> Result<(u64, TableOptions, Counters), CorruptRecord> {
-    let id = take.u64()?;
-    let options = options_in(take)?;
-    let limits = limits_in(take)?;
+    let id = reader.u64()?;
+    let options = read_options(reader)?;
+    let limits = read_limits(reader)?;
     let counters = Counters {
         limiter: RateLimiter {
             limits,
-            inserts: take.u64()?,
-            samples: take.u64()?,
-            deletes: take.u64()?,
+            inserts: reader.u64()?,
+            samples: reader.u64()?,
+            deletes: reader.u64()?,
         },
-        next_seq: take.u64()?,
-        first_seq: take.u64()?,
-        next_touch: take.u64()?,
-        num_deleted_episodes: take.u64()?,
-        num_unique_samples: take.u64()?,
-        leased: take.u64()?,
-        last_lsn: Lsn(take.u64()?),
-        rng: rng_in(take)?,
+        next_seq: reader.u64()?,
+        first_seq: reader.u64()?,
+        next_touch: reader.u64()?,
+        num_deleted_episodes: reader.u64()?,
+        num_unique_samples: reader.u64()?,
+        leased: reader.u64()?,
+        last_lsn: Lsn(reader.u64()?),
+        rng: read_rng(reader)?,
     };
     Ok((id, options, counters))
 }
 
-/// None where a chunk of it is missing and that is expected.
-fn saved_item(
-    take: &mut TakeBytes<'_>,
-    known: &ReadDictionary,
+/// Reads an item. With `repair`, returns `None` if one of its chunks is missing.
+fn read_item(
+    reader: &mut BodyReader<'_>,
+    dictionary: &ReadDictionary,
     repair: bool,
     chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
 ) -> Result<Option<SavedItem>, CorruptRecord> {
     let mut is_missing = false;
-    let mut or_none = |serial| match chunk(serial) {
+    let mut chunk_or_placeholder = |serial| match chunk(serial) {
         Err(_) if repair => {
             is_missing = true;
             placeholder_chunk()
@@ -239,12 +249,12 @@ fn saved_item(
         found => found,
     };
     let item = SavedItem {
-        item: known.item(take, &mut or_none)?,
-        seq: take.u64()?,
-        touched: take.u64()?,
-        times_sampled: take.u32()?,
-        leases: take.u32()?,
-        inserted_at: take.u64()?,
+        item: dictionary.read_item(reader, &mut chunk_or_placeholder)?,
+        seq: reader.u64()?,
+        touched: reader.u64()?,
+        times_sampled: reader.u32()?,
+        leases: reader.u32()?,
+        inserted_at: reader.u64()?,
     };
     if is_missing {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! Large chunks are checked, and copied to memory of their own, by threads, while somebody looks for the next.
+//! Threads that check the checksums of large chunks and copy them to memory of their own, while the
+//! calling thread finds the next ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,143 +13,148 @@ use super::large_pages::LargePages;
 use super::record_codec::{ChunkHeader, allocate_chunk};
 use super::record_reader::UncheckedRecord;
 
-/// Bytes that a thread is given at a time.
-const AT_ONCE: usize = 1 << 20;
+/// Bytes of chunks after which a batch is sent to a thread.
+const BATCH_BYTES: usize = 1 << 20;
 
-/// Bytes of memory that a parcel in the making keeps at most, or one chunk: whoever reads ahead waits for it.
-const KEPT: usize = 3 << 20;
+/// Bytes of file blocks that the batch being collected may keep alive, unless it is a single chunk.
+/// Reading ahead stalls while too many blocks are in use (`read_ahead.rs`).
+const BATCH_MEMORY: usize = 3 << 20;
 
-/// Such parcels per thread on their way.
-const PARCELS: usize = 2;
+/// Number of batches in flight per thread.
+const BATCHES_PER_THREAD: usize = 2;
 
-/// Bytes of memory that all of them keep at most, or one.
-const ALL_KEPT: usize = 64 << 20;
+/// Bytes of file blocks that all batches in flight may keep alive, unless only one is in flight.
+const MAX_MEMORY: usize = 64 << 20;
 
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
-/// A chunk to be looked at.
+/// A chunk to be checked and copied.
 #[derive(Debug)]
 pub(super) struct UncheckedChunk {
     pub(super) serial: u64,
-    pub(super) facts: ChunkHeader,
+    pub(super) header: ChunkHeader,
     pub(super) record: UncheckedRecord,
-    /// Where in the record's body the chunk's bytes begin.
-    pub(super) front: usize,
+    /// Position of the chunk's payload in the record's body.
+    pub(super) payload_at: usize,
 }
 
-/// Its serial, the bytes of its record, and the chunk.
+/// A chunk's serial, the size of its record, and the chunk.
 pub(super) type CheckedChunk = (u64, u64, Chunk);
 
 type Outcome = Result<Vec<CheckedChunk>, CorruptRecord>;
 
-/// Threads that check chunks and copy them. What comes out is in the order of what went in.
+/// Checks chunks in threads. Results are returned in the order of submission.
 #[derive(Debug, Default)]
 pub(super) struct ChunkCheckers {
-    /// Begun when they are needed.
+    /// Started when the first batch is full.
     threads: Vec<(SyncSender<Vec<UncheckedChunk>>, Receiver<Outcome>)>,
-    parcel: Vec<UncheckedChunk>,
+    /// The batch being collected.
+    batch: Vec<UncheckedChunk>,
+    /// Bytes of chunks in `batch`.
     bytes: usize,
-    kept: usize,
-    given: usize,
-    taken: usize,
-    /// What each parcel on its way keeps.
-    away: VecDeque<usize>,
+    /// Bytes of file blocks that `batch` keeps alive.
+    memory: usize,
+    /// Number of batches sent to, and received from, the threads.
+    sent: usize,
+    received: usize,
+    /// Bytes of file blocks that each batch in flight keeps alive.
+    in_flight: VecDeque<usize>,
 }
 
 impl ChunkCheckers {
-    fn begin(&mut self) -> io::Result<()> {
+    fn start(&mut self) -> io::Result<()> {
         let count = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (0..count.clamp(2, MOST_THREADS)).map(|_| {
-            let (give, parcels) = sync_channel::<Vec<UncheckedChunk>>(PARCELS);
-            let (tell, outcomes) = sync_channel(PARCELS + 1);
+        let threads = (0..count.clamp(2, MAX_THREADS)).map(|_| {
+            let (submit, batches) = sync_channel::<Vec<UncheckedChunk>>(BATCHES_PER_THREAD);
+            let (reply, outcomes) = sync_channel(BATCHES_PER_THREAD + 1);
             let thread = thread::Builder::new().name("engram-chunks".into());
             thread.spawn(move || {
                 let mut pages = LargePages::default();
-                for parcel in parcels {
-                    let found = parcel.into_iter().map(|wanted| wanted.read(&mut pages));
-                    let outcome = found.collect();
-                    if tell.send(outcome).is_err() {
+                for batch in batches {
+                    let outcome = batch.into_iter().map(|chunk| chunk.check(&mut pages));
+                    if reply.send(outcome.collect()).is_err() {
                         return;
                     }
                 }
             })?;
-            Ok((give, outcomes))
+            Ok((submit, outcomes))
         });
         self.threads = threads.collect::<io::Result<_>>()?;
         Ok(())
     }
 
-    /// Lets a chunk be checked; returns some that have been.
+    /// Submits a chunk; returns chunks that were checked in the meantime.
     ///
     /// # Errors
-    /// One of them is not what was written.
-    pub(super) fn give(&mut self, wanted: UncheckedChunk) -> Outcome {
-        let last = self.parcel.last().map(|last| &last.record);
-        self.kept += wanted.record.keeps(last);
-        self.bytes += wanted.record.body().len();
-        self.parcel.push(wanted);
-        if self.bytes < AT_ONCE && self.kept < KEPT {
+    /// A checksum is wrong.
+    pub(super) fn submit(&mut self, chunk: UncheckedChunk) -> Outcome {
+        let last = self.batch.last().map(|last| &last.record);
+        self.memory += chunk.record.memory(last);
+        self.bytes += chunk.record.body().len();
+        self.batch.push(chunk);
+        if self.bytes < BATCH_BYTES && self.memory < BATCH_MEMORY {
             return Ok(Vec::new());
         }
-        self.send()?;
-        let mut found = Vec::new();
-        while self.away.len() > PARCELS * self.threads.len()
-            || (self.away.len() > 1 && self.away.iter().sum::<usize>() > ALL_KEPT)
+        self.send_batch()?;
+        let mut checked = Vec::new();
+        while self.in_flight.len() > BATCHES_PER_THREAD * self.threads.len()
+            || (self.in_flight.len() > 1 && self.in_flight.iter().sum::<usize>() > MAX_MEMORY)
         {
-            found.extend(self.take()?);
+            checked.extend(self.receive_batch()?);
         }
-        Ok(found)
+        Ok(checked)
     }
 
-    /// Those that are left; none once all have been returned.
+    /// Waits for all chunks that were submitted; returns those not returned before.
     ///
     /// # Errors
-    /// As [`ChunkCheckers::give`].
+    /// As [`ChunkCheckers::submit`].
     pub(super) fn finish(&mut self) -> Outcome {
-        self.send()?;
-        let mut found = Vec::new();
-        while !self.away.is_empty() {
-            found.extend(self.take()?);
+        self.send_batch()?;
+        let mut checked = Vec::new();
+        while !self.in_flight.is_empty() {
+            checked.extend(self.receive_batch()?);
         }
-        Ok(found)
+        Ok(checked)
     }
 
-    fn send(&mut self) -> Result<(), CorruptRecord> {
-        let parcel = std::mem::take(&mut self.parcel);
-        let kept = std::mem::take(&mut self.kept);
+    fn send_batch(&mut self) -> Result<(), CorruptRecord> {
+        let batch = std::mem::take(&mut self.batch);
+        let memory = std::mem::take(&mut self.memory);
         self.bytes = 0;
-        if parcel.is_empty() {
+        if batch.is_empty() {
             return Ok(());
         }
         if self.threads.is_empty() {
-            self.begin()
-                .map_err(|error| CorruptRecord(format!("no thread to check chunks: {error}")))?;
+            self.start().map_err(|error| {
+                CorruptRecord(format!("cannot start a thread to check chunks: {error}"))
+            })?;
         }
-        // One that is gone is missed when its answer is.
-        let _ = self.threads[self.given % self.threads.len()].0.send(parcel);
-        self.given += 1;
-        self.away.push_back(kept);
+        // If the thread has ended, receiving its result fails.
+        let _ = self.threads[self.sent % self.threads.len()].0.send(batch);
+        self.sent += 1;
+        self.in_flight.push_back(memory);
         Ok(())
     }
 
-    fn take(&mut self) -> Outcome {
-        let outcome = self.threads[self.taken % self.threads.len()].1.recv();
-        self.taken += 1;
-        self.away.pop_front();
-        outcome.map_err(|_| CorruptRecord("a thread that checks chunks is gone".into()))?
+    fn receive_batch(&mut self) -> Outcome {
+        let outcome = self.threads[self.received % self.threads.len()].1.recv();
+        self.received += 1;
+        self.in_flight.pop_front();
+        outcome.map_err(|_| CorruptRecord("a thread that checks chunks panicked".into()))?
     }
 }
 
 impl UncheckedChunk {
-    fn read(self, pages: &mut LargePages) -> Result<CheckedChunk, CorruptRecord> {
+    fn check(self, pages: &mut LargePages) -> Result<CheckedChunk, CorruptRecord> {
         let Self { serial, record, .. } = self;
-        if !record.passes() {
-            return CorruptRecord::err(format!("the checksum of chunk {serial} does not fit"));
+        if !record.is_valid() {
+            return CorruptRecord::err(format!("the checksum of chunk {serial} is wrong"));
         }
-        let bytes = &record.body()[self.front..];
+        let bytes = &record.body()[self.payload_at..];
         let mut payload = allocate_chunk(serial, bytes.len())?;
-        pages.prefer(&mut payload);
+        pages.request(&mut payload);
         payload.copy_from_slice(bytes);
-        Ok((serial, record.bytes(), self.facts.chunk(payload)?))
+        Ok((serial, record.bytes(), self.header.into_chunk(payload)?))
     }
 }

@@ -1,194 +1,202 @@
-//! The chunks of logs that are read back: those that are in use, and where the others are.
+//! Loading chunks from logs: at once those that the checkpoint's items refer to, the others when a
+//! replayed change refers to them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use engram_core::chunk::Chunk;
 
-use super::byte_codec::{CorruptRecord, TakeBytes};
+use super::byte_codec::{BodyReader, CorruptRecord};
 use super::chunk_checkers::{CheckedChunk, ChunkCheckers, UncheckedChunk};
-use super::file_format::{Kind, record_bytes};
+use super::file_format::{FileKind, record_bytes};
 use super::file_names::log_name;
 use super::log::Log;
 use super::record_codec::{ReadDictionary, kind};
 use super::record_reader::{EndOfRecords, RecordReader};
-use super::recover::{DirectoryReader, RecoveryError, unreadable};
+use super::recover::{DirectoryReader, RecoveryError, read_error};
 use super::serial_ranges::SerialRanges;
 
-/// A chunk that no item of the checkpoint refers to: read when a change does.
+/// A chunk that no item of the checkpoint refers to. It is read when a replayed change refers to it.
 pub(super) struct UnloadedChunk {
     log: u64,
-    place: u64,
+    /// Offset and size of its record.
+    offset: u64,
     bytes: usize,
-    used: Weak<Chunk>,
+    loaded: Weak<Chunk>,
 }
 
-/// A log whose chunks were looked at.
+/// A log whose chunks were loaded.
 pub(super) struct LoadedLog {
     pub(super) log: Arc<Log>,
-    /// All forms that it tells.
-    known: ReadDictionary,
-    /// It is whole, and has no changes.
-    pub(super) is_chunks: bool,
+    /// All layouts, schemas and window shapes that it defines.
+    dictionary: ReadDictionary,
+    /// True if the log is intact and has no changes.
+    pub(super) has_only_chunks: bool,
 }
 
-/// What a log has.
+/// The chunks of one log.
 #[derive(Default)]
 struct LogChunks {
-    chunks: HashMap<u64, Arc<Chunk>>,
-    others: HashMap<u64, UnloadedChunk>,
+    loaded: HashMap<u64, Arc<Chunk>>,
+    unloaded: HashMap<u64, UnloadedChunk>,
 }
 
 impl DirectoryReader<'_> {
-    /// ChunkCheckers the chunks of a log that are wanted, and notes where the others are.
+    /// Loads the chunks of a log whose serials are in `wanted`, and records where the others are.
     pub(super) fn load_chunks(
         &mut self,
         number: u64,
         wanted: &SerialRanges,
     ) -> Result<(), RecoveryError> {
         let mut checkers = std::mem::take(&mut self.checkers);
-        let mut held = LogChunks::default();
-        let mut outcome = self.load(number, wanted, Some(&mut checkers), &mut held);
+        let mut chunks = LogChunks::default();
+        let mut outcome = self.load_log(number, wanted, Some(&mut checkers), &mut chunks);
         if let Ok(true) = outcome {
             self.checkers = checkers;
         } else {
-            // All is looked at in order, up to what is torn; what was found behind that does not count.
+            // A large chunk was invalid: read again sequentially, up to the first invalid record.
             drop(checkers);
-            held = LogChunks::default();
-            outcome = self.load(number, wanted, None, &mut held);
+            chunks = LogChunks::default();
+            outcome = self.load_log(number, wanted, None, &mut chunks);
         }
-        self.chunks.extend(held.chunks);
-        self.others.extend(held.others);
+        self.chunks.extend(chunks.loaded);
+        self.unloaded_chunks.extend(chunks.unloaded);
         outcome.map(|_| ())
     }
 
-    /// With others who check large chunks: false where one of them is not what was written.
-    fn load(
+    /// With `checkers`, they check large chunks; returns false if one of these is invalid.
+    fn load_log(
         &mut self,
         number: u64,
         wanted: &SerialRanges,
         mut checkers: Option<&mut ChunkCheckers>,
-        held: &mut LogChunks,
+        chunks: &mut LogChunks,
     ) -> Result<bool, RecoveryError> {
         let name = log_name(number);
-        let mut scan = self.open(&name, Kind::Log, number)?;
-        let log = Log::new(scan.head.store, number);
-        let mut known = ReadDictionary::default();
-        let mut is_chunks = true;
-        let keep = |chunks: &mut HashMap<_, _>, found: Vec<CheckedChunk>| {
-            for (serial, bytes, chunk) in found {
-                drop(log.hold(&chunk, serial, bytes));
-                chunks.insert(serial, Arc::new(chunk));
+        let mut file_reader = self.open(&name, FileKind::Log, number)?;
+        let log = Log::new(file_reader.header.store, number);
+        let mut dictionary = ReadDictionary::default();
+        let mut has_only_chunks = true;
+        let keep = |loaded: &mut HashMap<_, _>, checked: Vec<CheckedChunk>| {
+            for (serial, bytes, chunk) in checked {
+                drop(log.add_chunk(&chunk, serial, bytes));
+                loaded.insert(serial, Arc::new(chunk));
             }
         };
         loop {
             if let Some(checkers) = &mut checkers
-                && let Some(wanted) = large(&mut scan, &known, wanted)
+                && let Some(chunk) = next_large_chunk(&mut file_reader, &dictionary, wanted)
             {
-                self.out.next_serial = self.out.next_serial.max(wanted.serial.saturating_add(1));
-                let bytes = wanted.record.bytes();
-                log.add(bytes);
+                self.out.next_serial = self.out.next_serial.max(chunk.serial.saturating_add(1));
+                let bytes = chunk.record.bytes();
+                log.add_bytes(bytes);
                 self.advance(bytes);
-                match checkers.give(wanted) {
-                    Ok(found) => keep(&mut held.chunks, found),
+                match checkers.submit(chunk) {
+                    Ok(checked) => keep(&mut chunks.loaded, checked),
                     Err(_) => return Ok(false),
                 }
                 continue;
             }
-            let place = scan.place();
-            let record = match scan.next() {
-                Err(error) => return Err(unreadable(&name, &error)),
-                // What is torn here is told when it is replayed, or missed if it was needed.
+            let offset = file_reader.offset();
+            let record = match file_reader.next() {
+                Err(error) => return Err(read_error(&name, &error)),
+                // A torn end is reported by the replay; chunks that were in it are missed later.
                 Ok(Err(end)) => {
-                    is_chunks &= end == EndOfRecords::EndOfFile;
+                    has_only_chunks &= end == EndOfRecords::EndOfFile;
                     break;
                 }
                 Ok(Ok(record)) => record,
             };
             let bytes = record_bytes(record.body.len()) as u64;
-            log.add(bytes);
+            log.add_bytes(bytes);
             self.advance(bytes);
             if record.kind != kind::CHUNK {
-                is_chunks &= known.take(record.kind, record.body)?;
+                has_only_chunks &= dictionary.add_record(record.kind, record.body)?;
                 continue;
             }
-            let (serial, chunk) = known.chunk(record.body, |serial| wanted.contains(serial))?;
+            let is_wanted = |serial| wanted.contains(serial);
+            let (serial, chunk) = dictionary.read_chunk(record.body, is_wanted)?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
-                keep(&mut held.chunks, vec![(serial, bytes, chunk)]);
+                keep(&mut chunks.loaded, vec![(serial, bytes, chunk)]);
             } else {
-                let other = UnloadedChunk {
+                let unloaded = UnloadedChunk {
                     log: number,
-                    place,
+                    offset,
                     bytes: record_bytes(record.body.len()),
-                    used: Weak::new(),
+                    loaded: Weak::new(),
                 };
-                held.others.insert(serial, other);
+                chunks.unloaded.insert(serial, unloaded);
             }
         }
         match checkers.map_or(Ok(Vec::new()), ChunkCheckers::finish) {
-            Ok(found) => keep(&mut held.chunks, found),
+            Ok(checked) => keep(&mut chunks.loaded, checked),
             Err(_) => return Ok(false),
         }
-        let loaded = LoadedLog {
+        let loaded_log = LoadedLog {
             log,
-            known,
-            is_chunks,
+            dictionary,
+            has_only_chunks,
         };
-        self.logs.insert(number, loaded);
+        self.logs.insert(number, loaded_log);
         Ok(true)
     }
 
-    /// A chunk that a change refers to.
+    /// Returns a chunk that a change refers to; reads it if it is not loaded.
     pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, CorruptRecord> {
         if let Some(chunk) = self.chunks.get(&serial) {
             return Ok(Arc::clone(chunk));
         }
         let missing = || CorruptRecord(format!("chunk {serial} is missing"));
-        let other = self.others.get(&serial).ok_or_else(missing)?;
-        if let Some(chunk) = other.used.upgrade() {
+        let unloaded = self.unloaded_chunks.get(&serial).ok_or_else(missing)?;
+        if let Some(chunk) = unloaded.loaded.upgrade() {
             return Ok(chunk);
         }
-        let number = other.log;
-        if self.at_hand.as_ref().is_none_or(|(log, _)| *log != number) {
-            self.at_hand = None;
-            let opened = self.open(&log_name(number), Kind::Log, number);
-            let scan = opened.map_err(|trouble| {
-                if let RecoveryError::Refused(why) = &trouble {
-                    self.refused = Some(why.clone());
+        let number = unloaded.log;
+        if self.open_log.as_ref().is_none_or(|(log, _)| *log != number) {
+            self.open_log = None;
+            let opened = self.open(&log_name(number), FileKind::Log, number);
+            let file_reader = opened.map_err(|error| {
+                if let RecoveryError::Refused(reason) = &error {
+                    self.refused = Some(reason.clone());
                 }
-                CorruptRecord::from(trouble)
+                CorruptRecord::from(error)
             })?;
-            self.at_hand = Some((number, scan));
+            self.open_log = Some((number, file_reader));
         }
-        let (_, scan) = self.at_hand.as_ref().ok_or_else(missing)?;
-        let other = self.others.get_mut(&serial).ok_or_else(missing)?;
-        let LoadedLog { log, known, .. } = self.logs.get(&number).ok_or_else(missing)?;
-        let body = scan.body_at(other.place, other.bytes)?;
-        let (_, chunk) = known.chunk(&body, |_| true)?;
+        let (_, file_reader) = self.open_log.as_ref().ok_or_else(missing)?;
+        let unloaded = self.unloaded_chunks.get_mut(&serial).ok_or_else(missing)?;
+        let LoadedLog {
+            log, dictionary, ..
+        } = self.logs.get(&number).ok_or_else(missing)?;
+        let body = file_reader.body_at(unloaded.offset, unloaded.bytes)?;
+        let (_, chunk) = dictionary.read_chunk(&body, |_| true)?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);
-        drop(log.hold(&chunk, serial, other.bytes as u64));
-        other.used = Arc::downgrade(&chunk);
+        drop(log.add_chunk(&chunk, serial, unloaded.bytes as u64));
+        unloaded.loaded = Arc::downgrade(&chunk);
         Ok(chunk)
     }
 }
 
-/// The next record of a log, if it is of a large chunk that is wanted: somebody else is to check it.
-fn large(
-    scan: &mut RecordReader,
-    known: &ReadDictionary,
+/// Returns the next record, without checking it, if it is that of a large chunk in `wanted`.
+fn next_large_chunk(
+    file_reader: &mut RecordReader,
+    dictionary: &ReadDictionary,
     wanted: &SerialRanges,
 ) -> Option<UncheckedChunk> {
-    let record = scan.large_chunk().ok()??;
-    let mut take = TakeBytes(record.body());
-    let serial = take.u64().ok().filter(|serial| wanted.contains(*serial))?;
-    let facts = known.chunk_header(&mut take).ok()?;
-    let front = record.body().len() - take.0.len();
-    scan.skip(&record);
+    let record = file_reader.large_chunk().ok()??;
+    let mut reader = BodyReader(record.body());
+    let serial = reader
+        .u64()
+        .ok()
+        .filter(|serial| wanted.contains(*serial))?;
+    let header = dictionary.read_chunk_header(&mut reader).ok()?;
+    let payload_at = record.body().len() - reader.0.len();
+    file_reader.skip(&record);
     Some(UncheckedChunk {
         serial,
-        facts,
+        header,
         record,
-        front,
+        payload_at,
     })
 }

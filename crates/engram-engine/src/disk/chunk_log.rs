@@ -1,11 +1,12 @@
-//! A log of chunks alone, which a checkpoint writes: of those that are in no log yet, and of those in logs that are to be given up.
+//! A log of chunks without changes. A checkpoint writes one for chunks that are in no log yet, and
+//! for the chunks in use of sparse logs, which can be removed afterwards.
 
 use std::io;
 use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, ChunkLocation};
 
-use super::file_format::{FileHeader, Kind};
+use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, log_name};
 use super::file_system::FileSystem;
 use super::journal::Journal;
@@ -13,34 +14,34 @@ use super::log::Log;
 use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
 use super::record_writer::RecordWriter;
 
-/// A log that is begun when the first chunk comes.
+/// A chunk log. Its file is created when the first chunk is written.
 #[derive(Debug)]
 pub(crate) struct ChunkLog<'a> {
     files: &'a dyn FileSystem,
     journal: &'a Journal,
     number: u64,
-    /// CheckpointHeader whose chunks are to be moved.
-    given_up: Vec<u64>,
-    out: Option<Out>,
+    /// Logs whose chunks in use are moved to this one.
+    sparse_logs: Vec<u64>,
+    open: Option<OpenChunkLog>,
 }
 
 #[derive(Debug)]
-struct Out {
+struct OpenChunkLog {
     records: RecordWriter,
-    told: WrittenDictionary,
+    dictionary: WrittenDictionary,
     log: Arc<Log>,
-    /// Where they were before, should this come to nothing.
+    /// Chunks written here, with their previous locations, which are restored on failure.
     moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
 }
 
-impl DictionaryWriter for Out {
-    fn told(&mut self) -> &mut WrittenDictionary {
-        &mut self.told
+impl DictionaryWriter for OpenChunkLog {
+    fn dictionary(&mut self) -> &mut WrittenDictionary {
+        &mut self.dictionary
     }
 
-    fn record(&mut self, kind: u32, body: &[u8]) {
+    fn write_record(&mut self, kind: u32, body: &[u8]) {
         let bytes = self.records.add(kind, body, &[]);
-        self.log.add(bytes);
+        self.log.add_bytes(bytes);
     }
 }
 
@@ -49,67 +50,67 @@ impl<'a> ChunkLog<'a> {
         files: &'a dyn FileSystem,
         journal: &'a Journal,
         number: u64,
-        given_up: Vec<u64>,
+        sparse_logs: Vec<u64>,
     ) -> Self {
         Self {
             files,
             journal,
             number,
-            given_up,
-            out: None,
+            sparse_logs,
+            open: None,
         }
     }
 
-    fn unfinished(&self) -> String {
+    fn unfinished_name(&self) -> String {
         format!("{}{UNFINISHED}", log_name(self.number))
     }
 
-    /// The serial of a chunk, which is written here if no log that stays has it.
-    pub(crate) fn keep(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
+    /// Writes a chunk, unless a log that is not sparse contains it; returns the chunk's serial.
+    pub(crate) fn ensure_stored(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
         let serial = match chunk.location(self.journal.store) {
-            Some((serial, log)) if !self.given_up.contains(&log) => return Ok(serial),
+            Some((serial, log)) if !self.sparse_logs.contains(&log) => return Ok(serial),
             Some((serial, _)) => serial,
-            None => self.journal.take_serial(),
+            None => self.journal.new_serial(),
         };
-        if self.out.is_none() {
+        if self.open.is_none() {
             let store = self.journal.store;
-            let head = FileHeader {
-                kind: Kind::Log,
+            let header = FileHeader {
+                kind: FileKind::Log,
                 store,
                 number: self.number,
             };
-            let file = self.files.create_large(&self.unfinished())?;
-            self.out = Some(Out {
-                records: RecordWriter::new(file, self.number, head.bytes().to_vec()),
-                told: WrittenDictionary::default(),
+            let file = self.files.create_large(&self.unfinished_name())?;
+            self.open = Some(OpenChunkLog {
+                records: RecordWriter::new(file, self.number, header.bytes().to_vec()),
+                dictionary: WrittenDictionary::default(),
                 log: Log::new(store, self.number),
                 moved: Vec::new(),
             });
         }
-        if let Some(out) = &mut self.out {
-            out.write(chunk, serial)?;
+        if let Some(open) = &mut self.open {
+            open.write(chunk, serial)?;
         }
         Ok(serial)
     }
 
-    /// Makes all of it safe; returns its bytes, where there is one.
+    /// Makes the log durable and gives it its name; returns its size, or 0 if no chunk was written.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
-        let Some(out) = self.out.take() else {
+        let Some(open) = self.open.take() else {
             return Ok(0);
         };
-        let unfinished = self.unfinished();
-        let finished = out.records.finish().and_then(|bytes| {
+        let unfinished = self.unfinished_name();
+        let finished = open.records.finish().and_then(|bytes| {
             self.files.rename(&unfinished, &log_name(self.number))?;
             self.files.sync_directory()?;
             Ok(bytes)
         });
         match finished {
             Ok(bytes) => {
-                self.journal.keep_log(out.log);
+                self.journal.add_log(open.log);
                 Ok(bytes)
             }
             Err(error) => {
-                undo(out.moved);
+                restore_locations(open.moved);
                 let _ = self.files.remove(&unfinished);
                 Err(error)
             }
@@ -118,33 +119,33 @@ impl<'a> ChunkLog<'a> {
 }
 
 impl Drop for ChunkLog<'_> {
-    /// It came to nothing.
+    /// Discards an unfinished log.
     fn drop(&mut self) {
-        if let Some(out) = self.out.take() {
-            undo(out.moved);
-            // What is left is removed by the next to open the directory, if not now.
-            let _ = self.files.remove(&self.unfinished());
+        if let Some(open) = self.open.take() {
+            restore_locations(open.moved);
+            // If this fails, the file is removed when the directory is opened next.
+            let _ = self.files.remove(&self.unfinished_name());
         }
     }
 }
 
-impl Out {
+impl OpenChunkLog {
     fn write(&mut self, chunk: &Arc<Chunk>, serial: u64) -> io::Result<()> {
-        let schema = self.schema(chunk.schema());
-        let mut head = Vec::with_capacity(128);
-        put_chunk(&mut head, chunk, serial, schema);
+        let schema = self.schema_number(chunk.schema());
+        let mut header = Vec::with_capacity(128);
+        put_chunk(&mut header, chunk, serial, schema);
         let payload = chunk.payload().pin().map_err(io::Error::other)?;
-        let bytes = self.records.add(kind::CHUNK, &head, &payload);
+        let bytes = self.records.add(kind::CHUNK, &header, &payload);
         self.records.check()?;
-        self.log.add(bytes);
-        let before = self.log.hold(chunk, serial, bytes);
-        self.moved.push((Arc::clone(chunk), before));
+        self.log.add_bytes(bytes);
+        let previous = self.log.add_chunk(chunk, serial, bytes);
+        self.moved.push((Arc::clone(chunk), previous));
         Ok(())
     }
 }
 
-fn undo(moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>) {
-    for (chunk, before) in moved {
-        drop(chunk.set_location(before));
+fn restore_locations(moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>) {
+    for (chunk, previous) in moved {
+        drop(chunk.set_location(previous));
     }
 }

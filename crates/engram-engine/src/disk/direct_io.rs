@@ -1,5 +1,5 @@
-//! Writing a large file past the system's cache: the disk gets it while the next bytes are prepared, and the cache keeps
-//! what others read.
+//! Writing a large file with direct I/O: blocks are written in a thread while the next ones are
+//! filled, and the page cache keeps the pages of other files.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,47 +13,47 @@ use rustix::fs::OFlags;
 
 use super::file_system::WritableFile;
 
-/// What the disk is given at once.
-const BLOCK: usize = 4 << 20;
+/// Bytes per write.
+const BLOCK_BYTES: usize = 4 << 20;
 
-/// Places, lengths and addresses are multiples of this.
-const ALIGNED: usize = 4096;
+/// Direct I/O requires file offsets, lengths and addresses that are multiples of this.
+const ALIGNMENT: usize = 4096;
 
-/// A file written from front to back, in blocks that go to the disk in a thread of their own.
+/// A file that is written sequentially, block by block, in a thread.
 #[derive(Debug)]
 pub(super) struct DirectFile {
-    /// As everybody has it: for the last bytes, which fill no block.
+    /// The file without direct I/O: for the last bytes, which do not fill a block.
     file: Arc<File>,
     direct: Arc<File>,
-    block: Block,
-    /// Where the block goes.
-    place: u64,
-    worker: Option<Worker>,
+    block: AlignedBlock,
+    /// File offset of `block`.
+    offset: u64,
+    writer: Option<BlockWriter>,
 }
 
 #[derive(Debug)]
-struct Worker {
-    full: SyncSender<(Block, u64)>,
-    /// Blocks that were written, or how that failed.
-    done: Receiver<io::Result<Block>>,
-    /// Blocks given and not heard of.
-    under_way: usize,
+struct BlockWriter {
+    full: SyncSender<(AlignedBlock, u64)>,
+    /// Written blocks, to be filled again, or the error.
+    done: Receiver<io::Result<AlignedBlock>>,
+    /// Number of blocks submitted and not received back.
+    in_flight: usize,
     thread: JoinHandle<()>,
 }
 
-/// Bytes at an address that the disk can read from.
+/// A block of bytes at an address that suits direct I/O.
 #[derive(Debug)]
-struct Block {
+struct AlignedBlock {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
 }
 
-impl Block {
+impl AlignedBlock {
     fn new() -> Self {
-        let bytes = vec![0; BLOCK + ALIGNED];
+        let bytes = vec![0; BLOCK_BYTES + ALIGNMENT];
         Self {
-            start: bytes.as_ptr().align_offset(ALIGNED),
+            start: bytes.as_ptr().align_offset(ALIGNMENT),
             bytes,
             len: 0,
         }
@@ -63,18 +63,18 @@ impl Block {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// Takes what there is room for; returns the rest.
-    fn take<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let (now, later) = bytes.split_at(bytes.len().min(BLOCK - self.len));
+    /// Appends as many of the bytes as fit; returns the rest.
+    fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let (fitting, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.len));
         let at = self.start + self.len;
-        self.bytes[at..at + now.len()].copy_from_slice(now);
-        self.len += now.len();
-        later
+        self.bytes[at..at + fitting.len()].copy_from_slice(fitting);
+        self.len += fitting.len();
+        rest
     }
 }
 
 impl DirectFile {
-    /// A new file, where the file system offers that.
+    /// Opens a new file for direct I/O; returns the file if the file system does not support it.
     pub(super) fn create(path: &Path, file: File) -> Result<Self, File> {
         let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
         match OpenOptions::new()
@@ -85,52 +85,52 @@ impl DirectFile {
             Ok(direct) => Ok(Self {
                 file: Arc::new(file),
                 direct: Arc::new(direct),
-                block: Block::new(),
-                place: 0,
-                worker: None,
+                block: AlignedBlock::new(),
+                offset: 0,
+                writer: None,
             }),
             Err(_) => Err(file),
         }
     }
 
-    /// Gives the full block to the disk, and goes on with another.
-    fn hand_over(&mut self) -> io::Result<()> {
-        if self.worker.is_none() {
-            self.worker = Some(Worker::new(&self.direct, &self.file)?);
+    /// Submits the full block and continues with an empty one.
+    fn write_block(&mut self) -> io::Result<()> {
+        if self.writer.is_none() {
+            self.writer = Some(BlockWriter::new(&self.direct, &self.file)?);
         }
-        let Some(worker) = &mut self.worker else {
+        let Some(writer) = &mut self.writer else {
             return Ok(());
         };
-        let next = if worker.under_way < 2 {
-            Block::new()
+        let next = if writer.in_flight < 2 {
+            AlignedBlock::new()
         } else {
-            worker.wait()?
+            writer.wait()?
         };
         let full = std::mem::replace(&mut self.block, next);
         let len = full.len as u64;
-        worker.give(full, self.place)?;
-        self.place += len;
+        writer.submit(full, self.offset)?;
+        self.offset += len;
         Ok(())
     }
 }
 
-impl Worker {
+impl BlockWriter {
     fn new(direct: &Arc<File>, plain: &Arc<File>) -> io::Result<Self> {
-        let (full, blocks) = sync_channel::<(Block, u64)>(2);
-        let (tell, done) = sync_channel(4);
+        let (full, blocks) = sync_channel::<(AlignedBlock, u64)>(2);
+        let (reply, done) = sync_channel(4);
         let (direct, plain) = (Arc::clone(direct), Arc::clone(plain));
         let thread = thread::Builder::new().name("engram-blocks".into());
         let thread = thread.spawn(move || {
-            for (mut block, place) in blocks {
-                // Some file systems open such files, and write none.
-                let written = match direct.write_all_at(block.filled(), place) {
+            for (mut block, offset) in blocks {
+                // Some file systems open files for direct I/O, but do not write them.
+                let written = match direct.write_all_at(block.filled(), offset) {
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                        plain.write_all_at(block.filled(), place)
+                        plain.write_all_at(block.filled(), offset)
                     }
                     written => written,
                 };
                 block.len = 0;
-                if tell.send(written.map(|()| block)).is_err() {
+                if reply.send(written.map(|()| block)).is_err() {
                     return;
                 }
             }
@@ -138,55 +138,55 @@ impl Worker {
         Ok(Self {
             full,
             done,
-            under_way: 0,
+            in_flight: 0,
             thread,
         })
     }
 
-    fn give(&mut self, block: Block, place: u64) -> io::Result<()> {
-        self.under_way += 1;
-        let gone = |_| io::Error::other("the thread that writes blocks is gone");
-        self.full.send((block, place)).map_err(gone)
+    fn submit(&mut self, block: AlignedBlock, offset: u64) -> io::Result<()> {
+        self.in_flight += 1;
+        let ended = |_| io::Error::other("the thread that writes blocks ended");
+        self.full.send((block, offset)).map_err(ended)
     }
 
-    /// A block that has been written.
-    fn wait(&mut self) -> io::Result<Block> {
-        let gone = |_| io::Error::other("the thread that writes blocks is gone");
-        let written = self.done.recv().map_err(gone)?;
-        self.under_way -= 1;
+    /// Waits for a written block.
+    fn wait(&mut self) -> io::Result<AlignedBlock> {
+        let ended = |_| io::Error::other("the thread that writes blocks ended");
+        let written = self.done.recv().map_err(ended)?;
+        self.in_flight -= 1;
         written
     }
 }
 
 impl WritableFile for DirectFile {
-    /// After a failure the file is of no use.
+    /// After an error the file must not be used.
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         for piece in pieces {
-            let mut rest = self.block.take(piece);
-            while self.block.len == BLOCK {
-                self.hand_over()?;
-                rest = self.block.take(rest);
+            let mut rest = self.block.fill(piece);
+            while self.block.len == BLOCK_BYTES {
+                self.write_block()?;
+                rest = self.block.fill(rest);
             }
         }
         Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        if let Some(worker) = &mut self.worker {
-            while worker.under_way > 0 {
-                worker.wait()?;
+        if let Some(writer) = &mut self.writer {
+            while writer.in_flight > 0 {
+                writer.wait()?;
             }
         }
-        self.file.write_all_at(self.block.filled(), self.place)?;
+        self.file.write_all_at(self.block.filled(), self.offset)?;
         self.file.sync_data()
     }
 }
 
 impl Drop for DirectFile {
     fn drop(&mut self) {
-        if let Some(Worker {
+        if let Some(BlockWriter {
             full, done, thread, ..
-        }) = self.worker.take()
+        }) = self.writer.take()
         {
             drop((full, done));
             let _ = thread.join();
@@ -206,13 +206,21 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let file = File::create(&path).unwrap();
         let Ok(mut direct) = DirectFile::create(&path, file) else {
-            // A file system without it: the plain file is used.
+            // The file system does not support direct I/O.
             return;
         };
         let mut expected = Vec::new();
-        for (number, len) in [1, 4095, 4096, 3 * BLOCK + 5, 0, BLOCK - 7, 100_000]
-            .into_iter()
-            .enumerate()
+        for (number, len) in [
+            1,
+            4095,
+            4096,
+            3 * BLOCK_BYTES + 5,
+            0,
+            BLOCK_BYTES - 7,
+            100_000,
+        ]
+        .into_iter()
+        .enumerate()
         {
             let piece: Vec<u8> = (0..len)
                 .map(|at| (at * 7 + number).to_le_bytes()[0])

@@ -1,4 +1,4 @@
-//! One process at a time has a directory.
+//! The lock of a store's directory: one process at a time can have the store open.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -12,18 +12,19 @@ use crate::close_on_fork::CloseOnFork;
 use super::file_names::LOCK;
 use super::recover::ClockReading;
 
-/// A directory that this process has. Forked children do not keep it when the process is gone.
+/// An exclusively locked directory. Forked children close their copy of the lock file, so the lock
+/// ends with this process.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    /// Before the file: its number may be another's as soon as it is closed.
-    _inherited: CloseOnFork,
+    /// Declared before the file, so that it is dropped first: once the file is closed, its
+    /// descriptor number may belong to another file.
+    _close_on_fork: CloseOnFork,
     file: File,
 }
 
 impl DirectoryLock {
-    /// Lets others have it.
     pub(super) fn release(self) {
-        // Children that were forked otherwise than by Python may have it, too.
+        // Unlock explicitly: children that were not forked by Python may share the open file.
         let _ = self.file.unlock();
     }
 }
@@ -32,11 +33,11 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be used: {error}", path.display()))
 }
 
-/// Takes a directory for this process.
+/// Locks a directory for writing, and records this process in its `LOCK` file.
 ///
 /// # Errors
-/// [`Error::Storage`] where another process has it, or the lock cannot be written.
-pub(super) fn lock(path: &Path) -> Result<DirectoryLock> {
+/// [`Error::Storage`] if another process has it open, or `LOCK` cannot be written.
+pub(super) fn lock_exclusive(path: &Path) -> Result<DirectoryLock> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let file = options
@@ -44,9 +45,9 @@ pub(super) fn lock(path: &Path) -> Result<DirectoryLock> {
         .map_err(|error| unusable(path, &error))?;
     check(path, &file, file.try_lock())?;
     let text = format!(
-        "process {}, since {} s after 1970\n",
+        "process {} since {}\n",
         std::process::id(),
-        ClockReading::new(0).system
+        utc_text(ClockReading::now(0).system)
     );
     let written = file
         .set_len(0)
@@ -54,22 +55,22 @@ pub(super) fn lock(path: &Path) -> Result<DirectoryLock> {
         .and_then(|()| (&file).write_all(text.as_bytes()));
     written.map_err(|error| unusable(path, &error))?;
     Ok(DirectoryLock {
-        _inherited: CloseOnFork::new([file.as_raw_fd()]),
+        _close_on_fork: CloseOnFork::new([file.as_raw_fd()]),
         file,
     })
 }
 
-/// Keeps others from taking a directory that is only read, as long as what this returns lives.
+/// Locks a directory for reading, until the returned file is closed. Returns `None` if there is no
+/// `LOCK` file: a copy that was never opened.
 ///
 /// # Errors
-/// [`Error::Storage`] where another process has it, or it cannot be read.
-pub(super) fn lock_to_read(path: &Path) -> Result<Option<File>> {
+/// [`Error::Storage`] if another process has it open, or `LOCK` cannot be read.
+pub(super) fn lock_shared(path: &Path) -> Result<Option<File>> {
     match File::open(path.join(LOCK)) {
         Ok(file) => {
             check(path, &file, file.try_lock_shared())?;
             Ok(Some(file))
         }
-        // A copy without it, which nobody has had open.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(unusable(path, &error)),
     }
@@ -79,20 +80,62 @@ fn check(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<(
     match locked {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(Error::Storage(format!(
-            "{} is in use by {}; one process at a time may have a store open",
+            "{} is in use by {}; only one process at a time can open a store: close it there first",
             path.display(),
-            holder(file)
+            owner(file)
         ))),
         Err(TryLockError::Error(error)) => Err(unusable(path, &error)),
     }
 }
 
-/// Who has a directory, as its lock says.
-pub(super) fn holder(mut lock: &File) -> String {
-    let mut holder = [0; 256];
-    let read = lock.read(&mut holder).unwrap_or_default();
-    match String::from_utf8_lossy(&holder[..read]).trim_end() {
+/// The process that has a directory open, as recorded in its `LOCK` file.
+pub(super) fn owner(mut lock: &File) -> String {
+    let mut text = [0; 256];
+    let read = lock.read(&mut text).unwrap_or_default();
+    match String::from_utf8_lossy(&text[..read]).trim_end() {
         "" => "another process".into(),
-        holder => holder.into(),
+        text => text.into(),
+    }
+}
+
+/// Formats a Unix time as date and time, for example `2026-11-22 19:14:35 UTC`.
+fn utc_text(unix_seconds: u64) -> String {
+    let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    // Days since 0000-03-01 in 400-year cycles: with years that begin in March, leap days come last.
+    let days = days + 719_468;
+    let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
+    let leap_days = day_of_cycle / 1_460 - day_of_cycle / 36_524 + day_of_cycle / 146_096;
+    let year_of_cycle = (day_of_cycle - leap_days) / 365;
+    let day_of_year =
+        day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 {
+        march_month + 3
+    } else {
+        march_month - 9
+    };
+    let year = 400 * cycle + year_of_cycle + u64::from(month <= 2);
+    let second = second % 60;
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unix_times_are_formatted_as_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_827_696, "2000-02-29 12:34:56 UTC"),
+            (1_709_251_199, "2024-02-29 23:59:59 UTC"),
+            (1_735_689_600, "2025-01-01 00:00:00 UTC"),
+            (4_107_542_399, "2100-02-28 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+        ] {
+            assert_eq!(utc_text(seconds), text);
+        }
     }
 }

@@ -1,25 +1,25 @@
-//! FileSystem of records, each record with a checksum that knows its place. See `docs/format.md`.
+//! File headers and record headers, with their checksums. `docs/format.md` specifies them.
 
 use std::io::{self, IoSlice, Write};
 
-use super::byte_codec::{CorruptRecord, PutBytes, TakeBytes};
+use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
 
 const MAGIC: [u8; 8] = *b"ENGRAM\r\n";
 
-/// The version of the format that is written, and the newest that is read.
+/// The format version that is written, and the only one that can be read.
 pub(crate) const VERSION: u32 = 1;
 
-/// Bytes before a file's first record.
+/// Size of a file's header.
 pub(crate) const FILE_HEADER_BYTES: usize = 48;
 
-/// Bytes before a record's body.
+/// Size of a record's header.
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 
-/// Why a file's head cannot be used.
+/// Why a file's header cannot be used.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum HeaderError {
     Corrupt(CorruptRecord),
-    /// It is whole, and of a version that we do not read.
+    /// The header is intact, but this release cannot read its format version.
     UnsupportedVersion(u32),
 }
 
@@ -29,20 +29,19 @@ impl From<CorruptRecord> for HeaderError {
     }
 }
 
-/// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     Checkpoint,
     Log,
 }
 
-/// What a file says of itself.
+/// A file's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
-    pub(crate) kind: Kind,
-    /// Random number of the store that it belongs to.
+    pub(crate) kind: FileKind,
+    /// Random id of the store that the file belongs to.
     pub(crate) store: u64,
-    /// As in its name.
+    /// The file's number, as in its name.
     pub(crate) number: u64,
 }
 
@@ -52,90 +51,95 @@ impl FileHeader {
         bytes.put(&MAGIC);
         bytes.put_u32(VERSION);
         bytes.put_u32(match self.kind {
-            Kind::Checkpoint => 1,
-            Kind::Log => 2,
+            FileKind::Checkpoint => 1,
+            FileKind::Log => 2,
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
         bytes.put(&[0; 12]);
         let sum = crc32c::crc32c(&bytes);
         bytes.put_u32(sum);
-        let mut head = [0; FILE_HEADER_BYTES];
-        head.copy_from_slice(&bytes);
-        head
+        let mut header = [0; FILE_HEADER_BYTES];
+        header.copy_from_slice(&bytes);
+        header
     }
 
     pub(crate) fn read(bytes: &[u8; FILE_HEADER_BYTES]) -> Result<Self, HeaderError> {
-        let mut take = TakeBytes(bytes);
-        if take.take(MAGIC.len())? != MAGIC {
-            return Err(
-                CorruptRecord("it is no file of ours, or its beginning is damaged".into()).into(),
-            );
+        let mut reader = BodyReader(bytes);
+        if reader.bytes(MAGIC.len())? != MAGIC {
+            return Err(CorruptRecord(
+                "it is not an Engram file, or its first 8 bytes are damaged".into(),
+            )
+            .into());
         }
-        let version = take.u32()?;
+        let version = reader.u32()?;
         let sum = crc32c::crc32c(&bytes[..FILE_HEADER_BYTES - 4]);
-        if TakeBytes(&bytes[FILE_HEADER_BYTES - 4..]).u32()? != sum {
-            return Err(CorruptRecord("its first 48 bytes are damaged".into()).into());
+        if BodyReader(&bytes[FILE_HEADER_BYTES - 4..]).u32()? != sum {
+            return Err(
+                CorruptRecord("its file header (the first 48 bytes) is damaged".into()).into(),
+            );
         }
         if version != VERSION {
             return Err(HeaderError::UnsupportedVersion(version));
         }
-        let kind = match take.u32()? {
-            1 => Kind::Checkpoint,
-            2 => Kind::Log,
+        let kind = match reader.u32()? {
+            1 => FileKind::Checkpoint,
+            2 => FileKind::Log,
             other => {
-                let what = format!("it is of kind {other}; 1 and 2 are known");
-                return Err(CorruptRecord(what).into());
+                let reason = format!("it has the unknown file kind {other}, expected 1 or 2");
+                return Err(CorruptRecord(reason).into());
             }
         };
         Ok(Self {
             kind,
-            store: take.u64()?,
-            number: take.u64()?,
+            store: reader.u64()?,
+            number: reader.u64()?,
         })
     }
 }
 
-/// The head of a record whose body lies in several pieces.
+/// Returns the header of a record at `offset` of the file with number `file`. The body is given in
+/// pieces.
 pub(crate) fn record_header(
     file: u64,
-    place: u64,
+    offset: u64,
     kind: u32,
     body: &[&[u8]],
 ) -> [u8; RECORD_HEADER_BYTES] {
     let len: usize = body.iter().map(|piece| piece.len()).sum();
-    let sum = sum(body);
-    let mut head = [0; RECORD_HEADER_BYTES];
-    head[4..8].copy_from_slice(&kind.to_le_bytes());
-    head[8..16].copy_from_slice(&(len as u64).to_le_bytes());
-    head[16..20].copy_from_slice(&low(file).to_le_bytes());
-    head[20..].copy_from_slice(&sum.to_le_bytes());
-    let own = head_sum(&head, place);
-    head[..4].copy_from_slice(&own.to_le_bytes());
-    head
+    let sum = checksum(body);
+    let mut header = [0; RECORD_HEADER_BYTES];
+    header[4..8].copy_from_slice(&kind.to_le_bytes());
+    header[8..16].copy_from_slice(&(len as u64).to_le_bytes());
+    header[16..20].copy_from_slice(&low_half(file).to_le_bytes());
+    header[20..].copy_from_slice(&sum.to_le_bytes());
+    let own = header_checksum(&header, offset);
+    header[..4].copy_from_slice(&own.to_le_bytes());
+    header
 }
 
-fn sum(body: &[&[u8]]) -> u32 {
+fn checksum(body: &[&[u8]]) -> u32 {
     body.iter()
         .fold(0, |sum, piece| crc32c::crc32c_append(sum, piece))
 }
 
-/// Of the head of a record at that place: the same bytes do not pass at another.
-fn head_sum(head: &[u8; RECORD_HEADER_BYTES], place: u64) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), &head[4..])
+/// Checksum of a record's header. It covers the record's offset: the same bytes are invalid at any
+/// other offset.
+fn header_checksum(header: &[u8; RECORD_HEADER_BYTES], offset: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&offset.to_le_bytes()), &header[4..])
 }
 
-/// Zeros after a body of so many bytes.
+/// Number of zeros after a body of `len` bytes.
 pub(crate) const fn padding(len: usize) -> usize {
     len.wrapping_neg() % 8
 }
 
-/// Bytes that a record with a body of so many takes.
+/// Size of a record with a body of `len` bytes.
 pub(crate) const fn record_bytes(len: usize) -> usize {
     RECORD_HEADER_BYTES + len + padding(len)
 }
 
-/// What a record's head says.
+/// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub(crate) kind: u32,
@@ -144,52 +148,52 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the head of the record at `place` of a file, which has `left` bytes after the head.
+    /// Reads the header of the record at `offset` of a file that has `left` bytes after the header.
     pub(crate) fn read(
         bytes: &[u8; RECORD_HEADER_BYTES],
         file: u64,
-        place: u64,
+        offset: u64,
         left: u64,
     ) -> Result<Self, CorruptRecord> {
-        let mut take = TakeBytes(bytes);
-        if take.u32()? != head_sum(bytes, place) {
-            return CorruptRecord::err("the checksum of a record's head does not fit");
+        let mut reader = BodyReader(bytes);
+        if reader.u32()? != header_checksum(bytes, offset) {
+            return CorruptRecord::err("the checksum of the record's header is wrong");
         }
-        let (kind, len) = (take.u32()?, take.u64()?);
-        if take.u32()? != low(file) {
-            return CorruptRecord::err("it was written to another file");
+        let (kind, len) = (reader.u32()?, reader.u64()?);
+        if reader.u32()? != low_half(file) {
+            return CorruptRecord::err("the record was written to another file");
         }
         if len
             .checked_next_multiple_of(8)
             .is_none_or(|bytes| bytes > left)
         {
             return CorruptRecord::err(format!(
-                "it says it has {len} bytes; the file has {left} more"
+                "the record's length is {len} bytes, but the file has only {left} more"
             ));
         }
         Ok(Self {
             kind,
             len: usize::try_from(len).unwrap_or(usize::MAX),
-            sum: take.u32()?,
+            sum: reader.u32()?,
         })
     }
 
-    /// Whether the body, in pieces, is the one that was written.
-    pub(crate) fn fits(&self, body: &[&[u8]]) -> bool {
+    /// True if the body, given in pieces, has the length and checksum of this header.
+    pub(crate) fn matches(&self, body: &[&[u8]]) -> bool {
         let len: usize = body.iter().map(|piece| piece.len()).sum();
-        len == self.len && sum(body) == self.sum
+        len == self.len && checksum(body) == self.sum
     }
 }
 
-fn low(number: u64) -> u32 {
+fn low_half(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
 }
 
-/// Writes all pieces, one after the other.
+/// Writes all pieces in order.
 pub(crate) fn write_all(file: &mut impl Write, pieces: &[&[u8]]) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut slices = slices.as_mut_slice();
-    // So that empty pieces at the front do not look like a full disk.
+    // Skips empty pieces at the front: a write of 0 bytes would look like a full disk.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         match file.write_vectored(slices) {
@@ -206,16 +210,16 @@ pub(crate) fn write_all(file: &mut impl Write, pieces: &[&[u8]]) -> io::Result<(
 mod tests {
     use super::*;
 
-    const HEAD: FileHeader = FileHeader {
-        kind: Kind::Log,
+    const HEADER: FileHeader = FileHeader {
+        kind: FileKind::Log,
         store: 7,
         number: 3,
     };
 
     #[test]
-    fn every_flipped_bit_of_a_head_is_found() {
-        let bytes = HEAD.bytes();
-        assert_eq!(FileHeader::read(&bytes), Ok(HEAD));
+    fn every_flipped_bit_of_a_file_header_is_detected() {
+        let bytes = HEADER.bytes();
+        assert_eq!(FileHeader::read(&bytes), Ok(HEADER));
         for bit in 0..FILE_HEADER_BYTES * 8 {
             let mut bytes = bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -224,20 +228,20 @@ mod tests {
     }
 
     #[test]
-    fn a_record_passes_in_its_place_only() {
+    fn a_record_is_valid_only_in_its_file_and_at_its_offset() {
         let body = b"some bytes".as_slice();
-        let head = record_header(3, 48, 4, &[&body[..4], &body[4..]]);
-        let read = |file, place| RecordHeader::read(&head, file, place, 16);
+        let header = record_header(3, 48, 4, &[&body[..4], &body[4..]]);
+        let read = |file, offset| RecordHeader::read(&header, file, offset, 16);
         let good = read(3, 48).unwrap();
-        assert!(good.fits(&[body]) && (good.kind, good.len) == (4, 10));
-        assert!(!good.fits(&[b"some bytez"]) && !good.fits(&[&body[1..]]));
+        assert!(good.matches(&[body]) && (good.kind, good.len) == (4, 10));
+        assert!(!good.matches(&[b"some bytez"]) && !good.matches(&[&body[1..]]));
         assert!(read(3, 56).is_err() && read(4, 48).is_err());
-        assert!(RecordHeader::read(&head, 3, 48, 15).is_err());
+        assert!(RecordHeader::read(&header, 3, 48, 15).is_err());
         for bit in 0..RECORD_HEADER_BYTES * 8 {
-            let mut head = head;
-            head[bit / 8] ^= 1 << (bit % 8);
-            let read = RecordHeader::read(&head, 3, 48, 16);
-            assert!(!read.is_ok_and(|read| read.fits(&[body])), "bit {bit}");
+            let mut header = header;
+            header[bit / 8] ^= 1 << (bit % 8);
+            let read = RecordHeader::read(&header, 3, 48, 16);
+            assert!(!read.is_ok_and(|read| read.matches(&[body])), "bit {bit}");
         }
     }
 }

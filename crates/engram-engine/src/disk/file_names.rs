@@ -1,15 +1,15 @@
-//! The names of a durable store's files.
+//! Names of a durable store's files.
 
 const LOG: &str = "log-";
 const CHECKPOINT: &str = "checkpoint-";
 
-/// What is added to the name of a file that is not finished.
+/// Suffix of a file that is still being written.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
-/// What is added to the name of a file that was set aside by a repair.
+/// Suffix of a file that a repair has set aside.
 pub(crate) const LOST: &str = ".lost";
 
-/// Who has the directory open.
+/// The lock file, which names the process that has the directory open.
 pub(crate) const LOCK: &str = "LOCK";
 
 pub(crate) fn log_name(number: u64) -> String {
@@ -20,34 +20,35 @@ pub(crate) fn checkpoint_name(number: u64) -> String {
     format!("{CHECKPOINT}{number:010}")
 }
 
-/// A file of ours, by its name.
+/// An Engram file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Name {
+pub(crate) enum FileName {
     Checkpoint(u64),
     Log(u64),
     Unfinished,
 }
 
-/// The greatest number that a file is looked at under.
-const MOST: u64 = 1 << 62;
+/// Largest file number. Files with larger numbers are not Engram's.
+const MAX_NUMBER: u64 = 1 << 62;
 
-impl Name {
-    /// What a file is, or was to be, or was before it was set aside.
-    pub(crate) fn ever(name: &str) -> Option<Self> {
+impl FileName {
+    /// Parses a name without its suffix: a file that is unfinished or was set aside counts as what
+    /// it would be or was.
+    pub(crate) fn without_suffix(name: &str) -> Option<Self> {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
-        Self::of(name.strip_suffix(LOST).unwrap_or(name))
+        Self::parse(name.strip_suffix(LOST).unwrap_or(name))
     }
 
-    /// `None` for files that are not ours.
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    /// Returns `None` for files that are not Engram's.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         if let Some(name) = name.strip_suffix(UNFINISHED) {
-            return Self::of(name).map(|_| Self::Unfinished);
+            return Self::parse(name).map(|_| Self::Unfinished);
         }
         let number = |prefix: &str| {
             let digits = name.strip_prefix(prefix)?;
             let number: u64 = digits.parse().ok()?;
-            // As we write it, so that each has one name.
-            (digits == format!("{number:010}") && number <= MOST).then_some(number)
+            // Exactly as written by `log_name` and `checkpoint_name`, so that each number has one name.
+            (digits == format!("{number:010}") && number <= MAX_NUMBER).then_some(number)
         };
         number(CHECKPOINT)
             .map(Self::Checkpoint)
@@ -60,15 +61,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_ours_or_not() {
-        assert_eq!(Name::of(&log_name(7)), Some(Name::Log(7)));
+    fn only_engram_names_are_parsed() {
+        assert_eq!(FileName::parse(&log_name(7)), Some(FileName::Log(7)));
         assert_eq!(
-            Name::of(&checkpoint_name(1 << 40)),
-            Some(Name::Checkpoint(1 << 40))
+            FileName::parse(&checkpoint_name(1 << 40)),
+            Some(FileName::Checkpoint(1 << 40))
         );
         assert_eq!(
-            Name::of("checkpoint-0000000007.tmp"),
-            Some(Name::Unfinished)
+            FileName::parse("checkpoint-0000000007.tmp"),
+            Some(FileName::Unfinished)
         );
         for other in [
             "log-7",
@@ -78,7 +79,7 @@ mod tests {
             "notes.tmp",
             "log-0000000007~",
         ] {
-            assert_eq!(Name::of(other), None, "{other}");
+            assert_eq!(FileName::parse(other), None, "{other}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The few things that a durable store asks of a file system: so that a test can stand in for one that loses power.
+//! The file operations that a durable store needs, as a trait: tests replace the file system by one
+//! that loses power.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -9,56 +10,58 @@ use std::path::{Path, PathBuf};
 use super::direct_io::DirectFile;
 use super::file_format::write_all;
 
-/// A directory's files, by name.
+/// The files of one directory, by name.
 pub(crate) trait FileSystem: fmt::Debug + Send + Sync {
-    /// For messages.
+    /// Path of the directory, for messages.
     fn path(&self) -> &Path;
 
+    /// Names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// A new file to be written from its beginning; one of that name is emptied.
+    /// Creates an empty file; truncates an existing one.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
-    /// The same for a file that is written and synced once, and may be large; after a failure it is of no use.
+    /// As `create`, for a file that may be large and is written and synced once. After an error the
+    /// file must not be used.
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
 
-    fn open(&self, name: &str) -> io::Result<Box<dyn Read>>;
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>>;
 
-    /// Cuts a file off.
-    fn cut(&self, name: &str, len: u64) -> io::Result<()>;
+    /// Truncates a file to `len` bytes.
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
 
-    /// Makes safe what a file has.
+    /// Makes a file's bytes durable.
     fn sync(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file another name; whoever had that one is gone.
+    /// Renames a file, replacing any file with the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes the names safe.
+    /// Makes the names of the files durable.
     fn sync_directory(&self) -> io::Result<()>;
 }
 
-/// A file being written.
+/// A file that is being written.
 pub(crate) trait WritableFile: fmt::Debug + Send {
-    /// Writes the pieces at the end. Where that fails, the file is cut back to where it was.
+    /// Appends the pieces. On an error, truncates the file to its previous length.
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()>;
 
-    /// Makes what was written safe.
+    /// Makes the bytes written so far durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
-/// A file being read.
-pub(crate) trait Read: fmt::Debug + Send + Sync {
+/// A file that is being read.
+pub(crate) trait ReadableFile: fmt::Debug + Send + Sync {
     fn len(&self) -> io::Result<u64>;
 
-    /// Fills the buffer from `place` on.
-    fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()>;
+    /// Fills the buffer from `offset` on.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-/// A directory of the system's.
+/// A directory of the operating system.
 #[derive(Debug)]
 pub(crate) struct OsDirectory(PathBuf);
 
@@ -67,7 +70,7 @@ impl OsDirectory {
         Self(path)
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    fn path_of(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -80,17 +83,17 @@ impl FileSystem for OsDirectory {
     fn list(&self) -> io::Result<Vec<String>> {
         let names = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
         let names: io::Result<Vec<Option<String>>> = names.collect();
-        // No name of ours is anything but ASCII.
+        // Names that are not UTF-8 are not Engram's.
         names.map(|names| names.into_iter().flatten().collect())
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
-        let file = File::create(self.at(name))?;
+        let file = File::create(self.path_of(name))?;
         Ok(Box::new(OsFile { file, len: 0 }))
     }
 
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
-        let path = self.at(name);
+        let path = self.path_of(name);
         let file = File::create(&path)?;
         Ok(match DirectFile::create(&path, file) {
             Ok(direct) => Box::new(direct),
@@ -98,26 +101,26 @@ impl FileSystem for OsDirectory {
         })
     }
 
-    fn open(&self, name: &str) -> io::Result<Box<dyn Read>> {
-        Ok(Box::new(File::open(self.at(name))?))
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
+        Ok(Box::new(File::open(self.path_of(name))?))
     }
 
-    fn cut(&self, name: &str, len: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.at(name))?;
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.path_of(name))?;
         file.set_len(len)?;
         file.sync_data()
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {
-        File::open(self.at(name))?.sync_data()
+        File::open(self.path_of(name))?.sync_data()
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.at(from), self.at(to))
+        fs::rename(self.path_of(from), self.path_of(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.at(name))
+        fs::remove_file(self.path_of(name))
     }
 
     fn sync_directory(&self) -> io::Result<()> {
@@ -135,7 +138,7 @@ impl WritableFile for OsFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let written = write_all(&mut self.file, pieces);
         if written.is_err() {
-            // The next attempt begins here again. Should cutting fail, too, it writes over what there is.
+            // Even if truncating fails, the next attempt overwrites these bytes.
             let _ = self.file.set_len(self.len);
             self.file.seek(SeekFrom::Start(self.len))?;
             return written;
@@ -149,12 +152,12 @@ impl WritableFile for OsFile {
     }
 }
 
-impl Read for File {
+impl ReadableFile for File {
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
 
-    fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
-        self.read_exact_at(buffer, place)
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(buffer, offset)
     }
 }

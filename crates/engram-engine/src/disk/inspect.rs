@@ -1,4 +1,5 @@
-//! Looking at a directory without changing anything in it.
+//! Inspection of a directory: what it contains, what is damaged, and what opening it would restore.
+//! Changes nothing.
 
 mod checkpoint_check;
 mod directory_snapshot;
@@ -14,10 +15,10 @@ use engram_core::{Error, Result};
 
 use crate::clock::FIRST_READING;
 
-use super::byte_codec::TakeBytes;
-use super::directory_lock::holder;
-use super::file_format::{FileHeader, Kind, record_bytes};
-use super::file_names::{LOCK, LOST, Name, checkpoint_name};
+use super::byte_codec::BodyReader;
+use super::directory_lock::owner;
+use super::file_format::{FileHeader, FileKind, record_bytes};
+use super::file_names::{FileName, LOCK, LOST, checkpoint_name};
 use super::file_system::FileSystem;
 use super::record_codec::kind;
 use super::record_reader::RecordReader;
@@ -29,79 +30,85 @@ pub use report::{
     InvalidRecord,
 };
 
-/// Of each log, if it can be used: serial and bytes of its chunks.
+/// Serial and record size of the chunks of each log, by the log's number; `None` for an unusable log.
 type Chunks = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
-/// Says what lies in a directory, what of it is damaged, and what a store opened there would begin with.
+/// Inspects a directory: its files, what is damaged, and what opening it would restore.
 ///
-/// Takes as much memory as that store would. A store that is open there goes on undisturbed: what is said is of one
-/// moment. Nothing is changed; only who opens the directory in the very moment in which its `LOCK` is looked at may find it
-/// in use.
+/// Uses as much memory as opening the store. The store may be open in another process, which is not
+/// disturbed; the result describes one moment. Nothing is changed. A process that opens the
+/// directory at the moment in which its lock is checked may find it in use.
 ///
 /// # Errors
-/// [`Error::Storage`] where there is no such directory, or it cannot be listed.
+/// [`Error::Storage`] if the directory does not exist or cannot be listed.
 pub fn inspect(path: &Path) -> Result<Inspection> {
     let failed = |error: io::Error| {
         let path = path.display();
         Error::Storage(match error.kind() {
-            io::ErrorKind::NotFound => format!("there is no directory {path}"),
+            io::ErrorKind::NotFound => {
+                format!("{path} does not exist; give the directory of a store")
+            }
             io::ErrorKind::NotADirectory => {
-                format!("{path} is a file; a store lives in a directory")
+                format!("{path} is a file; a store is a directory")
             }
             _ => format!("{path} cannot be listed: {error}"),
         })
     };
-    let user = user(path);
-    let still = DirectorySnapshot::of(path).map_err(failed)?;
-    let names = still.list().map_err(failed)?;
-    let mut found = look(&still, &names);
+    let user = current_user(path);
+    let snapshot = DirectorySnapshot::of(path).map_err(failed)?;
+    let names = snapshot.list().map_err(failed)?;
+    let mut found = inspect_files(&snapshot, &names);
     match user {
         Ok(user) => found.in_use = user,
         Err(error) => found.notes.push(format!(
-            "{LOCK} cannot be looked at: {error}; whether somebody has the directory open is not known"
+            "{LOCK} cannot be read: {error}; it is unknown whether a process has the directory open"
         )),
     }
     Ok(found)
 }
 
-/// Who has a directory open.
-fn user(path: &Path) -> io::Result<Option<String>> {
+/// The process that has a directory open.
+fn current_user(path: &Path) -> io::Result<Option<String>> {
     let lock = match File::open(path.join(LOCK)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         lock => lock?,
     };
-    // Given back at once: the file is closed.
+    // Closing the file at the end releases the lock.
     match lock.try_lock_shared() {
         Ok(()) => Ok(None),
-        Err(TryLockError::WouldBlock) => Ok(Some(holder(&lock))),
+        Err(TryLockError::WouldBlock) => Ok(Some(owner(&lock))),
         Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
-/// Looks at the files of these names.
-pub(super) fn look(files: &dyn FileSystem, names: &[String]) -> Inspection {
-    let mut ours: Vec<(Name, &str)> = Vec::new();
+/// Inspects the files with these names.
+pub(super) fn inspect_files(files: &dyn FileSystem, names: &[String]) -> Inspection {
+    let mut engram_files: Vec<(FileName, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
-        let lost = name.strip_suffix(LOST).and_then(Name::of);
-        match Name::of(name) {
-            Some(known) => ours.push((known, name)),
+        let lost = name.strip_suffix(LOST).and_then(FileName::parse);
+        match FileName::parse(name) {
+            Some(kind) => engram_files.push((kind, name)),
             None if lost.is_some() => set_aside.push(name),
             None if name == LOCK => {}
             None => others.push(name.clone()),
         }
     }
-    ours.sort_unstable();
+    engram_files.sort_unstable();
     let mut notes = Vec::new();
-    let (opening, refusal) = match opening(files, false, &mut notes) {
+    let (opening, refusal) = match preview_opening(files, false, &mut notes) {
         Ok(opening) => (Some(opening), None),
-        Err(why) => (opening(files, true, &mut notes).ok(), Some(why)),
+        Err(reason) => (preview_opening(files, true, &mut notes).ok(), Some(reason)),
     };
     let (opening, store) = opening.unzip();
-    let store = store
-        .flatten()
-        .or_else(|| most(ours.iter().filter_map(|(_, name)| store_of(files, name))));
-    let head = |kind, number| FileHeader {
+    let store = store.flatten().or_else(|| {
+        most_frequent(
+            engram_files
+                .iter()
+                .filter_map(|(_, name)| store_of(files, name)),
+        )
+    });
+    let header = |kind, number| FileHeader {
         kind,
         store: store.unwrap_or_default(),
         number,
@@ -109,29 +116,30 @@ pub(super) fn look(files: &dyn FileSystem, names: &[String]) -> Inspection {
     let mut chunks = Chunks::new();
     let mut tables = Vec::new();
     let mut reports = Vec::new();
-    for (known, name) in ours {
-        let report = match known {
-            Name::Checkpoint(number) => {
-                let head = head(Kind::Checkpoint, number);
-                let (report, found) = checkpoint_check::read(files, name, head);
-                tables.push((head, found));
+    for (kind, name) in engram_files {
+        let report = match kind {
+            FileName::Checkpoint(number) => {
+                let header = header(FileKind::Checkpoint, number);
+                let (report, found) = checkpoint_check::read_checkpoint(files, name, header);
+                tables.push((header, found));
                 report
             }
-            Name::Log(number) => {
-                let (report, found) = read_log(files, name, head(Kind::Log, number));
+            FileName::Log(number) => {
+                let (report, found) = read_log(files, name, header(FileKind::Log, number));
                 chunks.insert(number, found);
                 report
             }
-            Name::Unfinished => file_check::unread(files, name, FileState::Unfinished),
+            FileName::Unfinished => file_check::report_unread(files, name, FileState::Unfinished),
         };
         reports.push(report);
     }
     let set_aside = set_aside.into_iter();
-    reports.extend(set_aside.map(|name| file_check::unread(files, name, FileState::SetAside)));
-    tell_torn(&mut reports);
+    reports
+        .extend(set_aside.map(|name| file_check::report_unread(files, name, FileState::SetAside)));
+    classify_tears(&mut reports);
     let checkpoints = tables
         .into_iter()
-        .map(|(head, tables)| checkpoint_check::verify(files, head, tables, &chunks))
+        .map(|(header, tables)| checkpoint_check::check_checkpoint(files, header, tables, &chunks))
         .collect();
     let mut found = Inspection {
         in_use: None,
@@ -143,19 +151,20 @@ pub(super) fn look(files: &dyn FileSystem, names: &[String]) -> Inspection {
         refusal,
         notes,
     };
-    tell_from_notes(&mut found);
-    count_replayed(&mut found);
+    add_checkpoint_problems(&mut found);
+    subtract_checkpoint_changes(&mut found);
     found
 }
 
-/// What a store would begin with, and its number.
-fn opening(
+/// What opening the directory would restore, and the store's id.
+fn preview_opening(
     files: &dyn FileSystem,
     repair: bool,
     notes: &mut Vec<String>,
 ) -> Result<(InspectedOpening, Option<u64>), String> {
-    let found = recover(files, repair, &mut |_, _| {}).map_err(|error| error.to_string())?;
-    // A repair begins with why it is one.
+    let found = recover(files, repair, &mut |_, _| {})
+        .map_err(|error| error.into_error(files).to_string())?;
+    // The first note of a repair is its reason, which is reported as `refusal`.
     notes.extend_from_slice(&found.notes[usize::from(found.repaired)..]);
     let tables = found.tables.values().map(|table| {
         let stats = table.stats();
@@ -178,24 +187,24 @@ fn opening(
     Ok((opening, found.store))
 }
 
-/// What is wrong with a checkpoint that looks whole, where a store takes an older one.
-fn tell_from_notes(found: &mut Inspection) {
+/// For checkpoints that look intact although recovery uses an older one, adds the reason.
+fn add_checkpoint_problems(found: &mut Inspection) {
     let Some(opening) = found.opening.as_ref().filter(|opening| !opening.repaired) else {
         return;
     };
-    let taken = opening.checkpoint.unwrap_or_default();
+    let used = opening.checkpoint.unwrap_or_default();
     for checkpoint in &mut found.checkpoints {
-        if checkpoint.number > taken && checkpoint.problem.is_none() {
+        if checkpoint.number > used && checkpoint.problem.is_none() {
             let name = checkpoint_name(checkpoint.number);
             let mut notes = found.notes.iter();
-            let why = notes.find_map(|note| note.strip_prefix(&name)?.strip_prefix(NOT_USED));
-            checkpoint.problem = Some(why.unwrap_or("a store does not take it").into());
+            let reason = notes.find_map(|note| note.strip_prefix(&name)?.strip_prefix(NOT_USED));
+            checkpoint.problem = Some(reason.unwrap_or("recovery uses an older one").into());
         }
     }
 }
 
-/// Takes off the changes that came before the checkpoint.
-fn count_replayed(found: &mut Inspection) {
+/// Subtracts the changes that are in the checkpoint from `changes`.
+fn subtract_checkpoint_changes(found: &mut Inspection) {
     if let Some(opening) = &mut found.opening {
         let mut checkpoints = found.checkpoints.iter();
         let from = checkpoints.find(|checkpoint| Some(checkpoint.number) == opening.checkpoint);
@@ -204,30 +213,30 @@ fn count_replayed(found: &mut Inspection) {
     }
 }
 
-/// What a file says of its store.
+/// The store's id in a file's header.
 fn store_of(files: &dyn FileSystem, name: &str) -> Option<u64> {
-    let scan = files.open(name).and_then(RecordReader::new).ok()?.ok()?;
-    Some(scan.head.store)
+    let file_reader = files.open(name).and_then(RecordReader::new).ok()?.ok()?;
+    Some(file_reader.header.store)
 }
 
-/// The number that comes most often.
-fn most(numbers: impl Iterator<Item = u64>) -> Option<u64> {
+/// The most frequent number.
+fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     let mut counts = BTreeMap::<u64, usize>::new();
     numbers.for_each(|number| *counts.entry(number).or_default() += 1);
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
     most.map(|(number, _)| number)
 }
 
-/// A log, and the chunks that it holds if it can be used.
+/// Reads a log; returns its report, and its chunks if it can be used.
 fn read_log(
     files: &dyn FileSystem,
     name: &str,
-    head: FileHeader,
+    header: FileHeader,
 ) -> (InspectedFile, Option<Vec<(u64, u64)>>) {
     let mut chunks = Vec::new();
     let mut first_change = None;
-    let looked = file_check::read(files, name, head, |kind, body| {
-        match (kind, TakeBytes(body).u64()) {
+    let checked = file_check::check_file(files, name, header, |kind, body| {
+        match (kind, BodyReader(body).u64()) {
             (kind::CHUNK, Ok(serial)) => chunks.push((serial, record_bytes(body.len()) as u64)),
             (kind::BEGIN, Ok(first)) => first_change = Some(first),
             _ => {}
@@ -235,17 +244,18 @@ fn read_log(
     });
     let report = InspectedFile {
         first_change,
-        ..looked.report
+        ..checked.report
     };
-    (report, looked.is_usable.then_some(chunks))
+    (report, checked.is_usable.then_some(chunks))
 }
 
-/// What ends early is torn if it is a log, and if the next one that has changes goes on with the next; else it is damaged.
-fn tell_torn(reports: &mut [InspectedFile]) {
-    // Of the log after that has changes: the first of them.
+/// Decides for each file with an invalid record whether it is torn or damaged. It is torn if it is a
+/// log, and the next log with changes continues with the next change.
+fn classify_tears(reports: &mut [InspectedFile]) {
+    // First change of the next log that has changes.
     let mut after = None;
     for report in reports.iter_mut().rev() {
-        let is_log = matches!(Name::of(&report.name), Some(Name::Log(_)));
+        let is_log = matches!(FileName::parse(&report.name), Some(FileName::Log(_)));
         let first = report.first_change;
         let next = first.map(|first| first.saturating_add(report.changes));
         if let FileState::Torn(invalid) = &report.state

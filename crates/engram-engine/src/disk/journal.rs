@@ -1,4 +1,5 @@
-//! The log: changes are told here under their table's lock, and written by a thread of their own.
+//! The journal: tables append their changes to it in memory, under their locks; the log writer's
+//! thread writes them.
 
 use std::io;
 use std::sync::Arc;
@@ -9,109 +10,109 @@ use std::time::Duration;
 use engram_core::{Error, Lsn, OpSink, Result, TableOp, TableOptions};
 use parking_lot::{Condvar, Mutex};
 
-use super::byte_codec::PutBytes;
+use super::byte_codec::BodyWriter;
 use super::file_system::{FileSystem, WritableFile};
-use super::log::{Log, Usage};
+use super::log::{Log, LogUsage};
 use super::pending_log::PendingLog;
 use super::record_codec::{DictionaryWriter as _, kind, put_options};
 use super::recover::ClockReading;
 
-/// How safe a change is once it is acknowledged.
+/// What a change survives once it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// As safe as the last checkpoint: changes are not written.
+    /// Nothing: changes are not logged, and the last checkpoint is all that survives.
     None,
-    /// It outlives the process: written before it is acknowledged.
+    /// The end of the process: a change is written before it is acknowledged.
     Process,
-    /// It outlives the machine's power: written and synced, at most once per interval.
+    /// A power loss: a change is written and synced before it is acknowledged.
     Disk {
-        /// Between two syncs.
+        /// Minimum time between two syncs.
         interval: Duration,
     },
 }
 
-/// Bytes that are written however little time has passed.
-pub(super) const PLENTY: usize = 1 << 20;
+/// Number of pending bytes that are written without waiting for more.
+pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
-/// Bytes told and not written, beyond which nobody should tell more.
-const MOST_PENDING: u64 = 64 << 20;
+/// Number of pending bytes above which calls wait before they make more changes.
+const MAX_PENDING_BYTES: u64 = 64 << 20;
 
-/// A store's log.
+/// The journal of an open store.
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(super) files: Arc<dyn FileSystem>,
     pub(super) store: u64,
     pub(super) durability: Durability,
     pub(super) pending: Mutex<PendingLog>,
-    /// Bytes told since the beginning: changes under the lock of what is pending, so that nobody need add to it at once.
-    told: AtomicU64,
-    /// Those of them that are written.
+    /// Bytes appended so far. Only changed under the lock of `pending`.
+    appended_bytes: AtomicU64,
     written_bytes: AtomicU64,
-    /// Something is to be written.
+    /// Notified when the log writer has work.
     pub(super) work: Condvar,
-    pub(super) safe: Mutex<WriteStatus>,
-    /// As it says.
-    up_to: AtomicU64,
-    /// Something was written, or cannot be.
+    pub(super) status: Mutex<WriteStatus>,
+    /// Copy of `WriteStatus::durable_below`, readable without the lock.
+    durable_below: AtomicU64,
+    /// Notified when entries were written, or cannot be written.
     written: Condvar,
 }
 
 /// How far the log is written.
 #[derive(Debug, Default)]
 pub(super) struct WriteStatus {
-    /// Changes below this one are as safe as they should be.
-    pub(super) up_to: u64,
-    /// Pieces that are written.
-    pub(super) written: u64,
-    /// Why nothing more is, at the moment, or for good.
+    /// Changes below this number are as durable as the store promises.
+    pub(super) durable_below: u64,
+    /// Number of entries that are written.
+    pub(super) written_entries: u64,
+    /// Why nothing is written now, or will be.
     pub(super) problem: Option<String>,
     wakers: Vec<Waker>,
+    /// The log writer has ended.
     pub(super) ended: bool,
-    /// What is written from now on may not be believed.
-    given_up: bool,
+    /// A sync failed: nothing counts as written from then on.
+    failed: bool,
 }
 
-/// Where a journal goes on.
+/// Where a journal continues.
 #[derive(Debug)]
 pub(crate) struct JournalStart {
     pub(crate) store: u64,
     pub(crate) log: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
-    /// Those that hold chunks in use.
+    /// Logs that contain chunks in use.
     pub(crate) logs: Vec<Arc<Log>>,
-    pub(crate) moment: ClockReading,
+    pub(crate) clock: ClockReading,
 }
 
-/// The beginning of a log at which replay may begin.
+/// The beginning of a log at which a checkpoint's replay starts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LogPosition {
     pub(crate) log: u64,
     pub(crate) first_change: u64,
-    pub(crate) moment: ClockReading,
-    /// Earlier logs that hold what somebody used then.
-    pub(crate) needed: Vec<Usage>,
+    pub(crate) clock: ClockReading,
+    /// Earlier logs that contain chunks in use.
+    pub(crate) earlier_logs: Vec<LogUsage>,
 }
 
 impl Journal {
-    /// A journal whose first log is begun.
+    /// A journal whose first log file exists.
     pub(crate) fn new(
         files: Arc<dyn FileSystem>,
         durability: Durability,
         start: JournalStart,
     ) -> Arc<Self> {
-        let (store, up_to) = (start.store, start.next_change);
+        let (store, durable_below) = (start.store, start.next_change);
         let pending = PendingLog::new(start);
         Arc::new(Self {
             files,
             store,
             durability,
-            safe: Mutex::new(WriteStatus {
-                up_to,
+            status: Mutex::new(WriteStatus {
+                durable_below,
                 ..WriteStatus::default()
             }),
-            up_to: AtomicU64::new(up_to),
-            told: AtomicU64::new(pending.bytes as u64),
+            durable_below: AtomicU64::new(durable_below),
+            appended_bytes: AtomicU64::new(pending.bytes as u64),
             written_bytes: AtomicU64::new(0),
             pending: Mutex::new(pending),
             work: Condvar::new(),
@@ -119,7 +120,7 @@ impl Journal {
         })
     }
 
-    /// Where a table's changes are told.
+    /// The sink for a table's changes.
     pub(crate) fn sink(self: &Arc<Self>, table: u64) -> Arc<dyn OpSink> {
         Arc::new(TableSink {
             journal: Arc::clone(self),
@@ -127,57 +128,56 @@ impl Journal {
         })
     }
 
-    fn tell<T>(&self, work: impl FnOnce(&mut PendingLog) -> T) -> T {
+    fn append<T>(&self, work: impl FnOnce(&mut PendingLog) -> T) -> T {
         let mut pending = self.pending.lock();
         let before = pending.bytes;
-        let told = work(&mut pending);
-        let bytes = self.told.load(Ordering::Relaxed) + (pending.bytes - before) as u64;
-        self.told.store(bytes, Ordering::Relaxed);
-        if before == 0 || pending.bytes >= PLENTY {
+        let result = work(&mut pending);
+        let added = (pending.bytes - before) as u64;
+        let bytes = self.appended_bytes.load(Ordering::Relaxed) + added;
+        self.appended_bytes.store(bytes, Ordering::Relaxed);
+        if before == 0 || pending.bytes >= WRITE_NOW_BYTES {
             self.work.notify_one();
         }
-        told
+        result
     }
 
-    /// Tells that a table was created.
     pub(crate) fn record_table_created(&self, table: u64, options: &TableOptions) -> Lsn {
         let mut body = Vec::new();
         put_options(&mut body, options);
-        self.tell_table(kind::TABLE_CREATED, table, &body)
+        self.append_table_record(kind::TABLE_CREATED, table, &body)
     }
 
-    /// Tells that a table was dropped.
     pub(crate) fn record_table_dropped(&self, table: u64) -> Lsn {
-        self.tell_table(kind::TABLE_DROPPED, table, &[])
+        self.append_table_record(kind::TABLE_DROPPED, table, &[])
     }
 
-    fn tell_table(&self, kind: u32, table: u64, rest: &[u8]) -> Lsn {
-        self.tell(|pending| {
-            pending.close();
+    fn append_table_record(&self, kind: u32, table: u64, rest: &[u8]) -> Lsn {
+        self.append(|pending| {
+            pending.close_record();
             let lsn = pending.count_change();
             let mut body = Vec::new();
             body.put_u64(lsn.0);
             body.put_u64(table);
             body.put(rest);
-            pending.record(kind, &body);
+            pending.write_record(kind, &body);
             lsn
         })
     }
 
-    /// Lets what follows go to another log, whose file is begun.
-    pub(crate) fn next_log(
+    /// Switches to a new log, whose file exists: later changes are written to it.
+    pub(crate) fn switch_log(
         &self,
         number: u64,
         file: Box<dyn WritableFile>,
-        moment: ClockReading,
+        clock: ClockReading,
     ) -> LogPosition {
-        self.tell(|pending| pending.next_log(number, file, moment))
+        self.append(|pending| pending.switch_log(number, file, clock))
     }
 
-    /// Leaves out the number of a change.
+    /// Skips the number of one change: see `Storage::skip_change_number`.
     pub(crate) fn skip_change_number(&self) {
         let mut pending = self.pending.lock();
-        pending.close();
+        pending.close_record();
         pending.count_change();
     }
 
@@ -186,13 +186,13 @@ impl Journal {
         self.pending.lock().log.usage().bytes
     }
 
-    /// Minds a log that somebody else has written, before the one that is being written.
-    pub(crate) fn keep_log(&self, log: Arc<Log>) {
-        self.pending.lock().logs.push(log);
+    /// Adds a log that was written elsewhere to the earlier logs.
+    pub(crate) fn add_log(&self, log: Arc<Log>) {
+        self.pending.lock().earlier_logs.push(log);
     }
 
-    /// Gives a serial to a chunk.
-    pub(crate) fn take_serial(&self) -> u64 {
+    /// Returns a serial for a chunk.
+    pub(crate) fn new_serial(&self) -> u64 {
         let mut pending = self.pending.lock();
         pending.next_serial += 1;
         pending.next_serial - 1
@@ -203,79 +203,80 @@ impl Journal {
         self.pending.lock().next_serial
     }
 
-    /// Waits until all that was told is written.
+    /// Waits until everything appended so far is written.
     ///
     /// # Errors
-    /// [`Error::Storage`] where that cannot be; [`Error::Closed`] when the journal has ended.
-    pub(crate) fn write_all(&self) -> Result<()> {
+    /// [`Error::Storage`] if it cannot be written; [`Error::Closed`] if the log writer has ended.
+    pub(crate) fn flush(&self) -> Result<()> {
         let count = {
             let mut pending = self.pending.lock();
-            pending.close();
-            pending.at_once = true;
+            pending.close_record();
+            pending.immediate = true;
             self.work.notify_one();
-            pending.count
+            pending.entry_count
         };
-        let mut safe = self.safe.lock();
+        let mut status = self.status.lock();
         loop {
-            if safe.written >= count {
+            if status.written_entries >= count {
                 return Ok(());
             }
-            self.check(&safe)?;
-            self.written.wait(&mut safe);
+            self.check(&status)?;
+            self.written.wait(&mut status);
         }
     }
 
-    /// Fails where nothing more is written.
-    fn check(&self, safe: &WriteStatus) -> Result<()> {
-        if let Some(problem) = &safe.problem {
-            return Err(self.unwritten_error("cannot be written", problem));
+    /// Fails if nothing more is being written.
+    fn check(&self, status: &WriteStatus) -> Result<()> {
+        if let Some(problem) = &status.problem {
+            return Err(self.write_error("cannot be written", problem));
         }
-        if safe.ended {
+        if status.ended {
             return Err(Error::Closed("the store is closed".into()));
         }
         Ok(())
     }
 
-    fn unwritten_error(&self, what: &str, problem: &str) -> Error {
+    fn write_error(&self, what: &str, problem: &str) -> Error {
         let path = self.files.path().display();
         Error::Storage(format!("changes {what} to {path}: {problem}"))
     }
 
-    /// How it ended, once its thread has.
+    /// Result of the log writer's thread after it has ended; `panicked` if it did not end normally.
     ///
     /// # Errors
-    /// [`Error::Storage`] where something that was told is not written, and should be.
-    pub(crate) fn ended(&self, by_itself: bool) -> Result<()> {
-        let panicked = (!by_itself).then(|| "the thread that writes them panicked".into());
-        match &self.safe.lock().problem.clone().or(panicked) {
+    /// [`Error::Storage`] if changes that should have been written were not.
+    pub(crate) fn outcome(&self, panicked: bool) -> Result<()> {
+        let panicked = panicked.then(|| "the log writer thread panicked".into());
+        match &self.status.lock().problem.clone().or(panicked) {
             Some(problem) if self.durability != Durability::None => {
-                Err(self.unwritten_error("were not written", problem))
+                Err(self.write_error("were not written", problem))
             }
             _ => Ok(()),
         }
     }
 
-    /// Says how far the log is.
-    pub(super) fn say(&self, bytes: usize, change: impl FnOnce(&mut WriteStatus)) {
+    /// Updates the status after writing `bytes` bytes, and wakes waiting callers.
+    pub(super) fn update_status(&self, bytes: usize, update: impl FnOnce(&mut WriteStatus)) {
         self.written_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
-        let mut safe = self.safe.lock();
-        if safe.given_up {
+        let mut status = self.status.lock();
+        if status.failed {
             return;
         }
-        change(&mut safe);
-        self.up_to.store(safe.up_to, Ordering::Release);
-        let wakers = std::mem::take(&mut safe.wakers);
-        drop(safe);
+        update(&mut status);
+        self.durable_below
+            .store(status.durable_below, Ordering::Release);
+        let wakers = std::mem::take(&mut status.wakers);
+        drop(status);
         self.written.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Says that a log could not be synced.
-    pub(crate) fn give_up(&self, error: &io::Error) {
-        self.say(0, |safe| {
-            safe.problem = Some(lost(error));
-            safe.given_up = true;
+    /// Reports that a log could not be synced: no later change will be acknowledged.
+    pub(crate) fn fail_permanently(&self, error: &io::Error) {
+        self.update_status(0, |status| {
+            status.problem = Some(sync_failure(error));
+            status.failed = true;
         });
     }
 
@@ -284,18 +285,18 @@ impl Journal {
             return Poll::Ready(Ok(()));
         }
         {
-            let mut safe = self.safe.lock();
-            // It may be since: who says so has had this lock.
+            let mut status = self.status.lock();
+            // Again: the status may have changed before it was locked.
             if done() {
                 return Poll::Ready(Ok(()));
             }
-            self.check(&safe)?;
+            self.check(&status)?;
             if waker.will_wake(Waker::noop()) {
-                // Nobody waits: somebody looks.
+                // The caller only checks, and does not wait.
                 return Poll::Pending;
             }
-            if !safe.wakers.iter().any(|known| known.will_wake(waker)) {
-                safe.wakers.push(waker.clone());
+            if !status.wakers.iter().any(|known| known.will_wake(waker)) {
+                status.wakers.push(waker.clone());
             }
         }
         let mut pending = self.pending.lock();
@@ -306,24 +307,25 @@ impl Journal {
         Poll::Pending
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         let written = self.written_bytes.load(Ordering::Relaxed);
-        self.told.load(Ordering::Relaxed).saturating_sub(written) <= MOST_PENDING
+        let appended = self.appended_bytes.load(Ordering::Relaxed);
+        appended.saturating_sub(written) <= MAX_PENDING_BYTES
     }
 
-    /// Writes what was told, then ends.
+    /// Makes the log writer end after it has written everything appended so far.
     pub(crate) fn stop(&self) {
         self.pending.lock().stopped = true;
         self.work.notify_one();
     }
 }
 
-/// Why nothing more is written once a sync has failed.
-pub(super) fn lost(error: &io::Error) -> String {
-    format!("{error}; what was written before may be lost, too: open the store again")
+/// Text for a failed sync, after which nothing more is written.
+pub(super) fn sync_failure(error: &io::Error) -> String {
+    format!("{error}; earlier writes may be lost too: close the store and open it again")
 }
 
-/// The end of the log that one table knows.
+/// The journal, as one table sees it.
 #[derive(Debug)]
 struct TableSink {
     journal: Arc<Journal>,
@@ -332,20 +334,23 @@ struct TableSink {
 
 impl OpSink for TableSink {
     fn append(&self, _table: &str, op: &TableOp<'_>) -> Lsn {
-        self.journal.tell(|pending| pending.change(self.table, op))
+        self.journal
+            .append(|pending| pending.add_change(self.table, op))
     }
 
     fn last(&self) -> Lsn {
-        // Numbers begin with 1.
+        // Changes are numbered from 1.
         Lsn(self.journal.pending.lock().next_change - 1)
     }
 
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
         let journal = &self.journal;
-        journal.poll(waker, || journal.up_to.load(Ordering::Acquire) > lsn.0)
+        journal.poll(waker, || {
+            journal.durable_below.load(Ordering::Acquire) > lsn.0
+        })
     }
 
     fn poll_room(&self, waker: &Waker) -> Poll<Result<()>> {
-        self.journal.poll(waker, || self.journal.has_room())
+        self.journal.poll(waker, || self.journal.has_space())
     }
 }

@@ -1,37 +1,39 @@
-//! Memory that is about to be filled, in large pages: small ones come one by one, and each takes longer than its bytes.
+//! Huge pages for memory that is about to be filled: with small pages, page faults take longer than
+//! copying the bytes.
 
-#![expect(unsafe_code, reason = "the system is told of memory by its address")]
+#![expect(unsafe_code, reason = "`madvise` takes memory by its address")]
 
 use std::ops::Range;
 
 use rustix::mm::{Advice, madvise};
 
-/// Bytes of a large page.
+/// Size of a huge page in bytes.
 const PAGE: usize = 2 << 20;
 
-/// So many are asked for at a time: what an allocator hands out next likely lies there, and must not have been touched.
-const AHEAD: usize = 32;
+/// Number of pages requested at a time. The allocator's next buffers likely follow the current one,
+/// and the advice must come before their memory is first touched.
+const PAGES_AHEAD: usize = 32;
 
-/// Where large pages were asked for last.
+/// Remembers for which memory huge pages were requested last.
 #[derive(Debug, Default)]
 pub(super) struct LargePages {
-    /// By their numbers.
-    asked: Range<usize>,
+    /// Page numbers.
+    requested: Range<usize>,
 }
 
 impl LargePages {
-    /// Asks for them behind a buffer, unless that was done.
-    pub(super) fn prefer(&mut self, buffer: &mut [u8]) {
+    /// Requests huge pages for a buffer and the memory after it, unless this was done before.
+    pub(super) fn request(&mut self, buffer: &mut [u8]) {
         let start = buffer.as_mut_ptr();
         let page = start.addr() / PAGE;
-        if self.asked.contains(&page) && self.asked.contains(&(page + AHEAD / 2)) {
+        if self.requested.contains(&page) && self.requested.contains(&(page + PAGES_AHEAD / 2)) {
             return;
         }
-        self.asked = page..page + AHEAD;
+        self.requested = page..page + PAGES_AHEAD;
         let from = start.map_addr(|_| page * PAGE).cast();
-        // SAFETY: how memory is backed changes, and not what it holds, whosever it is.
-        let asked = unsafe { madvise(from, AHEAD * PAGE, Advice::LinuxHugepage) };
-        // Where there are none, or not everywhere, small ones do.
-        let _ = asked;
+        // SAFETY: the advice changes how memory is backed, never its content.
+        let advised = unsafe { madvise(from, PAGES_AHEAD * PAGE, Advice::LinuxHugepage) };
+        // If huge pages are not available, small pages work too.
+        let _ = advised;
     }
 }

@@ -1,4 +1,4 @@
-//! CheckpointHeader, and how much of what they hold somebody uses.
+//! Log files, and how many of their bytes belong to chunks in use.
 
 use std::io;
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::chunk::{Chunk, ChunkFile, ChunkLocation};
 
-use super::file_format::{FileHeader, Kind};
+use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, log_name};
 use super::file_system::{FileSystem, WritableFile};
 
-/// A log, and what it holds of chunks that are still used.
+/// Counts a log's bytes, and those of its chunks that are in use.
 #[derive(Debug)]
 pub(crate) struct Log {
     store: u64,
     number: u64,
-    /// Of chunks that somebody uses.
+    /// Bytes of records whose chunks are in use.
     used: AtomicU64,
-    /// Of all that was told.
+    /// Bytes of all records, written or pending.
     bytes: AtomicU64,
 }
 
@@ -31,8 +31,9 @@ impl Log {
         })
     }
 
-    /// Says that it holds a chunk; returns what held it before.
-    pub(crate) fn hold(
+    /// Records that this log contains a chunk, in `bytes` bytes; returns the chunk's previous
+    /// location.
+    pub(crate) fn add_chunk(
         self: &Arc<Self>,
         chunk: &Chunk,
         serial: u64,
@@ -46,14 +47,12 @@ impl Log {
         }))
     }
 
-    /// Counts bytes told.
-    pub(crate) fn add(&self, bytes: u64) {
+    pub(crate) fn add_bytes(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What is used of it.
-    pub(crate) fn usage(&self) -> Usage {
-        Usage {
+    pub(crate) fn usage(&self) -> LogUsage {
+        LogUsage {
             log: self.number,
             used: self.used.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
@@ -75,39 +74,40 @@ impl ChunkFile for Log {
     }
 }
 
-/// How much of a log's chunks somebody uses.
+/// How many of a log's bytes belong to chunks in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Usage {
+pub(crate) struct LogUsage {
     pub(crate) log: u64,
     pub(crate) used: u64,
     pub(crate) bytes: u64,
 }
 
-/// Of a log's bytes, so many per 100 are in use, or a checkpoint moves them elsewhere.
-const WORTH_KEEPING: u64 = 50;
+/// Percentage of a log's bytes below which a checkpoint moves the chunks in use to another log.
+const MIN_USED_PERCENT: u64 = 50;
 
-impl Usage {
-    /// Whether it is worth moving what it holds.
+impl LogUsage {
+    /// True if a checkpoint should move this log's chunks, so that the log can be removed.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.used * 100 < self.bytes * WORTH_KEEPING
+        self.used * 100 < self.bytes * MIN_USED_PERCENT
     }
 }
 
-/// Begins a log: where there is one of that name, its head is whole.
-pub(crate) fn begin(
+/// Creates a log with a complete, durable file header. It is renamed into place, so that a log with
+/// its final name always has a complete header.
+pub(crate) fn create(
     files: &dyn FileSystem,
     store: u64,
     number: u64,
 ) -> io::Result<Box<dyn WritableFile>> {
-    let head = FileHeader {
-        kind: Kind::Log,
+    let header = FileHeader {
+        kind: FileKind::Log,
         store,
         number,
     };
     let name = log_name(number);
     let unfinished = format!("{name}{UNFINISHED}");
     let mut file = files.create(&unfinished)?;
-    file.append(&[&head.bytes()])?;
+    file.append(&[&header.bytes()])?;
     file.sync()?;
     files.rename(&unfinished, &name)?;
     files.sync_directory()?;

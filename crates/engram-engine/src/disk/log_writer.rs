@@ -8,44 +8,43 @@ use engram_core::Result;
 
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
 use super::file_system::WritableFile;
-use super::journal::{Durability, Journal, PLENTY, lost};
+use super::journal::{Durability, Journal, WRITE_NOW_BYTES, sync_failure};
 use super::pending_log::LogEntry;
 use super::record_codec::kind;
 
-/// Changes wait this long for others to be written with, unless somebody waits for them.
-const GATHER: Duration = Duration::from_millis(5);
+/// How long the writer waits for more changes to write together, unless a caller waits.
+const GATHER_TIME: Duration = Duration::from_millis(5);
 
-/// How long to wait before what failed is written again.
-const AGAIN: Duration = Duration::from_millis(500);
+/// How long the writer waits before it retries a failed write.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The thread's part of a journal.
+/// State of the thread that writes a journal's logs.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     journal: Arc<Journal>,
     file: Box<dyn WritableFile>,
     number: u64,
-    place: u64,
+    offset: u64,
     synced: Instant,
-    /// Bytes were written since.
+    /// True if bytes were written since `synced`.
     unsynced: bool,
 }
 
-/// What is written together.
+/// Entries that are written together.
 struct WriteBatch {
-    pieces: Vec<LogEntry>,
+    entries: Vec<LogEntry>,
     bytes: usize,
-    /// Pieces so far, these included.
+    /// Number of entries so far, including these.
     count: u64,
-    /// Changes below this one are in it, or were before.
-    up_to: u64,
+    /// Once the batch is written, changes below this number are durable.
+    durable_below: u64,
     stopped: bool,
 }
 
-/// Why something was not written.
 enum WriteFailure {
-    /// It may be later.
+    /// A write failed. The log is as before, and the write can be retried.
     Retryable(io::Error),
-    /// What the system said it has may be gone: only what can be read back may be believed.
+    /// A sync failed: bytes that were written before may be lost.
     Permanent(io::Error),
 }
 
@@ -56,34 +55,35 @@ impl From<io::Error> for WriteFailure {
 }
 
 impl LogWriter {
-    /// Writes to a log that is begun.
+    /// A writer that continues a log whose file has only a header.
     pub(crate) fn new(journal: &Arc<Journal>, number: u64, file: Box<dyn WritableFile>) -> Self {
         Self {
             journal: Arc::clone(journal),
             file,
             number,
-            place: FILE_HEADER_BYTES as u64,
+            offset: FILE_HEADER_BYTES as u64,
             synced: Instant::now(),
             unsynced: false,
         }
     }
 
-    fn is_synced(&self) -> bool {
+    fn syncs_changes(&self) -> bool {
         matches!(self.journal.durability, Durability::Disk { .. })
     }
 
-    /// Writes until the journal is stopped and all that was told is written, or until a sync fails.
+    /// Writes until the journal is stopped and everything is written, or until a sync fails.
     pub(crate) fn run(mut self) {
         loop {
             let mut batch = self.gather();
             let mut stopped = batch.stopped;
             let outcome = loop {
-                match self.write(&mut batch.pieces) {
+                match self.write(&mut batch.entries) {
                     Err(WriteFailure::Retryable(error)) if !stopped => {
                         let problem = format!(
-                            "{error}; they are in memory, and written as soon as that is possible"
+                            "{error}; the changes are kept in memory, and writing is retried twice a second"
                         );
-                        self.journal.say(0, |safe| safe.problem = Some(problem));
+                        self.journal
+                            .update_status(0, |status| status.problem = Some(problem));
                         stopped = self.pause();
                     }
                     outcome => break outcome,
@@ -91,16 +91,16 @@ impl LogWriter {
             };
             let is_last = batch.stopped || outcome.is_err();
             let written = if outcome.is_ok() { batch.bytes } else { 0 };
-            self.journal.say(written, |safe| {
-                safe.ended = is_last;
-                safe.problem = match &outcome {
+            self.journal.update_status(written, |status| {
+                status.ended = is_last;
+                status.problem = match &outcome {
                     Ok(()) => None,
                     Err(WriteFailure::Retryable(error)) => Some(error.to_string()),
-                    Err(WriteFailure::Permanent(error)) => Some(lost(error)),
+                    Err(WriteFailure::Permanent(error)) => Some(sync_failure(error)),
                 };
                 if outcome.is_ok() {
-                    safe.up_to = batch.up_to;
-                    safe.written = batch.count;
+                    status.durable_below = batch.durable_below;
+                    status.written_entries = batch.count;
                 }
             });
             if is_last {
@@ -109,9 +109,9 @@ impl LogWriter {
         }
     }
 
-    /// Waits before another attempt; whether it is the last.
+    /// Waits before the next attempt; true if the journal was stopped, so that it is the last one.
     fn pause(&self) -> bool {
-        let until = Instant::now() + AGAIN;
+        let until = Instant::now() + RETRY_INTERVAL;
         let mut pending = self.journal.pending.lock();
         while !pending.stopped {
             if self
@@ -126,65 +126,65 @@ impl LogWriter {
         pending.stopped
     }
 
-    /// Waits for something to write, and somewhat longer for more.
+    /// Waits for entries to write, and then a little longer for more.
     fn gather(&self) -> WriteBatch {
         let mut pending = self.journal.pending.lock();
-        while pending.bytes == 0 && !pending.stopped && !pending.at_once {
+        while pending.bytes == 0 && !pending.stopped && !pending.immediate {
             pending.urgent = false;
             self.journal.work.wait(&mut pending);
         }
         let until = match self.journal.durability {
             Durability::Disk { interval } => self.synced + interval,
-            _ => Instant::now() + GATHER,
+            _ => Instant::now() + GATHER_TIME,
         };
         while !pending.stopped
-            && !pending.at_once
-            && pending.bytes < PLENTY
-            && (self.is_synced() || !pending.urgent)
+            && !pending.immediate
+            && pending.bytes < WRITE_NOW_BYTES
+            && (self.syncs_changes() || !pending.urgent)
         {
             let wait = self.journal.work.wait_until(&mut pending, until);
             if wait.timed_out() {
                 break;
             }
         }
-        pending.close();
+        pending.close_record();
         pending.urgent = false;
-        pending.at_once = false;
+        pending.immediate = false;
         WriteBatch {
-            pieces: std::mem::take(&mut pending.pieces),
+            entries: std::mem::take(&mut pending.entries),
             bytes: std::mem::take(&mut pending.bytes),
-            count: pending.count,
-            up_to: pending.next_change,
+            count: pending.entry_count,
+            durable_below: pending.next_change,
             stopped: pending.stopped,
         }
     }
 
-    /// Writes pieces, file after file; what is left in `pieces` is not written.
-    fn write(&mut self, pieces: &mut Vec<LogEntry>) -> Result<(), WriteFailure> {
-        while !pieces.is_empty() {
-            let is_end = |piece: &LogEntry| matches!(piece, LogEntry::NextLog { .. });
-            let end = pieces.iter().position(is_end).unwrap_or(pieces.len());
+    /// Writes entries, log by log, and removes the written ones from `entries`.
+    fn write(&mut self, entries: &mut Vec<LogEntry>) -> Result<(), WriteFailure> {
+        while !entries.is_empty() {
+            let is_end = |entry: &LogEntry| matches!(entry, LogEntry::NextLog { .. });
+            let end = entries.iter().position(is_end).unwrap_or(entries.len());
             if end > 0 {
-                self.append(&pieces[..end])?;
-                pieces.drain(..end);
+                self.append(&entries[..end])?;
+                entries.drain(..end);
                 continue;
             }
-            // What follows in another file is not to be safe before this is.
+            // This log must be durable before entries of the next one are.
             self.sync()?;
-            if let LogEntry::NextLog { number, file } = pieces.remove(0) {
+            if let LogEntry::NextLog { number, file } = entries.remove(0) {
                 self.file = file;
                 self.number = number;
-                self.place = FILE_HEADER_BYTES as u64;
+                self.offset = FILE_HEADER_BYTES as u64;
                 self.unsynced = false;
             }
         }
         self.sync()
     }
 
-    /// Where that is what changes wait for. Once it has failed, the system may have dropped what it could not
-    /// write, and say no more of it.
+    /// Syncs the log if the store's durability requires it. A failure is permanent: the system may
+    /// have dropped the bytes that it could not write, and does not report this again.
     fn sync(&mut self) -> Result<(), WriteFailure> {
-        if self.unsynced && self.is_synced() {
+        if self.unsynced && self.syncs_changes() {
             self.file.sync().map_err(WriteFailure::Permanent)?;
             self.unsynced = false;
         }
@@ -193,38 +193,38 @@ impl LogWriter {
     }
 
     /// Appends records to the log.
-    fn append(&mut self, pieces: &[LogEntry]) -> io::Result<()> {
+    fn append(&mut self, entries: &[LogEntry]) -> io::Result<()> {
         const ZEROS: [u8; 8] = [0; 8];
-        let payloads: Vec<_> = pieces
+        let payloads: Vec<_> = entries
             .iter()
-            .map(|piece| match piece {
+            .map(|entry| match entry {
                 LogEntry::Chunk { chunk, .. } => chunk.payload().pin().map(Some),
                 _ => Ok(None),
             })
             .collect::<Result<_>>()
             .map_err(io::Error::other)?;
-        let mut heads = Vec::with_capacity(pieces.len());
-        let mut place = self.place;
-        for (piece, payload) in pieces.iter().zip(&payloads) {
-            let (kind, body): (u32, [&[u8]; 2]) = match piece {
+        let mut heads = Vec::with_capacity(entries.len());
+        let mut offset = self.offset;
+        for (entry, payload) in entries.iter().zip(&payloads) {
+            let (kind, body): (u32, [&[u8]; 2]) = match entry {
                 LogEntry::Record { kind, body } => (*kind, [body, &[]]),
-                LogEntry::Chunk { head, .. } => {
+                LogEntry::Chunk { header, .. } => {
                     let payload = payload.as_ref().map_or(&[][..], |payload| payload);
-                    (kind::CHUNK, [head, payload])
+                    (kind::CHUNK, [header, payload])
                 }
                 LogEntry::NextLog { .. } => continue,
             };
             let len = body[0].len() + body[1].len();
-            heads.push((record_header(self.number, place, kind, &body), body, len));
-            place += record_bytes(len) as u64;
+            heads.push((record_header(self.number, offset, kind, &body), body, len));
+            offset += record_bytes(len) as u64;
         }
         let mut bytes: Vec<&[u8]> = Vec::with_capacity(4 * heads.len());
-        for (head, body, len) in &heads {
-            bytes.extend([&head[..], body[0], body[1], &ZEROS[..padding(*len)]]);
+        for (header, body, len) in &heads {
+            bytes.extend([&header[..], body[0], body[1], &ZEROS[..padding(*len)]]);
         }
         self.file.append(&bytes)?;
         self.unsynced = true;
-        self.place = place;
+        self.offset = offset;
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! What a log was told and has not been written yet.
+//! Log entries that are encoded in memory and not yet written.
 
 use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
 use engram_core::{Lsn, TableOp, Trajectory};
 
-use super::byte_codec::PutBytes;
+use super::byte_codec::BodyWriter;
 use super::change_codec::put_change;
 use super::file_format::record_bytes;
 use super::file_system::WritableFile;
@@ -14,35 +14,37 @@ use super::log::Log;
 use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
 use super::recover::ClockReading;
 
-/// Bytes of one record of changes, about.
-const RECORD: usize = 64 << 10;
+/// Body size at which a record of changes is closed.
+const CHANGES_BYTES: usize = 64 << 10;
 
-/// Bytes of such a record before its changes.
-const RECORD_START: usize = 20;
+/// Bytes of such a body in front of its changes: table, first change, count.
+const CHANGES_HEADER_BYTES: usize = 20;
 
-/// What was told and is not being written yet.
+/// Entries that the log writer has not taken yet.
 #[derive(Debug)]
 pub(super) struct PendingLog {
     store: u64,
-    told: WrittenDictionary,
-    pub(super) pieces: Vec<LogEntry>,
+    dictionary: WrittenDictionary,
+    pub(super) entries: Vec<LogEntry>,
     pub(super) bytes: usize,
-    /// Pieces so far, those written included.
-    pub(super) count: u64,
-    /// The record of changes that grows.
-    open: Option<OpenRecord>,
+    /// Number of entries so far, including written ones.
+    pub(super) entry_count: u64,
+    /// The record to which the next changes are appended.
+    open_record: Option<OpenRecord>,
     pub(super) next_change: u64,
     pub(super) next_serial: u64,
+    /// The log that is being written.
     pub(super) log: Arc<Log>,
-    /// The earlier ones.
-    pub(super) logs: Vec<Arc<Log>>,
-    /// Somebody waits.
+    /// Earlier logs.
+    pub(super) earlier_logs: Vec<Arc<Log>>,
+    /// A caller waits for its changes to be written.
     pub(super) urgent: bool,
-    /// Somebody waits who cannot wait for others.
-    pub(super) at_once: bool,
+    /// A caller waits, and writing must not be delayed to collect more changes.
+    pub(super) immediate: bool,
     pub(super) stopped: bool,
 }
 
+/// A record of changes that is not complete.
 #[derive(Debug)]
 struct OpenRecord {
     table: u64,
@@ -51,17 +53,18 @@ struct OpenRecord {
     body: Vec<u8>,
 }
 
-/// A record to be written, or the end of a file.
 #[derive(Debug)]
 pub(super) enum LogEntry {
     Record {
         kind: u32,
         body: Vec<u8>,
     },
+    /// A chunk's record. The payload is written from the chunk's own memory, after `header`.
     Chunk {
-        head: Vec<u8>,
+        header: Vec<u8>,
         chunk: Arc<Chunk>,
     },
+    /// The following entries are written to this log.
     NextLog {
         number: u64,
         file: Box<dyn WritableFile>,
@@ -69,11 +72,11 @@ pub(super) enum LogEntry {
 }
 
 impl DictionaryWriter for PendingLog {
-    fn told(&mut self) -> &mut WrittenDictionary {
-        &mut self.told
+    fn dictionary(&mut self) -> &mut WrittenDictionary {
+        &mut self.dictionary
     }
 
-    fn record(&mut self, kind: u32, body: &[u8]) {
+    fn write_record(&mut self, kind: u32, body: &[u8]) {
         let bytes = record_bytes(body.len());
         let body = body.to_vec();
         self.push(LogEntry::Record { kind, body }, bytes);
@@ -81,107 +84,107 @@ impl DictionaryWriter for PendingLog {
 }
 
 impl PendingLog {
-    /// What is told first says where the log begins.
     pub(super) fn new(start: JournalStart) -> Self {
         let mut pending = Self {
             store: start.store,
-            told: WrittenDictionary::default(),
-            pieces: Vec::new(),
+            dictionary: WrittenDictionary::default(),
+            entries: Vec::new(),
             bytes: 0,
-            count: 0,
-            open: None,
+            entry_count: 0,
+            open_record: None,
             next_change: start.next_change,
             next_serial: start.next_serial,
             log: Log::new(start.store, start.log),
-            logs: start.logs,
+            earlier_logs: start.logs,
             urgent: false,
-            at_once: false,
+            immediate: false,
             stopped: false,
         };
-        pending.begin(start.moment);
+        pending.write_begin(start.clock);
         pending
     }
 
-    fn begin(&mut self, moment: ClockReading) {
+    /// Adds the log's `begin` record.
+    fn write_begin(&mut self, clock: ClockReading) {
         let mut body = Vec::new();
         body.put_u64(self.next_change);
-        body.put_u64(moment.clock);
-        body.put_u64(moment.system);
-        self.record(kind::BEGIN, &body);
+        body.put_u64(clock.store);
+        body.put_u64(clock.system);
+        self.write_record(kind::BEGIN, &body);
     }
 
-    fn push(&mut self, piece: LogEntry, bytes: usize) {
+    fn push(&mut self, entry: LogEntry, bytes: usize) {
         self.bytes += bytes;
-        self.log.add(bytes as u64);
-        self.add(piece);
+        self.log.add_bytes(bytes as u64);
+        self.add(entry);
     }
 
-    fn add(&mut self, piece: LogEntry) {
-        self.pieces.push(piece);
-        self.count += 1;
+    fn add(&mut self, entry: LogEntry) {
+        self.entries.push(entry);
+        self.entry_count += 1;
     }
 
-    /// Tells a chunk that no log has; returns its serial.
-    fn chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
+    /// Adds a chunk unless a log contains it; returns its serial.
+    fn add_chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
         if let Some((serial, _)) = chunk.location(self.store) {
             return serial;
         }
         let serial = self.next_serial;
         self.next_serial += 1;
-        let schema = self.schema(chunk.schema());
-        let mut head = Vec::with_capacity(128);
-        put_chunk(&mut head, chunk, serial, schema);
-        let bytes = record_bytes(head.len() + chunk.payload().len());
-        drop(self.log.hold(chunk, serial, bytes as u64));
+        let schema = self.schema_number(chunk.schema());
+        let mut header = Vec::with_capacity(128);
+        put_chunk(&mut header, chunk, serial, schema);
+        let bytes = record_bytes(header.len() + chunk.payload().len());
+        drop(self.log.add_chunk(chunk, serial, bytes as u64));
         let chunk = Arc::clone(chunk);
-        self.push(LogEntry::Chunk { head, chunk }, bytes);
+        self.push(LogEntry::Chunk { header, chunk }, bytes);
         serial
     }
 
-    /// Ends the record of changes that grows.
-    pub(super) fn close(&mut self) {
+    /// Completes the open record of changes.
+    pub(super) fn close_record(&mut self) {
         let Some(OpenRecord {
             table,
             first,
             count,
             mut body,
-        }) = self.open.take()
+        }) = self.open_record.take()
         else {
             return;
         };
-        let mut start = Vec::with_capacity(RECORD_START);
-        start.put_u64(table);
-        start.put_u64(first);
-        start.put_u32(count);
-        body[..RECORD_START].copy_from_slice(&start);
-        // Their bytes were counted as pending when they came.
-        self.log.add(record_bytes(body.len()) as u64);
+        let mut header = Vec::with_capacity(CHANGES_HEADER_BYTES);
+        header.put_u64(table);
+        header.put_u64(first);
+        header.put_u32(count);
+        body[..CHANGES_HEADER_BYTES].copy_from_slice(&header);
+        // `self.bytes` already includes the changes.
+        self.log.add_bytes(record_bytes(body.len()) as u64);
         let kind = kind::CHANGES;
         self.add(LogEntry::Record { kind, body });
     }
 
-    pub(super) fn change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
-        // Its serial, so that nobody looks for it twice.
-        let mut only = None;
+    pub(super) fn add_change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
+        // The serial of an item's only chunk, so that it is looked up once.
+        let mut only_serial = None;
         if let TableOp::Insert { item, .. } = op {
             match &item.trajectory {
                 Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. } => {
-                    only = Some(self.chunk(chunk));
+                    only_serial = Some(self.add_chunk(chunk));
                 }
                 Trajectory::Spans(spans) => {
                     for chunk in &spans.chunks {
-                        self.chunk(chunk);
+                        self.add_chunk(chunk);
                     }
                 }
             }
         }
-        let fits = |open: &OpenRecord| open.table == table && open.body.len() < RECORD;
-        if !self.open.as_ref().is_some_and(fits) {
-            self.close();
+        let fits = |open: &OpenRecord| open.table == table && open.body.len() < CHANGES_BYTES;
+        if !self.open_record.as_ref().is_some_and(fits) {
+            self.close_record();
         }
-        let mut open = self.open.take().unwrap_or_else(|| {
-            let mut body = Vec::with_capacity(RECORD + 256);
-            body.put(&[0; RECORD_START]);
+        let mut open = self.open_record.take().unwrap_or_else(|| {
+            let mut body = Vec::with_capacity(CHANGES_BYTES + 256);
+            body.put(&[0; CHANGES_HEADER_BYTES]);
             OpenRecord {
                 table,
                 first: self.next_change,
@@ -191,43 +194,44 @@ impl PendingLog {
         });
         let before = open.body.len();
         let store = self.store;
-        let serial = |chunk: &Arc<Chunk>| match only {
+        let serial = |chunk: &Arc<Chunk>| match only_serial {
             Some(serial) => serial,
             None => chunk.location(store).map_or(0, |(serial, _)| serial),
         };
         put_change(&mut open.body, op, self, &serial);
         self.bytes += open.body.len() - before;
         open.count += 1;
-        self.open = Some(open);
+        self.open_record = Some(open);
         self.count_change()
     }
 
+    /// Returns the next change's number.
     pub(super) fn count_change(&mut self) -> Lsn {
         let number = self.next_change;
         self.next_change += 1;
         Lsn(number)
     }
 
-    /// Lets what follows go to another log, whose file is begun.
-    pub(super) fn next_log(
+    /// Switches to a new log, whose file exists: the following entries are written to it.
+    pub(super) fn switch_log(
         &mut self,
         number: u64,
         file: Box<dyn WritableFile>,
-        moment: ClockReading,
+        clock: ClockReading,
     ) -> LogPosition {
-        self.close();
-        self.told = WrittenDictionary::default();
-        let before = std::mem::replace(&mut self.log, Log::new(self.store, number));
-        // Whoever uses a chunk now may insert it later: what holds it is needed.
-        self.logs.retain(|log| log.usage().used > 0);
-        self.logs.push(before);
+        self.close_record();
+        self.dictionary = WrittenDictionary::default();
+        let previous = std::mem::replace(&mut self.log, Log::new(self.store, number));
+        // A chunk in use may be inserted again later, so its log stays needed.
+        self.earlier_logs.retain(|log| log.usage().used > 0);
+        self.earlier_logs.push(previous);
         self.push(LogEntry::NextLog { number, file }, 0);
-        self.begin(moment);
+        self.write_begin(clock);
         LogPosition {
             log: number,
             first_change: self.next_change,
-            moment,
-            needed: self.logs.iter().map(|log| log.usage()).collect(),
+            clock,
+            earlier_logs: self.earlier_logs.iter().map(|log| log.usage()).collect(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A file system that loses power: what was not synced is gone, or half there, or garbage.
+//! A file system in memory that loses power: bytes that were not synced are lost, partly there, or
+//! garbage.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,54 +10,54 @@ use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use super::file_system::{FileSystem, Read, WritableFile};
+use super::file_system::{FileSystem, ReadableFile, WritableFile};
 
-/// Bytes of a file, of which the first `safe` outlive the power.
+/// A file's bytes. The first `synced` of them survive a power loss.
 #[derive(Clone, Debug, Default)]
 struct Content {
     bytes: Vec<u8>,
-    safe: usize,
+    synced: usize,
 }
 
 type Names = BTreeMap<String, Arc<Mutex<Content>>>;
 
-/// A directory whose machine stops at a chosen write.
+/// A directory whose machine loses power after a number of writes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PowerLossFiles {
     names: Arc<Mutex<Names>>,
-    safe: Arc<Mutex<Names>>,
-    /// Writes before the power goes.
-    left: Arc<Mutex<u64>>,
+    synced: Arc<Mutex<Names>>,
+    /// Writes before the power loss.
+    writes_left: Arc<Mutex<u64>>,
 }
 
 impl PowerLossFiles {
-    /// Has power for so many writes.
-    pub(super) fn power(&self, writes: u64) {
-        *self.left.lock() = writes;
+    /// Sets the number of writes before the power loss.
+    pub(super) fn set_writes_left(&self, writes: u64) {
+        *self.writes_left.lock() = writes;
     }
 
-    /// Writes that it had power for and were not made.
-    pub(super) fn left(&self) -> u64 {
-        *self.left.lock()
+    /// Number of writes left before the power loss.
+    pub(super) fn writes_left(&self) -> u64 {
+        *self.writes_left.lock()
     }
 
-    /// A directory with these files, all of them safe.
-    pub(super) fn of(files: &[(String, Vec<u8>)]) -> Self {
+    /// A directory with these files, all synced.
+    pub(super) fn from_files(files: &[(String, Vec<u8>)]) -> Self {
         let contents = files.iter().map(|(name, bytes)| {
             let content = Content {
                 bytes: bytes.clone(),
-                safe: bytes.len(),
+                synced: bytes.len(),
             };
             (name.clone(), Arc::new(Mutex::new(content)))
         });
         let files = Self::default();
         *files.names.lock() = contents.collect();
-        files.power(u64::MAX);
+        files.set_writes_left(u64::MAX);
         files
     }
 
-    /// What there is.
-    pub(super) fn all(&self) -> Vec<(String, Vec<u8>)> {
+    /// Name and content of each file.
+    pub(super) fn files(&self) -> Vec<(String, Vec<u8>)> {
         let names = self.names.lock();
         let contents = names
             .iter()
@@ -64,33 +65,33 @@ impl PowerLossFiles {
         contents.collect()
     }
 
-    /// The same directory after the machine has started again.
-    pub(super) fn after_power_cut(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
-        let (names, safe) = (self.names.lock(), self.safe.lock());
+    /// The directory after the machine has restarted.
+    pub(super) fn after_power_loss(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
+        let (names, synced) = (self.names.lock(), self.synced.lock());
         let mut left = Names::new();
-        for name in names.keys().chain(safe.keys()) {
-            let either = [names.get(name), safe.get(name)];
+        for name in names.keys().chain(synced.keys()) {
+            let either = [names.get(name), synced.get(name)];
             let Some(content) = either[usize::from(rng.next_u64().is_multiple_of(2))] else {
                 continue;
             };
             left.insert(
                 name.clone(),
-                Arc::new(Mutex::new(half(&content.lock(), rng))),
+                Arc::new(Mutex::new(surviving(&content.lock(), rng))),
             );
         }
         Self {
-            safe: Arc::new(Mutex::new(left.clone())),
+            synced: Arc::new(Mutex::new(left.clone())),
             names: Arc::new(Mutex::new(left)),
-            left: Arc::new(Mutex::new(u64::MAX)),
+            writes_left: Arc::new(Mutex::new(u64::MAX)),
         }
     }
 
-    fn spend(&self) -> io::Result<()> {
-        let mut left = self.left.lock();
-        if *left == 0 {
-            return Err(io::Error::other("the power is gone"));
+    fn count_write(&self) -> io::Result<()> {
+        let mut writes_left = self.writes_left.lock();
+        if *writes_left == 0 {
+            return Err(io::Error::other("power loss"));
         }
-        *left -= 1;
+        *writes_left -= 1;
         Ok(())
     }
 
@@ -100,26 +101,26 @@ impl PowerLossFiles {
     }
 }
 
-/// What is left of a file: what was synced, and of the rest anything.
-fn half(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
-    let unsafe_bytes = (content.bytes.len() - content.safe) as u64;
-    let kept = usize::try_from(rng.next_u64() % (unsafe_bytes + 1)).unwrap();
-    let mut bytes = content.bytes[..content.safe + kept].to_vec();
+/// What a power loss leaves of a file: the synced bytes, and an arbitrary part of the others.
+fn surviving(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
+    let unsynced = (content.bytes.len() - content.synced) as u64;
+    let kept = usize::try_from(rng.next_u64() % (unsynced + 1)).unwrap();
+    let mut bytes = content.bytes[..content.synced + kept].to_vec();
     match rng.next_u64() % 3 {
-        // A page that was not written in between.
+        // A page in the middle that was not written.
         0 if kept > 0 => {
-            let from = content.safe + usize::try_from(rng.next_u64() % kept as u64).unwrap();
+            let from = content.synced + usize::try_from(rng.next_u64() % kept as u64).unwrap();
             let to = (from + 4096).min(bytes.len());
             bytes[from..to].fill(0);
         }
         1 if kept > 0 => {
-            let at = content.safe + usize::try_from(rng.next_u64() % kept as u64).unwrap();
+            let at = content.synced + usize::try_from(rng.next_u64() % kept as u64).unwrap();
             bytes[at] ^= 0x10;
         }
         _ => {}
     }
     Content {
-        safe: bytes.len(),
+        synced: bytes.len(),
         bytes,
     }
 }
@@ -134,7 +135,7 @@ impl FileSystem for PowerLossFiles {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
-        self.spend()?;
+        self.count_write()?;
         let content = Arc::<Mutex<Content>>::default();
         self.names.lock().insert(name.into(), Arc::clone(&content));
         Ok(Box::new(PowerLossFile {
@@ -143,30 +144,30 @@ impl FileSystem for PowerLossFiles {
         }))
     }
 
-    fn open(&self, name: &str) -> io::Result<Box<dyn Read>> {
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         let bytes = self.content(name)?.lock().bytes.clone();
         Ok(Box::new(PowerLossRead(bytes)))
     }
 
-    fn cut(&self, name: &str, len: u64) -> io::Result<()> {
-        self.spend()?;
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
+        self.count_write()?;
         let content = self.content(name)?;
         let mut content = content.lock();
         content.bytes.truncate(usize::try_from(len).unwrap());
-        content.safe = content.bytes.len();
+        content.synced = content.bytes.len();
         Ok(())
     }
 
     fn sync(&self, name: &str) -> io::Result<()> {
-        self.spend()?;
+        self.count_write()?;
         let content = self.content(name)?;
         let mut content = content.lock();
-        content.safe = content.bytes.len();
+        content.synced = content.bytes.len();
         Ok(())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.spend()?;
+        self.count_write()?;
         let content = self.content(from)?;
         let mut names = self.names.lock();
         names.remove(from);
@@ -175,14 +176,14 @@ impl FileSystem for PowerLossFiles {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.spend()?;
+        self.count_write()?;
         self.names.lock().remove(name);
         Ok(())
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        self.spend()?;
-        *self.safe.lock() = self.names.lock().clone();
+        self.count_write()?;
+        *self.synced.lock() = self.names.lock().clone();
         Ok(())
     }
 }
@@ -195,23 +196,23 @@ struct PowerLossFile {
 
 impl WritableFile for PowerLossFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
-        let spent = self.files.spend();
+        let counted = self.files.count_write();
         let mut content = self.content.lock();
-        if spent.is_err() {
-            // Some of it may have gone out.
+        if counted.is_err() {
+            // A part may have been written.
             content
                 .bytes
                 .extend(pieces.iter().take(1).flat_map(|piece| *piece));
-            return spent;
+            return counted;
         }
         content.bytes.extend(pieces.concat());
         Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.files.spend()?;
+        self.files.count_write()?;
         let mut content = self.content.lock();
-        content.safe = content.bytes.len();
+        content.synced = content.bytes.len();
         Ok(())
     }
 }
@@ -219,13 +220,13 @@ impl WritableFile for PowerLossFile {
 #[derive(Debug)]
 struct PowerLossRead(Vec<u8>);
 
-impl Read for PowerLossRead {
+impl ReadableFile for PowerLossRead {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
     }
 
-    fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
-        let from = usize::try_from(place).unwrap();
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let from = usize::try_from(offset).unwrap();
         let bytes = self.0.get(from..from + buffer.len());
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())

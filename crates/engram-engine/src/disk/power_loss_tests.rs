@@ -1,4 +1,4 @@
-//! Stores whose machine loses power at any write.
+//! Stores whose machine loses power at a random write.
 
 use engram_core::selector::TableRng;
 use engram_core::{DeferredDrops, TableOp};
@@ -6,44 +6,46 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::power_loss::PowerLossFiles;
-use super::random_workload::{History, begin, look, words};
+use super::random_workload::{History, describe, open_store, read_back};
 
-fn live_with_power_cuts(seed: u64) -> (usize, u64) {
+fn run_with_power_losses(seed: u64) -> (usize, u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut files = PowerLossFiles::default();
-    let mut past = History::default();
-    let (mut compared, mut cuts) = (0, 0);
+    let mut history = History::default();
+    let (mut compared, mut losses) = (0, 0);
     for round in 0..6 {
         let what = format!("seed {seed}, round {round}");
-        let power = rng.next_u64() % 120;
-        files.power(power);
-        if let Ok(mut opened) = begin(&files, seed) {
+        let writes = rng.next_u64() % 120;
+        files.set_writes_left(writes);
+        if let Ok(mut opened) = open_store(&files, seed) {
             for (id, table) in &mut opened.tables {
-                past.words.insert((*id, table.last_lsn().0), words(table));
+                history
+                    .descriptions
+                    .insert((*id, table.last_lsn().0), describe(table));
             }
-            past.work(&mut opened, &mut rng);
+            history.run(&mut opened, &mut rng);
         }
-        cuts += u64::from(files.left() == 0);
-        files = files.after_power_cut(&mut rng);
-        let mut found = look(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
-        compared += past.check(&mut found.tables, &what);
-        // What was never safe and did not come back was never: its numbers are given again.
+        losses += u64::from(files.writes_left() == 0);
+        files = files.after_power_loss(&mut rng);
+        let mut found = read_back(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
+        compared += history.check(&mut found.tables, &what);
+        // Changes that were not durable and are lost never happened: their numbers are used again.
         let last = |id: &u64| found.tables.get(id).map_or(0, |table| table.last_lsn().0);
         let next = found
             .next_change
             .max(1 + (1..4).map(|id| last(&id)).max().unwrap_or(0));
-        past.words.retain(|(_, lsn), _| *lsn < next);
+        history.descriptions.retain(|(_, lsn), _| *lsn < next);
     }
-    (compared, cuts)
+    (compared, losses)
 }
 
-/// Of a choice, the power left what was chosen, and not what for.
+/// The log ends with random choices, without the change that they were made for.
 #[test]
-fn where_a_generator_is_counts_as_a_change() {
-    let files = PowerLossFiles::of(&[]);
-    let mut past = History::default();
-    let mut opened = begin(&files, 1).unwrap();
-    past.work(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
+fn an_unfinished_choice_is_logged_again() {
+    let files = PowerLossFiles::from_files(&[]);
+    let mut history = History::default();
+    let mut opened = open_store(&files, 1).unwrap();
+    history.run(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
     let table = opened.tables.get_mut(&1).unwrap();
     table.end_leases(&mut DeferredDrops::default());
     let chosen = TableRng::seed_from_u64(1);
@@ -51,21 +53,21 @@ fn where_a_generator_is_counts_as_a_change() {
     sink.append("", &TableOp::SetRng { rng: &chosen });
     drop(opened);
     for _ in 0..2 {
-        let opened = begin(&files, 1).unwrap();
+        let opened = open_store(&files, 1).unwrap();
         let last = opened.tables[&1].last_lsn();
         drop(opened);
-        let found = look(&files).unwrap();
+        let found = read_back(&files).unwrap();
         assert_eq!(found.tables[&1].last_lsn(), last);
     }
 }
 
 #[test]
-fn what_was_safe_outlives_the_power() {
+fn durable_changes_survive_a_power_loss() {
     let seeds = std::env::var("POWER_SEEDS").map_or(250, |seeds| seeds.parse().unwrap());
-    let outcomes: Vec<(usize, u64)> = (0..seeds).map(live_with_power_cuts).collect();
+    let outcomes: Vec<(usize, u64)> = (0..seeds).map(run_with_power_losses).collect();
     let compared: usize = outcomes.iter().map(|outcome| outcome.0).sum();
-    let cuts: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
-    let out = format!("{compared} tables compared after {cuts} power cuts\n");
+    let losses: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
+    let out = format!("{compared} tables compared after {losses} power losses\n");
     std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
-    assert!(compared > 1_000 && cuts > 1_000, "{compared} {cuts}");
+    assert!(compared > 1_000 && losses > 1_000, "{compared} {losses}");
 }

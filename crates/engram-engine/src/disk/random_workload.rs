@@ -1,4 +1,4 @@
-//! What a store does in tests, and what it was at each moment.
+//! A random workload for a store in tests, with a record of each table's content after each change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) const OPTIONS: StorageOptions = StorageOptions {
     keep: 2,
 };
 
-fn small(number: u64) -> f64 {
+fn as_f64(number: u64) -> f64 {
     f64::from(u32::try_from(number).unwrap())
 }
 
@@ -79,8 +79,8 @@ fn options(id: u64) -> TableOptions {
     }
 }
 
-/// All that a table is, in words.
-pub(super) fn words(table: &mut TableState) -> String {
+/// Describes a table's complete content.
+pub(super) fn describe(table: &mut TableState) -> String {
     let snapshot = table.snapshot();
     let items = snapshot.items().map(|item| {
         let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
@@ -92,7 +92,7 @@ pub(super) fn words(table: &mut TableState) -> String {
         );
         (item.seq, item.key, item.priority.to_bits(), rest, content)
     });
-    // In which slots they lie is nobody's business.
+    // The order of slots does not matter.
     let mut items: Vec<_> = items.collect();
     let names: Vec<u64> = items.iter().map(|item| item.1).collect();
     let orders = snapshot.orders().map(|order| {
@@ -112,21 +112,21 @@ pub(super) fn words(table: &mut TableState) -> String {
     format!("{:?} {items:?} {orders:?} {sessions:?}", snapshot.counters)
 }
 
-/// What a store has done, and what it was told is safe.
+/// What a store contained after each change, and which changes were reported as durable.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// What a table was after each of its changes.
-    pub(super) words: BTreeMap<(u64, u64), String>,
-    safe: BTreeMap<u64, u64>,
-    /// The first byte of each item's content.
+    /// Content of each table after each change, by table and change number.
+    pub(super) descriptions: BTreeMap<(u64, u64), String>,
+    durable: BTreeMap<u64, u64>,
+    /// First byte of each item's data.
     contents: BTreeMap<u64, u8>,
     next_key: u64,
     clock: u64,
 }
 
 impl History {
-    /// Works until the power is gone, or enough is done.
-    pub(super) fn work(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
+    /// Makes random changes until the power loss, or up to 200.
+    pub(super) fn run(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
         let Opened {
             storage,
             tables,
@@ -156,7 +156,7 @@ impl History {
                 5 => {
                     let keys = (0..3).map(|_| self.next_key.saturating_sub(rng.next_u64() % 20));
                     let keys: Vec<u64> = keys.collect();
-                    table.update(keys.iter().map(|key| (*key, small(key % 7))));
+                    table.update(keys.iter().map(|key| (*key, as_f64(key % 7))));
                 }
                 6 => {
                     let key = self.next_key.saturating_sub(rng.next_u64() % 20);
@@ -182,37 +182,38 @@ impl History {
                 }
                 _ if rng.next_u64().is_multiple_of(8) => table.reset(deferred),
                 _ => {
-                    let _ = storage.checkpoint(|mark| {
-                        let mark = mark(self.clock);
+                    let _ = storage.checkpoint(|start_log| {
+                        let position = start_log(self.clock);
                         if rng.next_u64().is_multiple_of(2) {
-                            // A change that is in the log and in the checkpoint.
+                            // This change is both in the log and in the checkpoint.
                             let item = self.item(&mut shared, rng);
                             let table = tables.get_mut(&id).unwrap();
                             table.insert(item, self.clock, deferred);
                             while !table.shrink(deferred) {}
-                            self.words.insert((id, table.last_lsn().0), words(table));
+                            self.descriptions
+                                .insert((id, table.last_lsn().0), describe(table));
                         }
                         let tables = tables.iter_mut().map(|(id, table)| {
                             (*id, Arc::clone(table.options()), *table.snapshot())
                         });
-                        let look = CheckpointView {
+                        let view = CheckpointView {
                             tables: tables.collect(),
                             next_table: *next_table,
                         };
-                        Ok((mark, look))
+                        Ok((position, view))
                     });
                     continue;
                 }
             }
             while !table.shrink(deferred) {}
             let lsn = table.last_lsn();
-            self.words.insert((id, lsn.0), words(table));
-            // Before its first change, that it was created may not be safe.
+            self.descriptions.insert((id, lsn.0), describe(table));
+            // A table without changes may be lost: its creation may not be durable.
             if rng.next_u64().is_multiple_of(4) && lsn.0 > 0 {
                 loop {
                     match storage.sink(id).poll_durable(lsn, Waker::noop()) {
                         Poll::Ready(Ok(())) => {
-                            self.safe.insert(id, lsn.0);
+                            self.durable.insert(id, lsn.0);
                             break;
                         }
                         Poll::Ready(Err(_)) => return,
@@ -223,7 +224,7 @@ impl History {
         }
     }
 
-    /// The next item, of a chunk that others may have, too.
+    /// Returns the next item. Its chunk may be shared with other items.
     fn item(&mut self, shared: &mut Vec<Arc<Chunk>>, rng: &mut Xoshiro256PlusPlus) -> NewItem {
         self.next_key += 1;
         if shared.is_empty() || rng.next_u64().is_multiple_of(3) {
@@ -238,7 +239,7 @@ impl History {
             .insert(self.next_key, chunk.payload().pin().unwrap()[0]);
         NewItem {
             key: self.next_key,
-            priority: small(rng.next_u64() % 100),
+            priority: as_f64(rng.next_u64() % 100),
             trajectory: Trajectory::Rows {
                 chunk,
                 offset: 1,
@@ -248,29 +249,34 @@ impl History {
         }
     }
 
-    /// Compares what came back with what was.
+    /// Checks that durable changes were recovered, and that each table has its content of that time.
+    /// Returns the number of tables compared.
     pub(super) fn check(&self, tables: &mut BTreeMap<u64, TableState>, what: &str) -> usize {
         let mut compared = 0;
-        for (id, safe) in &self.safe {
+        for (id, durable) in &self.durable {
             let table = tables
                 .get_mut(id)
                 .unwrap_or_else(|| panic!("{what}: table {id} is gone"));
             let last = table.last_lsn().0;
             assert!(
-                last >= *safe,
-                "{what}: table {id} ends with {last}, {safe} was safe"
+                last >= *durable,
+                "{what}: table {id} ends with {last}, {durable} was durable"
             );
-            if let Some(expected) = self.words.get(&(*id, last)) {
-                assert_eq!(&words(table), expected, "{what}: table {id} after {last}");
+            if let Some(expected) = self.descriptions.get(&(*id, last)) {
+                assert_eq!(
+                    &describe(table),
+                    expected,
+                    "{what}: table {id} after {last}"
+                );
                 compared += 1;
             }
         }
         compared
     }
 
-    /// Looks whether these tables are what they were once, as far as that was noted. Where they were repaired, items
-    /// may have been lost, but none is another.
-    pub(super) fn recognise(
+    /// Checks that each table has content that it had at some time. After a repair, items may be lost,
+    /// but no item may have other data.
+    pub(super) fn check_repaired(
         &self,
         tables: &mut BTreeMap<u64, TableState>,
         repaired: bool,
@@ -287,19 +293,23 @@ impl History {
                 );
             }
             let last = table.last_lsn().0;
-            let expected = self.words.get(&(*id, last));
+            let expected = self.descriptions.get(&(*id, last));
             if let Some(expected) = expected.filter(|_| !repaired) {
-                assert_eq!(&words(table), expected, "{what}: table {id} after {last}");
+                assert_eq!(
+                    &describe(table),
+                    expected,
+                    "{what}: table {id} after {last}"
+                );
             }
         }
     }
 }
 
-pub(super) fn look(files: &PowerLossFiles) -> engram_core::Result<Recovered> {
-    recover(files, false, &mut |_, _| {})
+pub(super) fn read_back(files: &PowerLossFiles) -> engram_core::Result<Recovered> {
+    recover(files, false, &mut |_, _| {}).map_err(|error| error.into_error(files))
 }
 
-pub(super) fn begin(files: &PowerLossFiles, entropy: u64) -> engram_core::Result<Opened> {
-    let found = look(files)?;
-    Storage::begin(Arc::new(files.clone()), found, OPTIONS, entropy, None)
+pub(super) fn open_store(files: &PowerLossFiles, entropy: u64) -> engram_core::Result<Opened> {
+    let found = read_back(files)?;
+    Storage::start(Arc::new(files.clone()), found, OPTIONS, entropy, None)
 }

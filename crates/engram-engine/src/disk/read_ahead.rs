@@ -1,109 +1,112 @@
-//! Reading a large file from front to back, in a thread of its own: while blocks are looked at, the next comes.
+//! Reading a large file sequentially in a thread of its own: while one block is processed, the next
+//! ones are read.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::file_system::Read;
+use super::file_system::ReadableFile;
 
-/// Bytes that are read at once.
-pub(super) const BLOCK: usize = 1 << 20;
+/// Bytes per read.
+pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
-/// Room before a block, for what is left of the one before.
-const ROOM: usize = 256 << 10;
+/// Free space in front of a block, into which the unprocessed rest of the previous block is copied.
+const PREFIX_BYTES: usize = 256 << 10;
 
-/// Blocks that are read ahead or being looked at: more than a parcel in the making keeps (`checkers.rs`).
+/// Number of blocks that are read ahead or being processed. Must exceed the number of blocks that a
+/// batch of `chunk_checkers.rs` keeps alive while it is collected, or reading would stall.
 const BLOCKS: usize = 10;
 
-/// Bytes, of which some at the front do not count. Whoever drops it gives the memory back to be filled again.
+/// A block of a file. Dropping it returns its memory to the thread that reads, to be filled again.
 #[derive(Debug, Default)]
-pub(super) struct Block {
+pub(super) struct ReadBlock {
+    /// Free space, then the content from `start` on.
     bytes: Vec<u8>,
     start: usize,
-    done: Option<Sender<Vec<u8>>>,
+    return_to: Option<Sender<Vec<u8>>>,
 }
 
-impl Block {
-    /// Reads so many bytes, with room before them in memory that is done with.
+impl ReadBlock {
+    /// Reads `len` bytes into reused memory, after free space of `PREFIX_BYTES`.
     pub(super) fn read(
-        file: &dyn Read,
-        place: u64,
+        file: &dyn ReadableFile,
+        offset: u64,
         len: usize,
         mut bytes: Vec<u8>,
     ) -> io::Result<Self> {
-        bytes.resize(ROOM + len, 0);
-        file.read_at(&mut bytes[ROOM..], place)?;
+        bytes.resize(PREFIX_BYTES + len, 0);
+        file.read_at(&mut bytes[PREFIX_BYTES..], offset)?;
         Ok(Self {
             bytes,
-            start: ROOM,
-            done: None,
+            start: PREFIX_BYTES,
+            return_to: None,
         })
     }
 
-    pub(super) fn of(bytes: Vec<u8>) -> Self {
+    pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
             start: 0,
-            done: None,
+            return_to: None,
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Size of the block's memory.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(super) fn filled(&self) -> &[u8] {
+    pub(super) fn content(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// The rest of another block, and this one.
-    pub(super) fn behind(mut self, rest: &[u8]) -> Self {
+    /// Returns this block with the rest of the previous block in front.
+    pub(super) fn with_prefix(mut self, rest: &[u8]) -> Self {
         if let Some(start) = self.start.checked_sub(rest.len()) {
             self.bytes[start..self.start].copy_from_slice(rest);
             self.start = start;
             return self;
         }
-        Self::of([rest, self.filled()].concat())
+        Self::from_bytes([rest, self.content()].concat())
     }
 }
 
-impl Drop for Block {
+impl Drop for ReadBlock {
     fn drop(&mut self) {
-        if let Some(done) = &self.done {
-            // Where nobody reads any more, it is freed.
-            let _ = done.send(std::mem::take(&mut self.bytes));
+        if let Some(return_to) = &self.return_to {
+            // If the reading thread has ended, the memory is freed.
+            let _ = return_to.send(std::mem::take(&mut self.bytes));
         }
     }
 }
 
-/// A file's bytes from a place on.
+/// The blocks of a file from an offset on.
 #[derive(Debug)]
-pub(super) struct ReadAhead(Receiver<io::Result<Block>>);
+pub(super) struct ReadAhead(Receiver<io::Result<ReadBlock>>);
 
 impl ReadAhead {
-    /// Begins to read; ends when this is dropped, or at `len`.
-    pub(super) fn new(file: &Arc<dyn Read>, place: u64, len: u64) -> io::Result<Self> {
+    /// Starts to read `file` from `offset` to `len`. Dropping the result ends the thread.
+    pub(super) fn new(file: &Arc<dyn ReadableFile>, offset: u64, len: u64) -> io::Result<Self> {
         let (full, blocks) = channel();
-        let (done, empty) = channel();
+        let (return_to, empty) = channel();
         for _ in 0..BLOCKS {
-            let _ = done.send(Vec::new());
+            let _ = return_to.send(Vec::new());
         }
         let file = Arc::clone(file);
-        let reads = move || {
-            let mut place = place;
+        let read_all = move || {
+            let mut offset = offset;
             for bytes in empty {
-                let left = len - place;
-                let now = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
-                if now == 0 {
+                let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
+                let block_len = left.min(BLOCK_BYTES);
+                if block_len == 0 {
                     return;
                 }
-                let mut read = Block::read(&*file, place, now, bytes);
+                let mut read = ReadBlock::read(&*file, offset, block_len, bytes);
                 if let Ok(block) = &mut read {
-                    block.done = Some(done.clone());
+                    block.return_to = Some(return_to.clone());
                 }
-                place += now as u64;
+                offset += block_len as u64;
                 let failed = read.is_err();
                 if full.send(read).is_err() || failed {
                     return;
@@ -112,14 +115,14 @@ impl ReadAhead {
         };
         thread::Builder::new()
             .name("engram-ahead".into())
-            .spawn(reads)?;
+            .spawn(read_all)?;
         Ok(Self(blocks))
     }
 
-    /// The next block.
-    pub(super) fn next(&self) -> io::Result<Block> {
-        let gone = |_| io::Error::other("the thread that reads is gone");
-        self.0.recv().map_err(gone)?
+    /// Waits for the next block.
+    pub(super) fn next(&self) -> io::Result<ReadBlock> {
+        let ended = |_| io::Error::other("the thread that reads the file ended");
+        self.0.recv().map_err(ended)?
     }
 }
 
@@ -129,17 +132,17 @@ mod tests {
 
     use super::*;
 
-    /// A file that can be read up to a place.
+    /// A file whose reads fail beyond an offset.
     #[derive(Debug)]
-    struct Cut(u64);
+    struct FailsAfter(u64);
 
-    impl Read for Cut {
+    impl ReadableFile for FailsAfter {
         fn len(&self) -> io::Result<u64> {
             Ok(1 << 30)
         }
 
-        fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
-            if place + buffer.len() as u64 > self.0 {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+            if offset + buffer.len() as u64 > self.0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             buffer.fill(7);
@@ -148,16 +151,17 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_fails_or_is_dropped_ends() {
-        for good in [0, 2, 1 << 10] {
-            let file: Arc<dyn Read> = Arc::new(Cut(good * BLOCK as u64));
+    fn the_thread_ends_after_an_error_or_a_drop() {
+        for good_blocks in [0, 2, 1 << 10] {
+            let file: Arc<dyn ReadableFile> =
+                Arc::new(FailsAfter(good_blocks * BLOCK_BYTES as u64));
             let used = Arc::downgrade(&file);
             let ahead = ReadAhead::new(&file, 0, file.len().unwrap()).unwrap();
             drop(file);
-            for _ in 0..good.min(50) {
-                assert_eq!(ahead.next().unwrap().filled().len(), BLOCK);
+            for _ in 0..good_blocks.min(50) {
+                assert_eq!(ahead.next().unwrap().content().len(), BLOCK_BYTES);
             }
-            assert_eq!(ahead.next().is_err(), good < 50);
+            assert_eq!(ahead.next().is_err(), good_blocks < 50);
             drop(ahead);
             while used.strong_count() > 0 {
                 thread::sleep(Duration::from_millis(1));

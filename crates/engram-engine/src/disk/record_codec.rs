@@ -1,4 +1,7 @@
-//! What records hold: options, chunks' forms, items.
+//! Encoding of record bodies: layouts, schemas, window shapes, chunks, items and table options.
+//!
+//! Layouts, schemas and window shapes are *definitions*. A file defines each one once, in a record
+//! of its own, before the first record that refers to it by number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use engram_core::{
     WindowShape,
 };
 
-use super::byte_codec::{CorruptRecord, PutBytes, TakeBytes};
+use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
 
 /// Kinds of records.
 pub(crate) mod kind {
@@ -32,10 +35,11 @@ pub(crate) mod kind {
     pub(crate) const SERIALS: u32 = 22;
 }
 
-/// Axes of a cell that are read.
+/// Maximum number of axes of a cell.
 const MAX_AXES: usize = 64;
 
-/// DictionaryWriter that one file has been told, by address: the references keep the addresses from being used again.
+/// Numbers of the definitions that were written to a file, by address. The references keep the
+/// definitions alive, so that no address is reused.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenDictionary {
     layouts: HashMap<usize, (u32, Arc<Layout>)>,
@@ -43,18 +47,20 @@ pub(crate) struct WrittenDictionary {
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
 }
 
-/// Where records of forms go, before the record that needs them.
+/// Writes a file's definitions before the records that need them.
 pub(crate) trait DictionaryWriter {
-    fn told(&mut self) -> &mut WrittenDictionary;
+    fn dictionary(&mut self) -> &mut WrittenDictionary;
 
-    fn record(&mut self, kind: u32, body: &[u8]);
+    fn write_record(&mut self, kind: u32, body: &[u8]);
 
-    fn layout(&mut self, layout: &Arc<Layout>) -> u32 {
+    /// Returns the number of a layout; writes its definition first if necessary. The same for
+    /// schemas and window shapes below.
+    fn layout_number(&mut self, layout: &Arc<Layout>) -> u32 {
         let address = Arc::as_ptr(layout).addr();
-        if let Some((number, _)) = self.told().layouts.get(&address) {
+        if let Some((number, _)) = self.dictionary().layouts.get(&address) {
             return *number;
         }
-        let number = count(self.told().layouts.len());
+        let number = to_u32(self.dictionary().layouts.len());
         let mut body = Vec::new();
         body.put_u32(number);
         body.put_len(layout.names.len());
@@ -62,56 +68,57 @@ pub(crate) trait DictionaryWriter {
             body.put_text(name);
         }
         body.put_text(&layout.structure);
-        self.record(kind::LAYOUT, &body);
-        let told = (number, Arc::clone(layout));
-        self.told().layouts.insert(address, told);
+        self.write_record(kind::LAYOUT, &body);
+        let entry = (number, Arc::clone(layout));
+        self.dictionary().layouts.insert(address, entry);
         number
     }
 
-    fn schema(&mut self, schema: &Arc<Schema>) -> u32 {
+    fn schema_number(&mut self, schema: &Arc<Schema>) -> u32 {
         let address = Arc::as_ptr(schema).addr();
-        if let Some((number, _)) = self.told().schemas.get(&address) {
+        if let Some((number, _)) = self.dictionary().schemas.get(&address) {
             return *number;
         }
-        let layout = self.layout(&schema.layout);
-        let number = count(self.told().schemas.len());
+        let layout = self.layout_number(&schema.layout);
+        let number = to_u32(self.dictionary().schemas.len());
         let mut body = Vec::new();
         body.put_u32(number);
         body.put_u32(layout);
         body.put_len(schema.cells.len());
         for cell in &schema.cells {
-            body.put_u8(dtype_out(cell.dtype));
+            body.put_u8(dtype_code(cell.dtype));
             body.put_len(cell.shape.len());
             for axis in &cell.shape {
                 body.put_u64(*axis as u64);
             }
         }
-        self.record(kind::SCHEMA, &body);
-        let told = (number, Arc::clone(schema));
-        self.told().schemas.insert(address, told);
+        self.write_record(kind::SCHEMA, &body);
+        let entry = (number, Arc::clone(schema));
+        self.dictionary().schemas.insert(address, entry);
         number
     }
 
-    fn shape(&mut self, shape: &Arc<WindowShape>) -> u32 {
+    fn shape_number(&mut self, shape: &Arc<WindowShape>) -> u32 {
         let address = Arc::as_ptr(shape).addr();
-        if let Some((number, _)) = self.told().shapes.get(&address) {
+        if let Some((number, _)) = self.dictionary().shapes.get(&address) {
             return *number;
         }
-        let layout = self.layout(&shape.layout);
-        let number = count(self.told().shapes.len());
+        let layout = self.layout_number(&shape.layout);
+        let number = to_u32(self.dictionary().shapes.len());
         let mut body = Vec::new();
         body.put_u32(number);
         body.put_u32(layout);
         put_columns(&mut body, &shape.columns);
         put_slices(&mut body, &shape.slices);
-        self.record(kind::SHAPE, &body);
-        let told = (number, Arc::clone(shape));
-        self.told().shapes.insert(address, told);
+        self.write_record(kind::SHAPE, &body);
+        let entry = (number, Arc::clone(shape));
+        self.dictionary().shapes.insert(address, entry);
         number
     }
 
-    /// Puts an item; `serial` names its chunks, which are written before it.
-    fn item(
+    /// Appends an item to `body`. `serial` returns the serials of its chunks, which must be written
+    /// before this body's record.
+    fn put_item(
         &mut self,
         body: &mut Vec<u8>,
         item: ItemRef<'_>,
@@ -136,14 +143,14 @@ pub(crate) trait DictionaryWriter {
                 offset,
                 shape,
             } => {
-                let shape = self.shape(shape);
+                let shape = self.shape_number(shape);
                 body.put_u8(2);
                 body.put_u64(serial(chunk));
                 body.put_u32(*offset);
                 body.put_u32(shape);
             }
             Trajectory::Spans(spans) => {
-                let layout = self.layout(&spans.layout);
+                let layout = self.layout_number(&spans.layout);
                 body.put_u8(3);
                 body.put_u32(layout);
                 body.put_len(spans.chunks.len());
@@ -157,7 +164,7 @@ pub(crate) trait DictionaryWriter {
     }
 }
 
-/// The parts of an item that are written.
+/// The fields of an item that are written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ItemRef<'a> {
     pub(crate) key: u64,
@@ -175,7 +182,7 @@ impl<'a> From<&'a NewItem> for ItemRef<'a> {
     }
 }
 
-/// Everything of a chunk's record but the payload, which follows.
+/// Appends the body of a chunk's record, except for the payload, which must follow.
 pub(crate) fn put_chunk(body: &mut Vec<u8>, chunk: &Chunk, serial: u64, schema: u32) {
     let Origin {
         key,
@@ -202,7 +209,7 @@ pub(crate) fn put_chunk(body: &mut Vec<u8>, chunk: &Chunk, serial: u64, schema: 
     }
 }
 
-/// What one file has told so far, by number.
+/// Definitions read from a file so far, by number.
 #[derive(Debug, Default)]
 pub(crate) struct ReadDictionary {
     layouts: Vec<Arc<Layout>>,
@@ -210,33 +217,33 @@ pub(crate) struct ReadDictionary {
     shapes: Vec<Arc<WindowShape>>,
 }
 
-/// The next number of a kind of form.
-fn next(take: &mut TakeBytes<'_>, known: usize, what: &str) -> Result<(), CorruptRecord> {
-    let number = take.u32()?;
-    if number as usize == known {
+/// Checks that a definition has the next number of its kind.
+fn check_number(reader: &mut BodyReader<'_>, next: usize, what: &str) -> Result<(), CorruptRecord> {
+    let number = reader.u32()?;
+    if number as usize == next {
         return Ok(());
     }
-    CorruptRecord::err(format!(
-        "{what} {number} follows {known} others; {known} should"
-    ))
+    CorruptRecord::err(format!("{what} has number {number}, expected {next}"))
 }
 
-fn at<T: Clone>(known: &[T], number: u32, what: &str) -> Result<T, CorruptRecord> {
-    known.get(number as usize).cloned().ok_or_else(|| {
-        let known = known.len();
-        CorruptRecord(format!("{what} {number} is not known; {known} were told"))
+fn look_up<T: Clone>(defined: &[T], number: u32, what: &str) -> Result<T, CorruptRecord> {
+    defined.get(number as usize).cloned().ok_or_else(|| {
+        let defined = defined.len();
+        CorruptRecord(format!(
+            "{what} {number} is not defined; the file defines {defined} before this record"
+        ))
     })
 }
 
-/// Memory for a chunk's bytes.
+/// Allocates memory for a chunk's payload.
 pub(crate) fn allocate_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, CorruptRecord> {
-    let room = AlignedBytes::zeroed(bytes);
-    Ok(room.ok_or_else(|| {
+    let memory = AlignedBytes::zeroed(bytes);
+    Ok(memory.ok_or_else(|| {
         engram_core::Error::out_of_memory(format_args!("chunk {serial}"), Some(bytes))
     })?)
 }
 
-/// What a log says of a chunk, beside its bytes.
+/// A chunk's record without its payload.
 #[derive(Debug)]
 pub(crate) struct ChunkHeader {
     origin: Origin,
@@ -245,7 +252,7 @@ pub(crate) struct ChunkHeader {
 }
 
 impl ChunkHeader {
-    pub(crate) fn chunk(self, payload: AlignedBytes) -> Result<Chunk, CorruptRecord> {
+    pub(crate) fn into_chunk(self, payload: AlignedBytes) -> Result<Chunk, CorruptRecord> {
         let payload = Payload::Heap(payload);
         Ok(Chunk::from_parts(
             self.origin,
@@ -257,29 +264,29 @@ impl ChunkHeader {
 }
 
 impl ReadDictionary {
-    /// Takes note of a form; false where the record is something else.
-    pub(crate) fn take(&mut self, kind: u32, body: &[u8]) -> Result<bool, CorruptRecord> {
-        let mut take = TakeBytes(body);
+    /// Adds a definition; returns false if the record is of another kind.
+    pub(crate) fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<bool, CorruptRecord> {
+        let mut reader = BodyReader(body);
         match kind {
             kind::LAYOUT => {
-                next(&mut take, self.layouts.len(), "layout")?;
-                let names = take.list(4, |take| Ok(Box::from(take.text()?)))?;
+                check_number(&mut reader, self.layouts.len(), "layout")?;
+                let names = reader.list(4, |reader| Ok(Box::from(reader.text()?)))?;
                 self.layouts.push(Arc::new(Layout {
                     names: names.into(),
-                    structure: take.text()?.into(),
+                    structure: reader.text()?.into(),
                 }));
             }
             kind::SCHEMA => {
-                next(&mut take, self.schemas.len(), "schema")?;
-                let layout = at(&self.layouts, take.u32()?, "layout")?;
-                let cells = take.list(5, cell_in)?.into();
+                check_number(&mut reader, self.schemas.len(), "schema")?;
+                let layout = look_up(&self.layouts, reader.u32()?, "layout")?;
+                let cells = reader.list(5, read_cell)?.into();
                 self.schemas.push(Arc::new(Schema { layout, cells }));
             }
             kind::SHAPE => {
-                next(&mut take, self.shapes.len(), "shape")?;
-                let layout = at(&self.layouts, take.u32()?, "layout")?;
-                let columns = columns_in(&mut take)?;
-                let slices = slices_in(&mut take)?;
+                check_number(&mut reader, self.shapes.len(), "shape")?;
+                let layout = look_up(&self.layouts, reader.u32()?, "layout")?;
+                let columns = read_columns(&mut reader)?;
+                let slices = read_slices(&mut reader)?;
                 self.shapes.push(Arc::new(WindowShape {
                     layout,
                     columns,
@@ -288,51 +295,51 @@ impl ReadDictionary {
             }
             _ => return Ok(false),
         }
-        take.end().map(|()| true)
+        reader.end().map(|()| true)
     }
 
-    /// A chunk's record: its serial, and the chunk if `wanted`.
-    pub(crate) fn chunk(
+    /// Reads a chunk's record: returns its serial, and the chunk if it is `wanted`.
+    pub(crate) fn read_chunk(
         &self,
         body: &[u8],
         wanted: impl FnOnce(u64) -> bool,
     ) -> Result<(u64, Option<Chunk>), CorruptRecord> {
-        let mut take = TakeBytes(body);
-        let serial = take.u64()?;
+        let mut reader = BodyReader(body);
+        let serial = reader.u64()?;
         if !wanted(serial) {
             return Ok((serial, None));
         }
-        let facts = self.chunk_header(&mut take)?;
-        let mut payload = allocate_chunk(serial, take.0.len())?;
-        payload.copy_from_slice(take.0);
-        Ok((serial, Some(facts.chunk(payload)?)))
+        let header = self.read_chunk_header(&mut reader)?;
+        let mut payload = allocate_chunk(serial, reader.0.len())?;
+        payload.copy_from_slice(reader.0);
+        Ok((serial, Some(header.into_chunk(payload)?)))
     }
 
-    /// What a chunk's record says after its serial and before the chunk's bytes.
-    pub(crate) fn chunk_header(
+    /// Reads the part of a chunk's record between the serial and the payload.
+    pub(crate) fn read_chunk_header(
         &self,
-        take: &mut TakeBytes<'_>,
+        reader: &mut BodyReader<'_>,
     ) -> Result<ChunkHeader, CorruptRecord> {
-        let key = take.u64()?;
-        let schema = at(&self.schemas, take.u32()?, "schema")?;
+        let key = reader.u64()?;
+        let schema = look_up(&self.schemas, reader.u32()?, "schema")?;
         let origin = Origin {
             key,
-            first_step: take.u64()?,
-            steps: take.u32()?,
-            episodes: take.u64s()?.into(),
+            first_step: reader.u64()?,
+            steps: reader.u32()?,
+            episodes: reader.u64s()?.into(),
         };
-        let extents = take.list(13, |take| {
+        let extents = reader.list(13, |reader| {
             Ok(Extent {
-                offset: take.u32()?,
-                stored: take.u32()?,
-                rows: take.u32()?,
-                codec: match take.u8()? {
+                offset: reader.u32()?,
+                stored: reader.u32()?,
+                rows: reader.u32()?,
+                codec: match reader.u8()? {
                     0 => Codec::Raw,
                     1 => Codec::Lz4,
                     2 => Codec::Delta,
                     other => {
                         return CorruptRecord::err(format!(
-                            "a codec has code {other}; 0 to 2 are known"
+                            "unknown codec {other}, expected 0 to 2"
                         ));
                     }
                 },
@@ -345,38 +352,38 @@ impl ReadDictionary {
         })
     }
 
-    /// An item whose trajectory's parts are to be checked.
-    pub(crate) fn item(
+    /// Reads an item. The caller must check its trajectory with `check_parts`.
+    pub(crate) fn read_item(
         &self,
-        take: &mut TakeBytes<'_>,
+        reader: &mut BodyReader<'_>,
         chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
     ) -> Result<NewItem, CorruptRecord> {
-        let (key, priority) = (take.u64()?, take.f64()?);
-        let trajectory = match take.u8()? {
+        let (key, priority) = (reader.u64()?, reader.f64()?);
+        let trajectory = match reader.u8()? {
             squeeze @ (0 | 1) => Trajectory::Rows {
-                chunk: chunk(take.u64()?)?,
-                offset: take.u32()?,
-                len: take.u32()?,
+                chunk: chunk(reader.u64()?)?,
+                offset: reader.u32()?,
+                len: reader.u32()?,
                 squeeze: squeeze == 1,
             },
             2 => Trajectory::Window {
-                chunk: chunk(take.u64()?)?,
-                offset: take.u32()?,
-                shape: at(&self.shapes, take.u32()?, "shape")?,
+                chunk: chunk(reader.u64()?)?,
+                offset: reader.u32()?,
+                shape: look_up(&self.shapes, reader.u32()?, "shape")?,
             },
             3 => {
-                let layout = at(&self.layouts, take.u32()?, "layout")?;
-                let chunks = take.list(8, |take| chunk(take.u64()?))?.into();
+                let layout = look_up(&self.layouts, reader.u32()?, "layout")?;
+                let chunks = reader.list(8, |reader| chunk(reader.u64()?))?.into();
                 Trajectory::Spans(Arc::new(Spans {
                     layout,
                     chunks,
-                    columns: columns_in(take)?,
-                    slices: slices_in(take)?,
+                    columns: read_columns(reader)?,
+                    slices: read_slices(reader)?,
                 }))
             }
             other => {
                 return CorruptRecord::err(format!(
-                    "a trajectory is of kind {other}; 0 to 3 are known"
+                    "unknown trajectory kind {other}, expected 0 to 3"
                 ));
             }
         };
@@ -388,10 +395,10 @@ impl ReadDictionary {
     }
 }
 
-fn cell_in(take: &mut TakeBytes<'_>) -> Result<CellSpec, CorruptRecord> {
-    let dtype = dtype_in(take.u8()?)?;
-    let axes = take.list(8, |take| {
-        Ok(usize::try_from(take.u64()?).unwrap_or(usize::MAX))
+fn read_cell(reader: &mut BodyReader<'_>) -> Result<CellSpec, CorruptRecord> {
+    let dtype = dtype_from_code(reader.u8()?)?;
+    let axes = reader.list(8, |reader| {
+        Ok(usize::try_from(reader.u64()?).unwrap_or(usize::MAX))
     })?;
     let cell = CellSpec {
         dtype,
@@ -412,12 +419,12 @@ fn put_columns(body: &mut Vec<u8>, columns: &[SpanColumn]) {
     }
 }
 
-fn columns_in(take: &mut TakeBytes<'_>) -> Result<Box<[SpanColumn]>, CorruptRecord> {
-    let columns = take.list(9, |take| {
+fn read_columns(reader: &mut BodyReader<'_>) -> Result<Box<[SpanColumn]>, CorruptRecord> {
+    let columns = reader.list(9, |reader| {
         Ok(SpanColumn {
-            first_slice: take.u32()?,
-            len: take.u32()?,
-            squeeze: take.bool()?,
+            first_slice: reader.u32()?,
+            len: reader.u32()?,
+            squeeze: reader.bool()?,
         })
     });
     columns.map(Into::into)
@@ -432,13 +439,13 @@ fn put_slices(body: &mut Vec<u8>, slices: &[Slice]) {
     }
 }
 
-fn slices_in(take: &mut TakeBytes<'_>) -> Result<Box<[Slice]>, CorruptRecord> {
-    let slices = take.list(16, |take| {
+fn read_slices(reader: &mut BodyReader<'_>) -> Result<Box<[Slice]>, CorruptRecord> {
+    let slices = reader.list(16, |reader| {
         Ok(Slice {
-            chunk: take.u32()?,
-            column: take.u32()?,
-            offset: take.u32()?,
-            len: take.u32()?,
+            chunk: reader.u32()?,
+            column: reader.u32()?,
+            offset: reader.u32()?,
+            len: reader.u32()?,
         })
     });
     slices.map(Into::into)
@@ -449,10 +456,10 @@ pub(crate) fn put_session(body: &mut Vec<u8>, number: SessionNumber) {
     body.put_u64(number.number);
 }
 
-pub(crate) fn session_in(take: &mut TakeBytes<'_>) -> Result<SessionNumber, CorruptRecord> {
+pub(crate) fn read_session(reader: &mut BodyReader<'_>) -> Result<SessionNumber, CorruptRecord> {
     Ok(SessionNumber {
-        session: take.u64()?,
-        number: take.u64()?,
+        session: reader.u64()?,
+        number: reader.u64()?,
     })
 }
 
@@ -464,13 +471,13 @@ pub(crate) fn put_limits(body: &mut Vec<u8>, limits: &RateLimits) {
     body.put_f64(limits.max_diff);
 }
 
-pub(crate) fn limits_in(take: &mut TakeBytes<'_>) -> Result<RateLimits, CorruptRecord> {
+pub(crate) fn read_limits(reader: &mut BodyReader<'_>) -> Result<RateLimits, CorruptRecord> {
     Ok(RateLimits {
-        kind: take.text()?.into(),
-        samples_per_insert: take.f64()?,
-        min_size: take.u64()?,
-        min_diff: take.f64()?,
-        max_diff: take.f64()?,
+        kind: reader.text()?.into(),
+        samples_per_insert: reader.f64()?,
+        min_size: reader.u64()?,
+        min_diff: reader.f64()?,
+        max_diff: reader.f64()?,
     })
 }
 
@@ -487,8 +494,8 @@ fn put_selector(body: &mut Vec<u8>, selector: SelectorKind) {
     body.put_f64(exponent);
 }
 
-fn selector_in(take: &mut TakeBytes<'_>) -> Result<SelectorKind, CorruptRecord> {
-    let (code, exponent) = (take.u8()?, take.f64()?);
+fn read_selector(reader: &mut BodyReader<'_>) -> Result<SelectorKind, CorruptRecord> {
+    let (code, exponent) = (reader.u8()?, reader.f64()?);
     Ok(match code {
         0 => SelectorKind::Fifo,
         1 => SelectorKind::Lifo,
@@ -497,7 +504,7 @@ fn selector_in(take: &mut TakeBytes<'_>) -> Result<SelectorKind, CorruptRecord> 
         4 => SelectorKind::MinHeap,
         5 => SelectorKind::MaxHeap,
         other => {
-            return CorruptRecord::err(format!("a selector is of kind {other}; 0 to 5 are known"));
+            return CorruptRecord::err(format!("unknown selector kind {other}, expected 0 to 5"));
         }
     })
 }
@@ -505,9 +512,9 @@ fn selector_in(take: &mut TakeBytes<'_>) -> Result<SelectorKind, CorruptRecord> 
 pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
     body.put_text(&options.name);
     body.put_u64(options.max_size);
-    body.put_maybe(options.max_bytes, Vec::put_u64);
+    body.put_option(options.max_bytes, Vec::put_u64);
     body.put_u32(options.max_times_sampled);
-    body.put_maybe(options.ttl, Vec::put_u64);
+    body.put_option(options.ttl, Vec::put_u64);
     put_selector(body, options.sampler);
     put_selector(body, options.remover);
     put_limits(body, &options.limits);
@@ -518,10 +525,10 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
         body.put_len(signature.columns.len());
         for column in &signature.columns {
             body.put_text(&column.name);
-            body.put_u8(dtype_out(column.dtype));
+            body.put_u8(dtype_code(column.dtype));
             body.put_len(column.shape.len());
             for axis in &column.shape {
-                body.put_maybe(*axis, |body, axis| body.put_u64(axis as u64));
+                body.put_option(*axis, |body, axis| body.put_u64(axis as u64));
             }
         }
     }
@@ -531,46 +538,44 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
     body.put_u64(options.seed);
 }
 
-pub(crate) fn options_in(take: &mut TakeBytes<'_>) -> Result<TableOptions, CorruptRecord> {
+pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, CorruptRecord> {
     let mut options = TableOptions {
-        name: take.text()?.into(),
-        max_size: take.u64()?,
-        max_bytes: take.maybe(TakeBytes::u64)?,
-        max_times_sampled: take.u32()?,
-        ttl: take.maybe(TakeBytes::u64)?,
-        sampler: selector_in(take)?,
-        remover: selector_in(take)?,
-        limits: limits_in(take)?,
+        name: reader.text()?.into(),
+        max_size: reader.u64()?,
+        max_bytes: reader.option(BodyReader::u64)?,
+        max_times_sampled: reader.u32()?,
+        ttl: reader.option(BodyReader::u64)?,
+        sampler: read_selector(reader)?,
+        remover: read_selector(reader)?,
+        limits: read_limits(reader)?,
         signature: None,
         seed: 0,
         note: None,
     };
-    let given = take.u8()?;
+    let given = reader.u8()?;
     if given > 3 {
-        return CorruptRecord::err(format!(
-            "a table has {given} where 0 to 3 says what follows"
-        ));
+        return CorruptRecord::err(format!("unknown option flags {given}, expected 0 to 3"));
     }
     if given & 1 != 0 {
-        options.signature = Some(Arc::new(signature_in(take)?));
+        options.signature = Some(Arc::new(read_signature(reader)?));
     }
     if given & 2 != 0 {
-        options.note = Some(take.text()?.into());
+        options.note = Some(reader.text()?.into());
     }
-    options.seed = take.u64()?;
+    options.seed = reader.u64()?;
     Ok(options)
 }
 
-fn signature_in(take: &mut TakeBytes<'_>) -> Result<Signature, CorruptRecord> {
-    let structure = take.text()?.into();
-    let columns = take.list(9, |take| {
-        let name = take.text()?.into();
-        let dtype = dtype_in(take.u8()?)?;
-        let axis = |take: &mut TakeBytes<'_>| {
-            let axis = take.maybe(TakeBytes::u64)?;
+fn read_signature(reader: &mut BodyReader<'_>) -> Result<Signature, CorruptRecord> {
+    let structure = reader.text()?.into();
+    let columns = reader.list(9, |reader| {
+        let name = reader.text()?.into();
+        let dtype = dtype_from_code(reader.u8()?)?;
+        let axis = |reader: &mut BodyReader<'_>| {
+            let axis = reader.option(BodyReader::u64)?;
             Ok(axis.map(|axis| usize::try_from(axis).unwrap_or(usize::MAX)))
         };
-        let shape = take.list(1, axis)?.into();
+        let shape = reader.list(1, axis)?.into();
         Ok(ColumnSpec { name, dtype, shape })
     })?;
     Ok(Signature {
@@ -579,15 +584,15 @@ fn signature_in(take: &mut TakeBytes<'_>) -> Result<Signature, CorruptRecord> {
     })
 }
 
-fn dtype_out(dtype: DType) -> u8 {
+fn dtype_code(dtype: DType) -> u8 {
     dtype as u8
 }
 
-fn dtype_in(code: u8) -> Result<DType, CorruptRecord> {
-    let known = DType::ALL.get(usize::from(code)).copied();
-    known.ok_or_else(|| CorruptRecord(format!("a dtype has code {code}; 0 to 17 are known")))
+fn dtype_from_code(code: u8) -> Result<DType, CorruptRecord> {
+    let dtype = DType::ALL.get(usize::from(code)).copied();
+    dtype.ok_or_else(|| CorruptRecord(format!("unknown dtype code {code}, expected 0 to 17")))
 }
 
-fn count(len: usize) -> u32 {
+fn to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

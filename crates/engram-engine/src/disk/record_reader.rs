@@ -1,4 +1,4 @@
-//! Reading a file of records from front to back.
+//! Reading a file's records sequentially.
 
 use std::io;
 use std::sync::Arc;
@@ -7,77 +7,80 @@ use super::byte_codec::CorruptRecord;
 use super::file_format::{
     FILE_HEADER_BYTES, FileHeader, HeaderError, RECORD_HEADER_BYTES, RecordHeader, record_bytes,
 };
-use super::file_system::Read;
-use super::read_ahead::{BLOCK, Block, ReadAhead};
+use super::file_system::ReadableFile;
+use super::read_ahead::{BLOCK_BYTES, ReadAhead, ReadBlock};
 use super::record_codec::kind;
 
-/// RecordWriter begin at multiples of it.
-const STEP: u64 = 8;
+/// Records begin at multiples of this.
+const ALIGNMENT: u64 = 8;
 
-/// A chunk's record from this size on may be checked by somebody else.
-const LARGE: usize = 16 << 10;
+/// Chunk records with bodies of at least this size can be checked in other threads.
+const LARGE_CHUNK: usize = 16 << 10;
 
-/// Bytes that are read at first: what comes first may be all that is asked for.
-const FIRST: usize = 4 << 10;
+/// Bytes of a file's first read: often only the first record is needed.
+const FIRST_READ: usize = 4 << 10;
 
-/// Bytes that are searched for records that pass.
-const SEARCHED: u64 = 64 << 20;
+/// Maximum number of bytes searched for valid records after an invalid one.
+const SEARCH_LIMIT: u64 = 64 << 20;
 
-/// A file's records, in order, up to the first that does not pass.
+/// Reads a file's records in order, up to the first invalid one.
 #[derive(Debug)]
 pub(crate) struct RecordReader {
-    file: Arc<dyn Read>,
-    pub(crate) head: FileHeader,
-    /// Where the next record begins.
-    place: u64,
+    file: Arc<dyn ReadableFile>,
+    pub(crate) header: FileHeader,
+    /// Offset of the next record.
+    offset: u64,
+    /// Size of the file.
     len: u64,
-    /// Bytes of the file from `from` on.
-    block: Arc<Block>,
-    from: u64,
+    /// Bytes of the file from `block_offset` on.
+    block: Arc<ReadBlock>,
+    block_offset: u64,
     ahead: Option<ReadAhead>,
 }
 
-/// A large chunk's record, which nobody has checked.
+/// The record of a large chunk, whose body's checksum is not checked yet.
 #[derive(Debug)]
 pub(super) struct UncheckedRecord {
-    head: RecordHeader,
-    block: Arc<Block>,
+    header: RecordHeader,
+    block: Arc<ReadBlock>,
+    /// Position of the body in the block.
     at: usize,
 }
 
 impl UncheckedRecord {
     pub(super) fn body(&self) -> &[u8] {
-        &self.block.filled()[self.at..self.at + self.head.len]
+        &self.block.content()[self.at..self.at + self.header.len]
     }
 
-    /// Bytes of memory that it keeps, beside those that another keeps.
-    pub(super) fn keeps(&self, beside: Option<&Self>) -> usize {
-        match beside {
-            Some(other) if Arc::ptr_eq(&self.block, &other.block) => 0,
+    /// Bytes of memory that this record keeps alive, unless `previous` keeps the same block alive.
+    pub(super) fn memory(&self, previous: Option<&Self>) -> usize {
+        match previous {
+            Some(previous) if Arc::ptr_eq(&self.block, &previous.block) => 0,
             _ => self.block.memory(),
         }
     }
 
-    pub(super) fn passes(&self) -> bool {
-        self.head.fits(&[self.body()])
+    /// Checks the body's checksum.
+    pub(super) fn is_valid(&self) -> bool {
+        self.header.matches(&[self.body()])
     }
 
-    /// Of the whole record.
+    /// Size of the whole record.
     pub(super) fn bytes(&self) -> u64 {
-        record_bytes(self.head.len) as u64
+        record_bytes(self.header.len) as u64
     }
 }
 
-/// Why a file has no more records.
+/// Why a reader returns no more records.
 #[derive(Debug, PartialEq)]
 pub(crate) enum EndOfRecords {
-    /// It was read to its end.
+    /// The whole file was read.
     EndOfFile,
-    /// What follows does not pass.
-    Invalid { place: u64, why: String },
+    /// The record at `offset` is invalid.
+    Invalid { offset: u64, reason: String },
 }
 
-/// A record that passed.
+/// A record whose checksums are right.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: u32,
@@ -85,244 +88,252 @@ pub(crate) struct Record<'a> {
 }
 
 impl RecordReader {
-    /// Begins with the file's head.
-    pub(crate) fn new(file: Box<dyn Read>) -> io::Result<Result<Self, HeaderError>> {
+    /// Reads the file's header.
+    pub(crate) fn new(file: Box<dyn ReadableFile>) -> io::Result<Result<Self, HeaderError>> {
         let len = file.len()?;
         if len < FILE_HEADER_BYTES as u64 {
-            let why = format!("it has {len} bytes; its head alone takes {FILE_HEADER_BYTES}");
-            return Ok(Err(CorruptRecord(why).into()));
+            let reason =
+                format!("it has {len} bytes, fewer than a file header ({FILE_HEADER_BYTES} bytes)");
+            return Ok(Err(CorruptRecord(reason).into()));
         }
-        let mut head = [0; FILE_HEADER_BYTES];
-        file.read_at(&mut head, 0)?;
-        Ok(FileHeader::read(&head).map(|head| Self::after(file, head, len)))
+        let mut header = [0; FILE_HEADER_BYTES];
+        file.read_at(&mut header, 0)?;
+        Ok(FileHeader::read(&header).map(|header| Self::after(file, header, len)))
     }
 
-    /// Goes on after a head that was read, or that is damaged and known from elsewhere.
-    pub(crate) fn after(file: Box<dyn Read>, head: FileHeader, len: u64) -> Self {
+    /// Continues after a header that was read already, or is damaged and known from elsewhere.
+    pub(crate) fn after(file: Box<dyn ReadableFile>, header: FileHeader, len: u64) -> Self {
         Self {
             file: file.into(),
-            head,
-            place: FILE_HEADER_BYTES as u64,
+            header,
+            offset: FILE_HEADER_BYTES as u64,
             len,
             block: Arc::default(),
-            from: 0,
+            block_offset: 0,
             ahead: None,
         }
     }
 
-    /// The next record, if it is of a large chunk; [`RecordReader::skip`] goes on behind it.
+    /// Returns the next record if it is that of a large chunk. Does not advance: see
+    /// [`RecordReader::skip`].
     pub(super) fn large_chunk(&mut self) -> io::Result<Option<UncheckedRecord>> {
-        if self.place + RECORD_HEADER_BYTES as u64 > self.len {
+        if self.offset + RECORD_HEADER_BYTES as u64 > self.len {
             return Ok(None);
         }
-        let Ok(head) = self.record_header()? else {
+        let Ok(header) = self.record_header()? else {
             return Ok(None);
         };
-        if head.kind != kind::CHUNK || head.len < self.large() {
+        if header.kind != kind::CHUNK || header.len < self.large_chunk_bytes() {
             return Ok(None);
         }
-        let at = self.have(record_bytes(head.len))? + RECORD_HEADER_BYTES;
+        let at = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
         let block = Arc::clone(&self.block);
-        Ok(Some(UncheckedRecord { head, block, at }))
+        Ok(Some(UncheckedRecord { header, block, at }))
     }
 
-    /// Tests have no large chunks: in some of their files, all are.
-    fn large(&self) -> usize {
-        if cfg!(test) && self.head.number % 8 == 7 {
+    /// Minimum body size of a large chunk. Tests have only small chunks; in some of their files, all
+    /// count as large.
+    fn large_chunk_bytes(&self) -> usize {
+        if cfg!(test) && self.header.number % 8 == 7 {
             0
         } else {
-            LARGE
+            LARGE_CHUNK
         }
     }
 
-    /// Leaves the next record to somebody else.
+    /// Advances past a record that [`RecordReader::large_chunk`] returned.
     pub(super) fn skip(&mut self, record: &UncheckedRecord) {
-        self.place += record.bytes();
+        self.offset += record.bytes();
     }
 
-    /// Where the next record begins, or what is torn.
-    pub(crate) fn place(&self) -> u64 {
-        self.place
+    /// Offset of the next record, or of the first invalid one.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
     }
 
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The next record.
+    /// Returns the next record, or why there is none.
     pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, EndOfRecords>> {
-        let (kind, at, len) = match self.look()? {
+        let (kind, at, len) = match self.check_next()? {
             Ok(found) => found,
             Err(end) => {
-                self.end();
+                self.stop();
                 return Ok(Err(end));
             }
         };
-        self.place += record_bytes(len) as u64;
-        let body = &self.block.filled()[at..at + len];
+        self.offset += record_bytes(len) as u64;
+        let body = &self.block.content()[at..at + len];
         Ok(Ok(Record { kind, body }))
     }
 
-    /// Kind, place in the block and length of the next record's body.
-    fn look(&mut self) -> io::Result<Result<(u32, usize, usize), EndOfRecords>> {
-        let place = self.place;
-        if place >= self.len {
+    /// FileKind, place in the block and length of the next record's body.
+    fn check_next(&mut self) -> io::Result<Result<(u32, usize, usize), EndOfRecords>> {
+        let offset = self.offset;
+        if offset >= self.len {
             return Ok(Err(EndOfRecords::EndOfFile));
         }
-        let torn = |why: String| Ok(Err(EndOfRecords::Invalid { place, why }));
-        let head = match self.record_header()? {
-            Ok(head) => head,
-            Err(CorruptRecord(why)) => return torn(why),
+        let invalid = |reason: String| Ok(Err(EndOfRecords::Invalid { offset, reason }));
+        let header = match self.record_header()? {
+            Ok(header) => header,
+            Err(CorruptRecord(reason)) => return invalid(reason),
         };
-        let at = self.have(record_bytes(head.len))? + RECORD_HEADER_BYTES;
-        if !head.fits(&[&self.block.filled()[at..at + head.len]]) {
-            return torn(format!(
-                "the checksum of its {} bytes does not fit",
-                head.len
+        let at = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
+        if !header.matches(&[&self.block.content()[at..at + header.len]]) {
+            return invalid(format!(
+                "the checksum of the record's {} bytes is wrong",
+                header.len
             ));
         }
-        Ok(Ok((head.kind, at, head.len)))
+        Ok(Ok((header.kind, at, header.len)))
     }
 
-    /// What the head at `place` says, if it passes.
+    /// Reads the header of the next record.
     fn record_header(&mut self) -> io::Result<Result<RecordHeader, CorruptRecord>> {
-        let left = self.len.saturating_sub(self.place);
+        let left = self.len.saturating_sub(self.offset);
         let Some(after) = left.checked_sub(RECORD_HEADER_BYTES as u64) else {
-            let why =
-                format!("{left} bytes are left; a record's head alone takes {RECORD_HEADER_BYTES}");
-            return Ok(Err(CorruptRecord(why)));
+            let reason = format!(
+                "{left} bytes are left, fewer than a record header ({RECORD_HEADER_BYTES} bytes)"
+            );
+            return Ok(Err(CorruptRecord(reason)));
         };
-        let at = self.have(RECORD_HEADER_BYTES)?;
-        let mut head = [0; RECORD_HEADER_BYTES];
-        head.copy_from_slice(&self.block.filled()[at..at + RECORD_HEADER_BYTES]);
+        let at = self.load(RECORD_HEADER_BYTES)?;
+        let mut header = [0; RECORD_HEADER_BYTES];
+        header.copy_from_slice(&self.block.content()[at..at + RECORD_HEADER_BYTES]);
         Ok(RecordHeader::read(
-            &head,
-            self.head.number,
-            self.place,
+            &header,
+            self.header.number,
+            self.offset,
             after,
         ))
     }
 
-    /// Goes from a record that does not pass to the next place where a head does; false where there is none within
-    /// `most` bytes, from which what was looked at is taken.
-    pub(crate) fn search(&mut self, most: &mut u64) -> io::Result<bool> {
-        // A head that passes says where its body ends, whatever became of that.
-        let head = self.record_header()?;
-        self.place += head.map_or(STEP, |head| record_bytes(head.len) as u64);
-        while self.place < self.len && *most >= STEP {
+    /// Advances from an invalid record to the next offset with a valid record header. Searches at
+    /// most `limit` bytes, and subtracts the searched ones from it. False if there is none.
+    pub(crate) fn skip_to_valid(&mut self, limit: &mut u64) -> io::Result<bool> {
+        // If only the body is invalid, the header still contains the right length.
+        let header = self.record_header()?;
+        self.offset += header.map_or(ALIGNMENT, |header| record_bytes(header.len) as u64);
+        while self.offset < self.len && *limit >= ALIGNMENT {
             if self.record_header()?.is_ok() {
                 return Ok(true);
             }
-            self.place += STEP;
-            *most -= STEP;
+            self.offset += ALIGNMENT;
+            *limit -= ALIGNMENT;
         }
         Ok(false)
     }
 
-    /// Counts the records that pass from here on, be there more places that do not.
-    pub(crate) fn count_rest(&mut self) -> u64 {
-        let (mut count, mut most) = (0, SEARCHED);
+    /// Counts all valid records from here to the end, skipping invalid ones.
+    pub(crate) fn count_valid_after(&mut self) -> u64 {
+        let (mut count, mut limit) = (0, SEARCH_LIMIT);
         loop {
             while let Ok(Ok(_)) = self.next() {
                 count += 1;
             }
-            if !self.search(&mut most).unwrap_or(false) {
+            if !self.skip_to_valid(&mut limit).unwrap_or(false) {
                 return count;
             }
         }
     }
 
-    /// The body of a record that passed before, as it is now.
-    pub(crate) fn body_at(&self, place: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
+    /// Reads the body of a record again, whose offset and size are known, and checks it again.
+    pub(crate) fn body_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
         let mut record = vec![0; bytes];
-        let read = self.file.read_at(&mut record, place);
+        let read = self.file.read_at(&mut record, offset);
         read.map_err(|error| CorruptRecord(format!("it cannot be read: {error}")))?;
-        let mut head = [0; RECORD_HEADER_BYTES];
-        head.copy_from_slice(&record[..RECORD_HEADER_BYTES]);
+        let mut header = [0; RECORD_HEADER_BYTES];
+        header.copy_from_slice(&record[..RECORD_HEADER_BYTES]);
         let left = (bytes - RECORD_HEADER_BYTES) as u64;
-        let head = RecordHeader::read(&head, self.head.number, place, left)?;
+        let header = RecordHeader::read(&header, self.header.number, offset, left)?;
         record.drain(..RECORD_HEADER_BYTES);
-        record.truncate(head.len);
-        if head.fits(&[&record]) {
+        record.truncate(header.len);
+        if header.matches(&[&record]) {
             return Ok(record);
         }
-        CorruptRecord::err(format!("it has changed at byte {place}"))
+        CorruptRecord::err(format!(
+            "the record at byte {offset} has changed since it was first read"
+        ))
     }
 
-    /// Has so many bytes from `place` on in the block, which the file has; returns where.
-    fn have(&mut self, bytes: usize) -> io::Result<usize> {
-        let at = self.place.checked_sub(self.from);
+    /// Makes `bytes` bytes from `offset` on available in the block; returns their position. The file
+    /// must be long enough.
+    fn load(&mut self, bytes: usize) -> io::Result<usize> {
+        let at = self.offset.checked_sub(self.block_offset);
         let at = at.map_or(usize::MAX, |at| usize::try_from(at).unwrap_or(usize::MAX));
-        if at.saturating_add(bytes) <= self.block.filled().len() {
+        if at.saturating_add(bytes) <= self.block.content().len() {
             return Ok(at);
         }
-        let is_first = self.from == 0;
-        if at > self.block.filled().len() {
-            // It goes on elsewhere.
-            self.end();
+        let is_first = self.block_offset == 0;
+        if at > self.block.content().len() {
+            // The reader has skipped beyond the block.
+            self.stop();
         }
         let filled = self.fill(at, bytes, is_first);
         if filled.is_err() {
-            // Whoever asks again is to be told the same, unless it passes.
-            self.end();
+            // The next call reads the same bytes again.
+            self.stop();
         }
         filled.map(|()| 0)
     }
 
-    /// Has so many bytes from `place` on at the block's front; what it has from `at` on are the first of them.
+    /// Loads a block that begins at `offset` and has at least `bytes` bytes. The current block's
+    /// content from `at` on is the beginning of it.
     fn fill(&mut self, at: usize, bytes: usize, is_first: bool) -> io::Result<()> {
         let rest = match &self.ahead {
-            Some(_) => self.block.filled().get(at..).unwrap_or_default().to_vec(),
-            // What comes next begins here.
+            Some(_) => self.block.content().get(at..).unwrap_or_default().to_vec(),
+            // The next read starts at `offset`.
             None => Vec::new(),
         };
-        self.from = self.place;
+        self.block_offset = self.offset;
         self.block = Arc::default();
         let block = if is_first && self.ahead.is_none() {
-            let left = usize::try_from(self.len - self.place).unwrap_or(usize::MAX);
-            Block::read(
+            let left = usize::try_from(self.len - self.offset).unwrap_or(usize::MAX);
+            ReadBlock::read(
                 &*self.file,
-                self.place,
-                bytes.max(FIRST).min(left),
+                self.offset,
+                bytes.max(FIRST_READ).min(left),
                 Vec::new(),
             )?
         } else {
-            self.next_block()?.behind(&rest)
+            self.next_block()?.with_prefix(&rest)
         };
-        if block.filled().len() >= bytes {
+        if block.content().len() >= bytes {
             self.block = block.into();
             return Ok(());
         }
-        // A record of several blocks; the file has them.
-        let mut all = Vec::with_capacity(bytes + BLOCK);
-        all.extend_from_slice(block.filled());
+        // The record spans several blocks.
+        let mut all = Vec::with_capacity(bytes + BLOCK_BYTES);
+        all.extend_from_slice(block.content());
         drop(block);
         while all.len() < bytes {
-            all.extend_from_slice(self.next_block()?.filled());
+            all.extend_from_slice(self.next_block()?.content());
         }
-        self.block = Block::of(all).into();
+        self.block = ReadBlock::from_bytes(all).into();
         Ok(())
     }
 
-    /// What follows.
-    fn next_block(&mut self) -> io::Result<Block> {
+    /// Reads the next block; starts to read ahead if the rest of the file is large.
+    fn next_block(&mut self) -> io::Result<ReadBlock> {
         if let Some(ahead) = &self.ahead {
             return ahead.next();
         }
-        let left = self.len - self.place;
-        if left <= BLOCK as u64 {
+        let left = self.len - self.offset;
+        if left <= BLOCK_BYTES as u64 {
             let left = usize::try_from(left).unwrap_or(usize::MAX);
-            return Block::read(&*self.file, self.place, left, Vec::new());
+            return ReadBlock::read(&*self.file, self.offset, left, Vec::new());
         }
-        let ahead = ReadAhead::new(&self.file, self.place, self.len)?;
+        let ahead = ReadAhead::new(&self.file, self.offset, self.len)?;
         self.ahead.insert(ahead).next()
     }
 
-    /// Nothing more is read.
-    fn end(&mut self) {
+    /// Stops reading ahead and drops the block.
+    fn stop(&mut self) {
         self.ahead = None;
         self.block = Arc::default();
-        self.from = self.len;
+        self.block_offset = self.len;
     }
 }
 
@@ -330,10 +341,10 @@ impl RecordReader {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::super::file_format::{Kind, padding, record_header};
+    use super::super::file_format::{FileKind, padding, record_header};
     use super::*;
 
-    /// A file in memory, of which every so many reads fail.
+    /// A file in memory. Every `every`-th read fails.
     #[derive(Debug)]
     struct Flaky {
         bytes: Vec<u8>,
@@ -341,36 +352,36 @@ mod tests {
         every: u32,
     }
 
-    impl Read for Flaky {
+    impl ReadableFile for Flaky {
         fn len(&self) -> io::Result<u64> {
             Ok(self.bytes.len() as u64)
         }
 
-        fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
             if self.reads.fetch_add(1, Ordering::Relaxed) % self.every == self.every - 1 {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
-            let place = usize::try_from(place).unwrap();
-            buffer.copy_from_slice(&self.bytes[place..place + buffer.len()]);
+            let offset = usize::try_from(offset).unwrap();
+            buffer.copy_from_slice(&self.bytes[offset..offset + buffer.len()]);
             Ok(())
         }
     }
 
     fn body(number: usize) -> Vec<u8> {
-        let lengths = [10, 5_000, 70_000, 300_000, BLOCK, 3 * BLOCK + 5];
+        let lengths = [10, 5_000, 70_000, 300_000, BLOCK_BYTES, 3 * BLOCK_BYTES + 5];
         let mut body = vec![0; lengths[number % lengths.len()]];
         body[..8].copy_from_slice(&number.to_le_bytes());
         body
     }
 
     #[test]
-    fn a_read_that_fails_is_told_and_loses_nothing() {
-        let head = FileHeader {
-            kind: Kind::Log,
+    fn a_failed_read_is_reported_and_loses_no_record() {
+        let header = FileHeader {
+            kind: FileKind::Log,
             store: 1,
             number: 9,
         };
-        let mut bytes = head.bytes().to_vec();
+        let mut bytes = header.bytes().to_vec();
         let count = 40;
         for number in 0..count {
             let body = body(number);
@@ -384,10 +395,10 @@ mod tests {
                 reads: AtomicU32::default(),
                 every,
             };
-            let mut scan = RecordReader::new(Box::new(file)).unwrap().unwrap();
+            let mut file_reader = RecordReader::new(Box::new(file)).unwrap().unwrap();
             let (mut found, mut failed) = (0, 0);
             loop {
-                match scan.next() {
+                match file_reader.next() {
                     Err(_) => failed += 1,
                     Ok(Ok(record)) => {
                         assert!(record.body == body(found), "{found} of every {every}");
@@ -399,10 +410,10 @@ mod tests {
                     }
                 }
                 assert!(failed < 100, "{found} of every {every}");
-                let large = scan.large_chunk().ok().flatten();
+                let large = file_reader.large_chunk().ok().flatten();
                 if let Some(record) = large {
-                    assert!(record.passes() && record.body() == body(found));
-                    scan.skip(&record);
+                    assert!(record.is_valid() && record.body() == body(found));
+                    file_reader.skip(&record);
                     found += 1;
                 }
             }

@@ -1,31 +1,32 @@
-//! Writing a file of records from front to back.
+//! Writing a file of records sequentially.
 
 use std::io;
 
-use super::byte_codec::PutBytes;
+use super::byte_codec::BodyWriter;
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
 use super::file_system::WritableFile;
 
-/// Bytes that are written at once.
-pub(crate) const AT_ONCE: usize = 1 << 20;
+/// Size at which the buffer is written.
+pub(crate) const WRITE_BYTES: usize = 1 << 20;
 
-/// Bodies from this size on are written as they lie.
-const LARGE: usize = 32 << 10;
+/// Bodies of at least this size are written without copying them to the buffer.
+const LARGE_BODY: usize = 32 << 10;
 
-/// A file whose head is written, or in the buffer. After a failure nothing more is.
+/// Writes records behind a file header. After an error, it writes nothing more.
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     file: Box<dyn WritableFile>,
     number: u64,
     buffer: Vec<u8>,
-    /// Of the file, the buffer included.
+    /// Size of the file, including the buffer.
     bytes: u64,
     count: u64,
     outcome: io::Result<()>,
 }
 
 impl RecordWriter {
-    /// Goes on behind a head of [`FILE_HEADER_BYTES`] bytes; `buffer` is what of it is not written.
+    /// Continues after the file header of [`FILE_HEADER_BYTES`] bytes; `buffer` contains the part of
+    /// it that is not written yet.
     pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, buffer: Vec<u8>) -> Self {
         Self {
             file,
@@ -37,12 +38,12 @@ impl RecordWriter {
         }
     }
 
-    /// RecordWriter so far.
+    /// Number of records so far.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds a record whose body lies in two pieces; returns its bytes.
+    /// Adds a record whose body consists of two pieces; returns the record's size.
     pub(crate) fn add(&mut self, kind: u32, first: &[u8], rest: &[u8]) -> u64 {
         let body = [first, rest];
         let len = first.len() + rest.len();
@@ -50,17 +51,17 @@ impl RecordWriter {
         if self.outcome.is_err() {
             return bytes;
         }
-        let head = record_header(self.number, self.bytes, kind, &body);
+        let header = record_header(self.number, self.bytes, kind, &body);
         let zeros = &[0; 8][..padding(len)];
-        if len >= LARGE {
-            let all = [&self.buffer[..], &head, first, rest, zeros];
+        if len >= LARGE_BODY {
+            let all = [&self.buffer[..], &header, first, rest, zeros];
             self.outcome = self.file.append(&all);
             self.buffer.clear();
         } else {
-            for piece in [&head[..], first, rest, zeros] {
+            for piece in [&header[..], first, rest, zeros] {
                 self.buffer.put(piece);
             }
-            if self.buffer.len() >= AT_ONCE {
+            if self.buffer.len() >= WRITE_BYTES {
                 self.outcome = self.flush();
             }
         }
@@ -75,12 +76,12 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// What went wrong so far.
+    /// Returns the first error so far.
     pub(crate) fn check(&mut self) -> io::Result<()> {
         std::mem::replace(&mut self.outcome, Ok(()))
     }
 
-    /// Makes all of it safe; returns the file's bytes.
+    /// Writes and syncs everything; returns the file's size.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
         self.check()?;
         self.flush()?;

@@ -1,4 +1,23 @@
-//! Reading a directory back: the newest good checkpoint, then the changes since.
+//! Recovery: reading a directory back.
+//!
+//! ```text
+//! newest checkpoint ── verify: all records intact? ── all chunks it needs in the logs? ── read tables
+//!        │ no: note the reason, try the next older one; none left: DataLost
+//!        ▼
+//! replay the logs from the checkpoint's first change on (without a checkpoint: from change 1)
+//!        │ up to the first invalid record; a later log must continue with the next change
+//!        ▼
+//! Recovered ── Storage::start: cut off the torn tail, sync the logs, begin a new log, end all leases
+//! ```
+//!
+//! If acknowledged data is missing, recovery fails. With `repair`, it runs again and goes on without
+//! the missing parts: items whose chunks are missing are left out, and the replay ends at the first
+//! change that cannot be made.
+//!
+//! * `recover.rs`: choice of the checkpoint, the overall sequence, errors
+//! * `checkpoint_reader.rs`: verifies and reads one checkpoint
+//! * `chunk_loader.rs`: loads chunks from logs
+//! * `replay.rs`: makes the changes of logs again
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -15,124 +34,131 @@ use rustix::io::Errno;
 use crate::clock::FIRST_READING;
 
 use super::byte_codec::CorruptRecord;
-use super::checkpoint_reader::{check, first_logs, tables};
+use super::checkpoint_reader::{read_first_record, read_tables, verify};
 use super::checkpoint_writer::CheckpointHeader;
 use super::chunk_checkers::ChunkCheckers;
 use super::chunk_loader::{LoadedLog, UnloadedChunk};
-use super::directory_lock::{lock_to_read, unusable};
-use super::file_format::{FileHeader, HeaderError, Kind, VERSION};
-use super::file_names::{Name, checkpoint_name, log_name};
+use super::directory_lock::{lock_shared, unusable};
+use super::file_format::{FileHeader, FileKind, HeaderError, VERSION};
+use super::file_names::{FileName, checkpoint_name, log_name};
 use super::file_system::{FileSystem, OsDirectory};
 use super::log::Log;
 use super::record_reader::RecordReader;
 use super::serial_ranges::SerialRanges;
 
-/// Is told bytes read, and bytes in all, now and then.
+/// Callback for progress: receives bytes read and total bytes.
 pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// Bytes between two words of progress.
-const STEP: u64 = 4 << 20;
+/// Bytes read between two calls of a [`ReadProgress`].
+const PROGRESS_INTERVAL: u64 = 4 << 20;
 
-/// A reading of the store's clock, in nanoseconds since it was created, and of the system's, in seconds since 1970.
+/// Readings of both clocks at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ClockReading {
-    pub(crate) clock: u64,
+    /// The store's clock, in nanoseconds.
+    pub(crate) store: u64,
+    /// The system's clock, in seconds since 1970.
     pub(crate) system: u64,
 }
 
 impl ClockReading {
-    pub(crate) fn new(clock: u64) -> Self {
+    /// The system's clock now, with this reading of the store's clock.
+    pub(crate) fn now(store: u64) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let system = since.map_or(0, |since| since.as_secs());
-        Self { clock, system }
+        Self { store, system }
     }
 
-    /// Where the store's clock goes on: what passed while nobody had it open counts, unless the system's clock
-    /// went back. That of a new store begins where it says.
+    /// Reading at which the store's clock continues: the time that has passed since this reading by
+    /// the system's clock counts, unless the system's clock was set back. The default reading stands
+    /// for a new store.
     fn resumed(self) -> u64 {
         if self == Self::default() {
             return FIRST_READING;
         }
-        let passed = Self::new(0).system.saturating_sub(self.system);
+        let passed = Self::now(0).system.saturating_sub(self.system);
         let passed = u64::try_from(Duration::from_secs(passed).as_nanos()).unwrap_or(0);
-        self.clock.saturating_add(passed)
+        self.store.saturating_add(passed)
     }
 }
 
-/// Stands between the name of a checkpoint and what is wrong with it.
+/// Separates a checkpoint's name from the reason in a note. An inspection searches for it.
 pub(super) const NOT_USED: &str = " is not used: ";
 
-/// What a directory held.
+/// Content of a directory.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    /// Random number of the store; `None` where the directory is empty.
+    /// Random id of the store; `None` if the directory is empty.
     pub(crate) store: Option<u64>,
-    /// The checkpoint that it came from, and what every checkpoint there says that it needs, as far as it can be read.
+    /// Number of the checkpoint that was read.
     pub(crate) from: Option<u64>,
-    pub(crate) needs: Vec<(u64, CheckpointHeader)>,
-    /// CheckpointHeader that were replayed, and which of them is to be cut off where.
+    /// Header of every checkpoint whose first record can be read, without serials.
+    pub(crate) checkpoint_headers: Vec<(u64, CheckpointHeader)>,
+    /// Logs that were replayed.
     pub(crate) replayed: Vec<u64>,
+    /// The log that ends with an invalid record, and the record's offset.
     pub(crate) torn: Option<(u64, u64)>,
-    /// Whole records after that, which are set aside.
-    pub(crate) torn_whole: u64,
-    /// Something is lost: files that were not used are to be set aside.
+    /// Number of intact records after that. If there are any, they are set aside.
+    pub(crate) intact_after_tear: u64,
+    /// Acknowledged data is missing: files that were not used must be set aside.
     pub(crate) repaired: bool,
-    /// By their number.
+    /// Tables by number.
     pub(crate) tables: BTreeMap<u64, TableState>,
-    /// Generators that have made choices whose change is missing: it was not made then.
-    pub(crate) choosing: HashMap<u64, TableRng>,
+    /// Random generators, by table, that have made choices for a change that is not in the log.
+    pub(crate) unfinished_choices: HashMap<u64, TableRng>,
     pub(crate) next_table: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
-    /// The newest of each that there is a file of.
+    /// Largest number of any checkpoint file.
     pub(crate) checkpoint: u64,
+    /// Largest number of any log file.
     pub(crate) log: u64,
-    /// CheckpointHeader that hold chunks.
+    /// Logs that contain chunks.
     pub(crate) logs: Vec<Arc<Log>>,
-    /// Nanoseconds since the store was created, at the last change.
+    /// The store's clock at the last change, in nanoseconds.
     pub(crate) clock: u64,
-    pub(crate) moment: ClockReading,
-    /// What was found damaged or unfinished, and what became of it.
+    /// Last record of both clocks.
+    pub(crate) clock_reading: ClockReading,
+    /// What was damaged or unfinished, and how it was handled.
     pub(crate) notes: Vec<String>,
 }
 
 impl Recovered {
-    /// Where the store's clock goes on.
+    /// Reading at which the store's clock continues.
     pub(crate) fn resumed(&self) -> u64 {
-        self.clock.max(self.moment.resumed())
+        self.clock.max(self.clock_reading.resumed())
     }
 }
 
-/// A directory being read.
+/// Reads a directory from one checkpoint on.
 pub(super) struct DirectoryReader<'a> {
     pub(super) files: &'a dyn FileSystem,
+    /// The result so far.
     pub(super) out: Recovered,
     /// Chunks that the checkpoint's items refer to.
     pub(super) chunks: HashMap<u64, Arc<Chunk>>,
-    /// The others: where they are, and whether they are in use.
-    pub(super) others: HashMap<u64, UnloadedChunk>,
+    /// All other chunks.
+    pub(super) unloaded_chunks: HashMap<u64, UnloadedChunk>,
     pub(super) logs: BTreeMap<u64, LoadedLog>,
-    /// The log that a chunk was read from last: the next is likely there, too, and not all may be open at once.
-    pub(super) at_hand: Option<(u64, RecordReader)>,
+    /// The log from which a chunk was read last. Only one is kept open: there may be more logs than
+    /// the process can have open files.
+    pub(super) open_log: Option<(u64, RecordReader)>,
     pub(super) checkers: ChunkCheckers,
-    /// Why a log could not be opened that a change needs.
+    /// Why a log with a chunk that a change refers to cannot be opened.
     pub(super) refused: Option<CorruptRecord>,
-    /// Goes on without what is lost.
+    /// Go on without missing data.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
-    done: u64,
-    told: u64,
-    total: u64,
+    bytes_read: u64,
+    /// Value of `bytes_read` at the last call of `progress`.
+    bytes_reported: u64,
+    bytes_total: u64,
 }
 
-fn failed(files: &dyn FileSystem, what: &str, error: &io::Error) -> Error {
-    Error::Storage(format!("{}: {what}: {error}", files.path().display()))
-}
-
-/// Reads a directory that stays as it is, while nobody has it open.
+/// Reads a directory without changing it. It must not be open in any process.
 ///
 /// # Errors
-/// As [`recover`]; [`Error::Storage`] where another process has it, or there is no store.
+/// As [`recover`]; [`Error::Storage`] if another process has it open, or it contains no store.
 pub(crate) fn read_directory(
     path: &Path,
     repair: bool,
@@ -142,73 +168,80 @@ pub(crate) fn read_directory(
         .map_err(|error| unusable(path, &error))?
         .is_dir()
     {
-        let what = format!("{} is a file; a store lives in a directory", path.display());
-        return Err(Error::Storage(what));
+        let text = format!("{} is a file; a store is a directory", path.display());
+        return Err(Error::Storage(text));
     }
-    let _lock = lock_to_read(path)?;
-    let found = recover(&OsDirectory::new(path.to_path_buf()), repair, progress)?;
-    if found.store.is_none() {
-        return Err(Error::Storage(format!("{} has no store", path.display())));
+    let _lock = lock_shared(path)?;
+    let files = OsDirectory::new(path.to_path_buf());
+    let recovered = recover(&files, repair, progress).map_err(|error| error.with_advice(&files))?;
+    if recovered.store.is_none() {
+        let text = format!("{} contains no store", path.display());
+        return Err(Error::Storage(text));
     }
-    Ok(found)
+    Ok(recovered)
 }
 
-/// Reads a directory; with `repair`, what is left of it where something is lost.
+/// Reads a directory. With `repair`, goes on without acknowledged data that is missing.
 ///
 /// # Errors
-/// [`Error::Storage`] where it cannot be read, or where something that was acknowledged is missing.
+/// The directory cannot be read, or acknowledged data is missing.
 pub(crate) fn recover(
     files: &dyn FileSystem,
     repair: bool,
     progress: ReadProgress<'_>,
-) -> Result<Recovered> {
-    let names = files
-        .list()
-        .map_err(|error| failed(files, "cannot be listed", &error))?;
-    let mut known: Vec<Name> = names.iter().filter_map(|name| Name::of(name)).collect();
+) -> Result<Recovered, RecoveryError> {
+    let names = files.list().map_err(|error| {
+        RecoveryError::Refused(CorruptRecord(format!("cannot be listed: {error}")))
+    })?;
+    let mut known: Vec<FileName> = names
+        .iter()
+        .filter_map(|name| FileName::parse(name))
+        .collect();
     known.sort_unstable();
     let checkpoints = known.iter().filter_map(|name| match name {
-        Name::Checkpoint(number) => Some(*number),
+        FileName::Checkpoint(number) => Some(*number),
         _ => None,
     });
     let checkpoints: Vec<u64> = checkpoints.collect();
     let logs = known.iter().filter_map(|name| match name {
-        Name::Log(number) => Some(*number),
+        FileName::Log(number) => Some(*number),
         _ => None,
     });
     let logs: Vec<u64> = logs.collect();
-    let there = (checkpoints.as_slice(), logs.as_slice());
-    let mut found = read(files, there, repair, progress)?;
-    // No number is given again, not even of a file that was not finished, or is set aside.
-    for name in names.iter().filter_map(|name| Name::ever(name)) {
+    let mut recovered = attempt_or_repair(files, (&checkpoints, &logs), repair, progress)?;
+    // No number is used again, not even that of an unfinished file or one that was set aside.
+    for name in names
+        .iter()
+        .filter_map(|name| FileName::without_suffix(name))
+    {
         match name {
-            Name::Checkpoint(number) => found.checkpoint = found.checkpoint.max(number),
-            Name::Log(number) => found.log = found.log.max(number),
-            Name::Unfinished => {}
+            FileName::Checkpoint(number) => {
+                recovered.checkpoint = recovered.checkpoint.max(number);
+            }
+            FileName::Log(number) => recovered.log = recovered.log.max(number),
+            FileName::Unfinished => {}
         }
     }
-    Ok(found)
+    Ok(recovered)
 }
 
-fn read(
+fn attempt_or_repair(
     files: &dyn FileSystem,
-    there: (&[u64], &[u64]),
+    numbers: (&[u64], &[u64]),
     repair: bool,
     progress: ReadProgress<'_>,
-) -> Result<Recovered> {
-    match attempt(files, there, false, progress) {
+) -> Result<Recovered, RecoveryError> {
+    match attempt(files, numbers, false, progress) {
         Err(
-            RecoveryError::Corrupt(CorruptRecord(why))
-            | RecoveryError::DataLost(CorruptRecord(why)),
-        ) if repair => match attempt(files, there, true, progress) {
-            Ok(mut found) => {
-                found.notes.insert(0, why);
-                found.repaired = true;
-                Ok(found)
-            }
-            Err(trouble) => Err(trouble.told(files)),
-        },
-        outcome => outcome.map_err(|trouble| trouble.told(files)),
+            RecoveryError::Corrupt(CorruptRecord(reason))
+            | RecoveryError::DataLost(CorruptRecord(reason)),
+        ) if repair => {
+            let mut recovered = attempt(files, numbers, true, progress)?;
+            recovered.notes.insert(0, reason);
+            recovered.repaired = true;
+            Ok(recovered)
+        }
+        outcome => outcome,
     }
 }
 
@@ -226,58 +259,60 @@ fn attempt(
                 notes.append(&mut recovered.notes);
                 let mut reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
                 reader.out.store = recovered.store;
-                let mut needs = Vec::new();
+                let mut checkpoint_headers = Vec::new();
                 for number in checkpoints {
                     let name = checkpoint_name(*number);
                     if let Err(error) = files.open(&name)
-                        && let RecoveryError::Refused(why) = unreadable(&name, &error)
+                        && let RecoveryError::Refused(reason) = read_error(&name, &error)
                     {
-                        // What it needs is not to be taken for nobody's.
-                        return Err(RecoveryError::Refused(why));
+                        // Otherwise, logs that only this checkpoint requires would be removed.
+                        return Err(RecoveryError::Refused(reason));
                     }
-                    let scan = reader.open(&name, Kind::Checkpoint, *number);
-                    let logs = scan.ok().and_then(|scan| first_logs(scan).ok());
-                    needs.extend(logs.map(|logs| (*number, logs)));
+                    let file_reader = reader.open(&name, FileKind::Checkpoint, *number);
+                    let header = file_reader
+                        .ok()
+                        .and_then(|file| read_first_record(file).ok());
+                    checkpoint_headers.extend(header.map(|header| (*number, header)));
                 }
                 return Ok(Recovered {
-                    needs,
+                    checkpoint_headers,
                     notes,
                     ..recovered
                 });
             }
-            Err(RecoveryError::Corrupt(CorruptRecord(why))) => {
-                notes.push(format!("{}{NOT_USED}{why}", checkpoint_name(*number)));
+            Err(RecoveryError::Corrupt(CorruptRecord(reason))) => {
+                notes.push(format!("{}{NOT_USED}{reason}", checkpoint_name(*number)));
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         }
     }
     if !checkpoints.is_empty() {
         let (count, notes) = (checkpoints.len(), notes.join("; "));
-        let what = format!("none of {count} checkpoints can be used: {notes}");
-        return Err(RecoveryError::DataLost(CorruptRecord(what)));
+        let text = format!("none of {count} checkpoints can be used: {notes}");
+        return Err(RecoveryError::DataLost(CorruptRecord(text)));
     }
     let reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
     if logs.is_empty() {
         return Ok(reader.finish());
     }
-    reader.read_all(logs)
+    reader.read_all_logs(logs)
 }
 
-/// Why a directory cannot be read from some checkpoint on.
-pub(super) enum RecoveryError {
-    /// Another may do.
+/// Why a directory cannot be read.
+#[derive(Debug)]
+pub(crate) enum RecoveryError {
+    /// A file is damaged. An older checkpoint may be usable.
     Corrupt(CorruptRecord),
-    /// No other would.
+    /// Acknowledged data is missing, whatever the checkpoint.
     DataLost(CorruptRecord),
-    /// Nobody may touch it.
+    /// A file cannot be read now, which does not mean that it is damaged. Nothing may be changed.
     Refused(CorruptRecord),
 }
 
-/// What it means that a file cannot be read. Whether it is damaged is another matter than that nobody may look now,
-/// or that too many files are open.
-pub(super) fn unreadable(name: &str, error: &io::Error) -> RecoveryError {
-    let why = CorruptRecord(format!("{name} cannot be read: {error}"));
-    let passing = [
+/// Classifies an error of reading a file: missing permission or too many open files is not damage.
+pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
+    let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
+    let temporary = [
         Errno::ACCESS,
         Errno::AGAIN,
         Errno::INTR,
@@ -287,30 +322,40 @@ pub(super) fn unreadable(name: &str, error: &io::Error) -> RecoveryError {
         Errno::PERM,
     ];
     match Errno::from_io_error(error) {
-        Some(code) if passing.contains(&code) => RecoveryError::Refused(why),
-        _ => RecoveryError::Corrupt(why),
+        Some(code) if temporary.contains(&code) => RecoveryError::Refused(reason),
+        _ => RecoveryError::Corrupt(reason),
     }
 }
 
 impl RecoveryError {
-    fn told(self, files: &dyn FileSystem) -> Error {
-        let CorruptRecord(why) = self.into();
-        Error::Storage(format!("{}: {why}", files.path().display()))
+    pub(super) fn into_error(self, files: &dyn FileSystem) -> Error {
+        let CorruptRecord(reason) = self.into();
+        Error::Storage(format!("{}: {reason}", files.path().display()))
+    }
+
+    /// As `into_error`, with advice if a repair may help.
+    pub(super) fn with_advice(self, files: &dyn FileSystem) -> Error {
+        let advice = match self {
+            Self::Corrupt(_) | Self::DataLost(_) => "; `repair=True` opens what is left",
+            Self::Refused(_) => "",
+        };
+        let CorruptRecord(reason) = self.into();
+        Error::Storage(format!("{}: {reason}{advice}", files.path().display()))
     }
 }
 
 impl From<RecoveryError> for CorruptRecord {
-    fn from(trouble: RecoveryError) -> Self {
-        let (RecoveryError::Corrupt(why)
-        | RecoveryError::DataLost(why)
-        | RecoveryError::Refused(why)) = trouble;
-        why
+    fn from(error: RecoveryError) -> Self {
+        let (RecoveryError::Corrupt(reason)
+        | RecoveryError::DataLost(reason)
+        | RecoveryError::Refused(reason)) = error;
+        reason
     }
 }
 
 impl From<CorruptRecord> for RecoveryError {
-    fn from(damage: CorruptRecord) -> Self {
-        Self::Corrupt(damage)
+    fn from(error: CorruptRecord) -> Self {
+        Self::Corrupt(error)
     }
 }
 
@@ -331,13 +376,13 @@ impl<'a> DirectoryReader<'a> {
         let out = Recovered {
             store: None,
             from: None,
-            needs: Vec::new(),
+            checkpoint_headers: Vec::new(),
             replayed: Vec::new(),
             torn: None,
-            torn_whole: 0,
+            intact_after_tear: 0,
             repaired: false,
             tables: BTreeMap::new(),
-            choosing: HashMap::new(),
+            unfinished_choices: HashMap::new(),
             next_table: 1,
             next_change: 1,
             next_serial: 1,
@@ -345,108 +390,114 @@ impl<'a> DirectoryReader<'a> {
             log: logs.last().copied().unwrap_or_default(),
             logs: Vec::new(),
             clock: 0,
-            moment: ClockReading::default(),
+            clock_reading: ClockReading::default(),
             notes: Vec::new(),
         };
         Self {
             files,
             out,
             chunks: HashMap::new(),
-            others: HashMap::new(),
+            unloaded_chunks: HashMap::new(),
             logs: BTreeMap::new(),
-            at_hand: None,
+            open_log: None,
             checkers: ChunkCheckers::default(),
             refused: None,
             repair,
             progress,
-            done: 0,
-            told: 0,
-            total: 0,
+            bytes_read: 0,
+            bytes_reported: 0,
+            bytes_total: 0,
         }
     }
 
     pub(super) fn open(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: FileKind,
         number: u64,
     ) -> Result<RecordReader, RecoveryError> {
         let opened = self.files.open(name).and_then(RecordReader::new);
-        let opened = opened.map_err(|error| unreadable(name, &error))?;
-        let scan = opened.map_err(|why| match why {
-            HeaderError::Corrupt(CorruptRecord(why)) => {
-                CorruptRecord(format!("{name}: {why}")).into()
+        let opened = opened.map_err(|error| read_error(name, &error))?;
+        let file_reader = opened.map_err(|error| match error {
+            HeaderError::Corrupt(CorruptRecord(reason)) => {
+                CorruptRecord(format!("{name}: {reason}")).into()
             }
             HeaderError::UnsupportedVersion(version) => {
                 RecoveryError::Refused(CorruptRecord(format!(
-                    "{name} is of format version {version}; this release reads version {VERSION}"
+                    "{name} has format version {version}, but this release reads only version {VERSION}"
                 )))
             }
         })?;
-        let FileHeader { kind: found, .. } = scan.head;
-        if found != kind || scan.head.number != number {
-            return Err(CorruptRecord(format!("{name} is another file under its name")).into());
+        let FileHeader { kind: found, .. } = file_reader.header;
+        if found != kind || file_reader.header.number != number {
+            return Err(CorruptRecord(format!(
+                "{name} is another file, renamed or copied to this name"
+            ))
+            .into());
         }
-        let store = *self.out.store.get_or_insert(scan.head.store);
-        if scan.head.store != store {
-            return Err(CorruptRecord(format!("{name} is of another store")).into());
+        let store = *self.out.store.get_or_insert(file_reader.header.store);
+        if file_reader.header.store != store {
+            return Err(CorruptRecord(format!("{name} belongs to another store")).into());
         }
-        Ok(scan)
+        Ok(file_reader)
     }
 
-    /// Reads a checkpoint and what came after it.
+    /// Reads a checkpoint and replays the logs after it.
     fn read_from(mut self, number: u64, logs: &[u64]) -> Result<Recovered, RecoveryError> {
-        let (scan, said) = self.check(number)?;
+        let (file_reader, header) = self.verify(number)?;
         let since: Vec<u64> = logs
             .iter()
             .copied()
-            .filter(|log| *log >= said.first)
+            .filter(|log| *log >= header.first_log)
             .collect();
-        let needed: Vec<u64> = said.needed.iter().map(|(log, _)| *log).collect();
-        self.total = self.bytes(&needed) + 2 * self.bytes(&since);
-        for log in needed.iter().chain(&since) {
-            match self.load_chunks(*log, &said.serials) {
-                // What is missing is said below.
-                Err(RecoveryError::Corrupt(CorruptRecord(why))) if self.repair => {
-                    self.out.notes.push(why)
+        let earlier: Vec<u64> = header.earlier_logs.iter().map(|(log, _)| *log).collect();
+        self.bytes_total = self.bytes(&earlier) + 2 * self.bytes(&since);
+        for log in earlier.iter().chain(&since) {
+            match self.load_chunks(*log, &header.serials) {
+                // Missing chunks are reported below.
+                Err(RecoveryError::Corrupt(CorruptRecord(reason))) if self.repair => {
+                    self.out.notes.push(reason);
                 }
                 outcome => outcome?,
             }
         }
-        let missing = said.serials.len().saturating_sub(self.chunks.len() as u64);
+        let missing = header
+            .serials
+            .len()
+            .saturating_sub(self.chunks.len() as u64);
         if missing > 0 && !self.repair {
             return Err(CorruptRecord(format!(
                 "{missing} of {} chunks that its items refer to are missing",
-                said.serials.len()
+                header.serials.len()
             ))
             .into());
         }
         self.out.from = Some(number);
-        self.out.clock = said.moment.clock;
-        self.out.moment = said.moment;
-        self.out.next_serial = self.out.next_serial.max(said.next_serial);
-        self.out.next_table = said.next_table;
+        self.out.clock = header.clock.store;
+        self.out.clock_reading = header.clock;
+        self.out.next_serial = self.out.next_serial.max(header.next_serial);
+        self.out.next_table = header.next_table;
         let chunks = &self.chunks;
         let mut chunk = |serial| {
             let chunk = chunks.get(&serial).cloned();
             chunk.ok_or_else(|| CorruptRecord(format!("chunk {serial} is missing")))
         };
-        let (tables, lost) = tables(scan, self.repair, &mut chunk)?;
+        let (tables, lost) = read_tables(file_reader, self.repair, &mut chunk)?;
         self.out.tables = tables;
         for (table, items) in lost {
-            let what = format!("table `{table}` has lost {items} items, whose content is missing");
-            self.out.notes.push(what);
+            let note = format!("table `{table}` has lost {items} items, whose chunks are missing");
+            self.out.notes.push(note);
         }
-        self.replay(&since, said.first, said.first_change)?;
+        self.replay(&since, header.first_log, header.first_change)?;
         Ok(self.finish())
     }
 
-    /// Reads logs that nobody has made a checkpoint of.
-    fn read_all(mut self, logs: &[u64]) -> Result<Recovered, RecoveryError> {
-        self.total = 2 * self.bytes(logs);
+    /// Replays all logs of a directory without checkpoints.
+    fn read_all_logs(mut self, logs: &[u64]) -> Result<Recovered, RecoveryError> {
+        self.bytes_total = 2 * self.bytes(logs);
         for log in logs {
             match self.load_chunks(*log, &SerialRanges::default()) {
-                // Changes are made up to there.
+                // The replay ends at the damage.
                 Err(RecoveryError::Corrupt(_)) if self.repair => {}
                 outcome => outcome?,
             }
@@ -456,7 +507,7 @@ impl<'a> DirectoryReader<'a> {
         Ok(self.finish())
     }
 
-    /// Bytes of these logs.
+    /// Total size of these logs.
     fn bytes(&self, logs: &[u64]) -> u64 {
         let lens = logs
             .iter()
@@ -464,25 +515,25 @@ impl<'a> DirectoryReader<'a> {
         lens.filter_map(io::Result::ok).sum()
     }
 
-    /// Takes note of bytes that were read.
+    /// Counts bytes that were read, and reports progress.
     pub(super) fn advance(&mut self, bytes: u64) {
-        self.done += bytes;
-        if self.done >= self.told + STEP {
-            self.told = self.done;
-            (self.progress)(self.done.min(self.total), self.total);
+        self.bytes_read += bytes;
+        if self.bytes_read >= self.bytes_reported + PROGRESS_INTERVAL {
+            self.bytes_reported = self.bytes_read;
+            (self.progress)(self.bytes_read.min(self.bytes_total), self.bytes_total);
         }
     }
 
-    /// Looks whether a checkpoint is whole, from its first record to its last.
-    fn check(&mut self, number: u64) -> Result<(RecordReader, CheckpointHeader), RecoveryError> {
+    /// Verifies a checkpoint; returns a reader at its beginning and its header.
+    fn verify(&mut self, number: u64) -> Result<(RecordReader, CheckpointHeader), RecoveryError> {
         let name = checkpoint_name(number);
-        let scan = self.open(&name, Kind::Checkpoint, number)?;
-        let said = check(scan)?;
-        Ok((self.open(&name, Kind::Checkpoint, number)?, said))
+        let file_reader = self.open(&name, FileKind::Checkpoint, number)?;
+        let header = verify(file_reader)?;
+        Ok((self.open(&name, FileKind::Checkpoint, number)?, header))
     }
 
     fn finish(mut self) -> Recovered {
-        (self.progress)(self.total, self.total);
+        (self.progress)(self.bytes_total, self.bytes_total);
         self.out.logs = self.logs.into_values().map(|loaded| loaded.log).collect();
         self.out
     }

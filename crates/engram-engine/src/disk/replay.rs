@@ -1,4 +1,4 @@
-//! Making the changes of logs again.
+//! Replay: making the changes of logs again.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use engram_core::{
     AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
 };
 
-use super::byte_codec::{CorruptRecord, TakeBytes};
+use super::byte_codec::{BodyReader, CorruptRecord};
 use super::change_codec::Change;
-use super::file_format::{Kind, record_bytes};
+use super::file_format::{FileKind, record_bytes};
 use super::file_names::log_name;
-use super::record_codec::{ReadDictionary, kind, options_in};
+use super::record_codec::{ReadDictionary, kind, read_options};
 use super::record_reader::EndOfRecords;
-use super::recover::{ClockReading, DirectoryReader, RecoveryError, unreadable};
+use super::recover::{ClockReading, DirectoryReader, RecoveryError, read_error};
 
 impl DirectoryReader<'_> {
-    /// Makes the changes of these logs again: of the log `first`, which begins with that change, and of those after it.
+    /// Replays logs: the first must be `first`, which must begin with change `first_change`.
     pub(super) fn replay(
         &mut self,
         logs: &[u64],
@@ -25,45 +25,49 @@ impl DirectoryReader<'_> {
         first_change: u64,
     ) -> Result<(), RecoveryError> {
         if logs.first() != Some(&first) {
-            let why = format!("{} is missing", log_name(first));
+            let reason = format!("{} is missing", log_name(first));
             if !self.repair {
-                return Err(RecoveryError::DataLost(CorruptRecord(why)));
+                return Err(RecoveryError::DataLost(CorruptRecord(reason)));
             }
-            self.out
-                .notes
-                .push(format!("changes from {first_change} on are lost: {why}"));
+            self.out.notes.push(format!(
+                "all changes from number {first_change} on are lost: {reason}"
+            ));
             self.out.next_change = first_change;
             return Ok(());
         }
         let mut next = first_change;
         let mut replayed = Vec::new();
         for number in logs {
-            if let Some(loaded) = self.logs.get(number).filter(|loaded| loaded.is_chunks) {
+            if let Some(loaded) = self
+                .logs
+                .get(number)
+                .filter(|loaded| loaded.has_only_chunks)
+            {
                 let bytes = loaded.log.usage().bytes;
                 self.advance(bytes);
                 replayed.push(*number);
                 continue;
             }
-            let noted = self.out.notes.len();
+            let note_count = self.out.notes.len();
             match self.replay_log(*number, &mut next) {
-                Ok((begun, torn)) => {
-                    // One of chunks alone may follow.
-                    if begun || torn.is_some() {
-                        self.out.torn = torn.map(|place| (*number, place));
+                Ok((has_changes, torn)) => {
+                    // A log of only chunks may follow the torn one.
+                    if has_changes || torn.is_some() {
+                        self.out.torn = torn.map(|offset| (*number, offset));
                     }
                     replayed.push(*number);
                 }
                 Err(
-                    RecoveryError::Corrupt(CorruptRecord(why))
-                    | RecoveryError::DataLost(CorruptRecord(why)),
+                    RecoveryError::Corrupt(CorruptRecord(reason))
+                    | RecoveryError::DataLost(CorruptRecord(reason)),
                 ) if self.repair => {
-                    self.out.notes.truncate(noted);
-                    self.out
-                        .notes
-                        .push(format!("changes from {next} on are lost: {why}"));
+                    self.out.notes.truncate(note_count);
+                    self.out.notes.push(format!(
+                        "all changes from number {next} on are lost: {reason}"
+                    ));
                     break;
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             }
         }
         self.out.replayed = replayed;
@@ -71,76 +75,78 @@ impl DirectoryReader<'_> {
         Ok(())
     }
 
-    /// Makes the changes of a log; returns whether it has any, and where it is torn.
+    /// Replays a log; returns whether it has a `begin` record, and the offset at which it is torn.
     fn replay_log(
         &mut self,
         number: u64,
         next: &mut u64,
     ) -> Result<(bool, Option<u64>), RecoveryError> {
         let name = log_name(number);
-        let mut scan = self.open(&name, Kind::Log, number)?;
-        let mut known = ReadDictionary::default();
-        let mut begun = false;
+        let mut file_reader = self.open(&name, FileKind::Log, number)?;
+        let mut dictionary = ReadDictionary::default();
+        let mut has_begin = false;
         loop {
-            let record = match scan.next() {
-                Err(error) => return Err(unreadable(&name, &error)),
-                Ok(Err(EndOfRecords::EndOfFile)) => return Ok((begun, None)),
-                Ok(Err(EndOfRecords::Invalid { place, why })) => {
-                    let left = scan.len() - place;
-                    let whole = scan.count_rest();
-                    let rest = if whole == 0 {
-                        "which nobody was told of".into()
+            let record = match file_reader.next() {
+                Err(error) => return Err(read_error(&name, &error)),
+                Ok(Err(EndOfRecords::EndOfFile)) => return Ok((has_begin, None)),
+                Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
+                    let left = file_reader.len() - offset;
+                    let intact = file_reader.count_valid_after();
+                    let rest = if intact == 0 {
+                        "and were never acknowledged".into()
                     } else {
-                        self.out.torn_whole = whole;
+                        self.out.intact_after_tear = intact;
                         format!(
-                            "{whole} whole records among them: if the machine did not lose power, they were acknowledged, \
-                             and the file was damaged since"
+                            "with {intact} intact records: unless the machine lost power, these were acknowledged, \
+                             and the file was damaged later"
                         )
                     };
                     self.out.notes.push(format!(
-                        "{name} ends at byte {place}: {why}; {left} bytes follow, {rest}"
+                        "{name} ends at byte {offset}: {reason}; {left} more bytes follow, {rest}"
                     ));
-                    return Ok((begun, Some(place)));
+                    return Ok((has_begin, Some(offset)));
                 }
                 Ok(Ok(record)) => record,
             };
             let bytes = record_bytes(record.body.len()) as u64;
-            if record.kind == kind::CHUNK || known.take(record.kind, record.body)? {
+            if record.kind == kind::CHUNK || dictionary.add_record(record.kind, record.body)? {
                 self.advance(bytes);
                 continue;
             }
             let (kind, body) = (record.kind, record.body.to_vec());
             self.advance(bytes);
             if kind == kind::BEGIN {
-                self.begin(&name, &body, *next)?;
-                begun = true;
-            } else if begun {
-                if let Err(damage) = self.change(kind, &body, &known, next) {
+                self.check_begin(&name, &body, *next)?;
+                has_begin = true;
+            } else if has_begin {
+                if let Err(error) = self.replay_record(kind, &body, &dictionary, next) {
                     let refused = self.refused.take();
                     return Err(
-                        refused.map_or(RecoveryError::Corrupt(damage), RecoveryError::Refused)
+                        refused.map_or(RecoveryError::Corrupt(error), RecoveryError::Refused)
                     );
                 }
             } else {
-                return Err(CorruptRecord(format!("{name} does not say where it begins")).into());
+                return Err(
+                    CorruptRecord(format!("{name} has changes before its `begin` record")).into(),
+                );
             }
         }
     }
 
-    /// Looks whether a log begins with the change that is next.
-    fn begin(&mut self, name: &str, body: &[u8], next: u64) -> Result<(), RecoveryError> {
-        let mut take = TakeBytes(body);
-        let found = take.u64()?;
-        let moment = ClockReading {
-            clock: take.u64()?,
-            system: take.u64()?,
+    /// Reads a log's `begin` record, and checks that the log continues with the next change.
+    fn check_begin(&mut self, name: &str, body: &[u8], next: u64) -> Result<(), RecoveryError> {
+        let mut reader = BodyReader(body);
+        let found = reader.u64()?;
+        let reading = ClockReading {
+            store: reader.u64()?,
+            system: reader.u64()?,
         };
-        take.end()?;
+        reader.end()?;
         if found != next {
             return Err(self.gap(name, next, found));
         }
-        self.out.clock = self.out.clock.max(moment.clock);
-        self.out.moment = moment;
+        self.out.clock = self.out.clock.max(reading.store);
+        self.out.clock_reading = reading;
         Ok(())
     }
 
@@ -148,8 +154,8 @@ impl DirectoryReader<'_> {
         let torn = self.out.notes.last();
         let torn = torn.map_or_else(String::new, |torn| format!(" ({torn})"));
         if found < next {
-            let what = format!("{name} begins with change {found}; {next} should follow{torn}");
-            return RecoveryError::Corrupt(CorruptRecord(what));
+            let reason = format!("{name} begins with change {found}, expected {next}{torn}");
+            return RecoveryError::Corrupt(CorruptRecord(reason));
         }
         let last = found.saturating_sub(1);
         RecoveryError::DataLost(CorruptRecord(format!(
@@ -157,40 +163,40 @@ impl DirectoryReader<'_> {
         )))
     }
 
-    /// Makes the changes of one record.
-    fn change(
+    /// Replays the changes of one record.
+    fn replay_record(
         &mut self,
         kind: u32,
         body: &[u8],
-        known: &ReadDictionary,
+        dictionary: &ReadDictionary,
         next: &mut u64,
     ) -> Result<(), CorruptRecord> {
-        let mut take = TakeBytes(body);
+        let mut reader = BodyReader(body);
         match kind {
             kind::TABLE_CREATED => {
-                let (number, id) = (take.u64()?, take.u64()?);
-                expect(number, next, 1)?;
-                let options = options_in(&mut take)?;
+                let (number, id) = (reader.u64()?, reader.u64()?);
+                expect_change(number, next, 1)?;
+                let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
-                // A checkpoint may have been begun before, and have the table.
-                if let Entry::Vacant(place) = self.out.tables.entry(id) {
+                // Tables are snapshot after the log rotation: the checkpoint may contain the table.
+                if let Entry::Vacant(entry) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
                     state.set_last_lsn(Lsn(number));
-                    place.insert(state);
+                    entry.insert(state);
                 }
             }
             kind::TABLE_DROPPED => {
-                let (number, id) = (take.u64()?, take.u64()?);
-                expect(number, next, 1)?;
+                let (number, id) = (reader.u64()?, reader.u64()?);
+                expect_change(number, next, 1)?;
                 self.out.tables.remove(&id);
             }
             kind::CHANGES => {
-                let (id, first, count) = (take.u64()?, take.u64()?, take.u32()?);
-                expect(first, next, u64::from(count))?;
+                let (id, first, count) = (reader.u64()?, reader.u64()?, reader.u32()?);
+                expect_change(first, next, u64::from(count))?;
                 for number in first..first.saturating_add(u64::from(count)) {
                     let last = self.out.tables.get(&id).map(|table| table.last_lsn().0);
                     let applies = last.is_some_and(|last| last < number);
-                    // Chunks of changes that a checkpoint covers may be gone.
+                    // A change that the checkpoint contains may refer to chunks that were removed.
                     let mut chunk = |serial| {
                         if applies {
                             self.chunk(serial)
@@ -198,18 +204,19 @@ impl DirectoryReader<'_> {
                             placeholder_chunk()
                         }
                     };
-                    let change = Change::take(&mut take, known, applies, &mut chunk)?;
-                    if let Some(now) = change.now() {
+                    let change = Change::read(&mut reader, dictionary, applies, &mut chunk)?;
+                    if let Some(now) = change.clock() {
                         self.out.clock = self.out.clock.max(now);
                     }
                     if let Some(table) = self.out.tables.get_mut(&id).filter(|_| applies) {
                         change.check(table.options())?;
-                        let chosen = self.out.choosing.remove(&id);
-                        // One that says where the generator is anyway changes nothing.
-                        if let Change::Choose(rng) = &change
+                        let chosen = self.out.unfinished_choices.remove(&id);
+                        // The choices count only if the change that they belong to is in the log.
+                        // A record that does not change the generator counts as a change itself.
+                        if let Change::SetRng(rng) = &change
                             && rng != table.generator()
                         {
-                            self.out.choosing.insert(id, rng.clone());
+                            self.out.unfinished_choices.insert(id, rng.clone());
                             continue;
                         }
                         let deferred = &mut DeferredDrops::default();
@@ -222,18 +229,18 @@ impl DirectoryReader<'_> {
             }
             other => {
                 return CorruptRecord::err(format!(
-                    "a log has a record of kind {other}, which is not known"
+                    "a log has a record of the unknown kind {other}"
                 ));
             }
         }
-        take.end()
+        reader.end()
     }
 }
 
-fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), CorruptRecord> {
+fn expect_change(number: u64, next: &mut u64, count: u64) -> Result<(), CorruptRecord> {
     if number != *next {
         return CorruptRecord::err(format!(
-            "change {number} follows {}",
+            "change {number} follows change {}",
             next.saturating_sub(1)
         ));
     }
@@ -241,7 +248,7 @@ fn expect(number: u64, next: &mut u64, count: u64) -> Result<(), CorruptRecord> 
     Ok(())
 }
 
-/// Stands for a chunk that nobody will look at.
+/// Returns an empty chunk, in place of one that will not be read.
 pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
     let schema = Schema {
         layout: Arc::new(Layout {

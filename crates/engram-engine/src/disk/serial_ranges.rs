@@ -1,33 +1,32 @@
-//! Sets of serials: mostly neighbours, so that a few ranges say all.
+//! Sets of chunk serials. Serials in use are mostly consecutive, so a few ranges describe them.
 
-/// SerialRanges of numbers, in order, none touching the next.
+/// Sorted ranges of serials as (first, count); neighbouring ranges do not touch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SerialRanges(pub(crate) Vec<(u64, u64)>);
 
 impl SerialRanges {
-    /// The ranges of these numbers.
-    pub(crate) fn from_serials(mut numbers: Vec<u64>) -> Self {
-        numbers.sort_unstable();
-        numbers.dedup();
+    pub(crate) fn from_serials(mut serials: Vec<u64>) -> Self {
+        serials.sort_unstable();
+        serials.dedup();
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for number in numbers {
+        for serial in serials {
             match ranges.last_mut() {
-                Some((first, count)) if *first + *count == number => *count += 1,
-                _ => ranges.push((number, 1)),
+                Some((first, count)) if *first + *count == serial => *count += 1,
+                _ => ranges.push((serial, 1)),
             }
         }
         Self(ranges)
     }
 
-    pub(crate) fn contains(&self, number: u64) -> bool {
-        let after = self.0.partition_point(|(first, _)| *first <= number);
+    pub(crate) fn contains(&self, serial: u64) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= serial);
         after
             .checked_sub(1)
             .and_then(|at| self.0.get(at))
-            .is_some_and(|(first, count)| number - first < *count)
+            .is_some_and(|(first, count)| serial - first < *count)
     }
 
-    /// How many numbers there are.
+    /// Number of serials in the set.
     pub(crate) fn len(&self) -> u64 {
         self.0
             .iter()
@@ -40,11 +39,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_hold_what_they_were_made_of() {
+    fn ranges_contain_exactly_their_serials() {
         let ranges = SerialRanges::from_serials(vec![7, 3, 4, 9, 8, 4, 20]);
         assert_eq!(ranges.0, [(3, 2), (7, 3), (20, 1)]);
-        let held: Vec<u64> = (0..30).filter(|n| ranges.contains(*n)).collect();
-        assert_eq!(held, [3, 4, 7, 8, 9, 20]);
+        let contained: Vec<u64> = (0..30).filter(|n| ranges.contains(*n)).collect();
+        assert_eq!(contained, [3, 4, 7, 8, 9, 20]);
         assert_eq!(
             (ranges.len(), SerialRanges::default().contains(0)),
             (6, false)

@@ -1,4 +1,34 @@
-//! A directory that a store lives in: opened by one process at a time, written by its log and its checkpoints.
+//! An open directory of a store: its journal, its checkpoints, and which of its files are needed.
+//!
+//! ```text
+//!  lock, recover,
+//!  finish_recovery            close
+//! ────────────────► OPEN ──────────────► CLOSED
+//!                   │  ▲                   ▲
+//!       write error │  │ retry succeeds    │ close
+//!                   ▼  │                   │
+//!                 RETRYING ────────────────┤
+//!                                          │
+//!       OPEN, RETRYING ── sync error ──► FAILED
+//! ```
+//!
+//! * OPEN: changes are appended to the journal, whose thread writes them to the current log.
+//! * RETRYING (for example, the disk is full): changes stay in memory, and writing is retried twice
+//!   a second. Calls that wait for durability fail meanwhile.
+//! * FAILED: earlier writes may be lost, so nothing is acknowledged until the directory is reopened.
+//! * CLOSED: pending changes were written, if possible, and the lock is released.
+//!
+//! A checkpoint runs in its caller's thread while changes continue:
+//!
+//! 1. Log rotation: a new log is created, and later changes go there. Replay will start at it.
+//! 2. Each table is snapshot. Chunks that are in no log, and the chunks in use of sparse logs (less
+//!    than half of their bytes in use), are written to a chunk log.
+//! 3. All logs up to the new one are synced.
+//! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
+//!    leaves earlier checkpoints and the locations of all chunks as they were.
+//! 5. `retire` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
+//!    requires. A sparse log has no chunks in use after step 2, so later checkpoints do not require
+//!    it; it is removed with the last checkpoint that does.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,8 +45,8 @@ use parking_lot::Mutex;
 
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
-use super::directory_lock::{DirectoryLock, lock, unusable};
-use super::file_names::{LOST, Name, checkpoint_name, log_name};
+use super::directory_lock::{DirectoryLock, lock_exclusive, unusable};
+use super::file_names::{FileName, LOST, checkpoint_name, log_name};
 use super::file_system::{FileSystem, OsDirectory};
 use super::journal::{Durability, Journal, JournalStart, LogPosition};
 use super::log;
@@ -25,12 +55,12 @@ use super::record_reader::RecordReader;
 use super::recover::{ClockReading, ReadProgress, Recovered, recover};
 use super::serial_ranges::SerialRanges;
 
-/// How a store lives on disk.
+/// How a store is kept on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct StorageOptions {
-    /// How safe a change is once it is acknowledged.
+    /// What a change survives once it is acknowledged.
     pub durability: Durability,
-    /// Checkpoints that are kept: the newest.
+    /// Number of checkpoints to keep: the newest ones.
     pub keep: usize,
 }
 
@@ -41,78 +71,79 @@ pub(crate) struct Storage {
     store: u64,
     options: StorageOptions,
     journal: Arc<Journal>,
-    /// One checkpoint at a time.
+    /// Locked while a checkpoint is written: one at a time.
     manifest: Mutex<Manifest>,
+    /// The log writer.
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Let go of when the store is closed.
+    /// Released when the store is closed.
     lock: Mutex<Option<DirectoryLock>>,
     closing: AtomicBool,
-    /// Bytes of earlier logs since the last checkpoint.
-    since: AtomicU64,
+    /// Bytes logged since the last checkpoint, except for the current log.
+    earlier_log_bytes: AtomicU64,
 }
 
-/// What is on disk.
+/// Which files exist, and which are needed.
 #[derive(Debug)]
 struct Manifest {
-    /// The newest checkpoint's number.
+    /// Number of the newest checkpoint.
     checkpoint: u64,
-    /// The newest log's.
+    /// Number of the newest log.
     log: u64,
-    /// CheckpointHeader before this one are synced.
-    unsynced: u64,
-    /// Nothing is removed yet: files are to be set aside first.
-    keeps_all: bool,
-    /// Checkpoints that are good, and what they need.
-    good: BTreeMap<u64, RequiredLogs>,
-    /// Checkpoints that are there and were not read whole: they stay, with what they need.
-    unread: BTreeMap<u64, RequiredLogs>,
+    /// Logs below this number are synced.
+    synced_below: u64,
+    /// True during a repair until unused files are set aside: nothing is removed before.
+    keep_all: bool,
+    /// Valid checkpoints, with the logs that they require.
+    valid: BTreeMap<u64, RequiredLogs>,
+    /// Checkpoints that were not read completely, with the logs that they require. They are kept.
+    unverified: BTreeMap<u64, RequiredLogs>,
 }
 
-/// CheckpointHeader that a checkpoint needs: all from `first` on, and some before.
+/// Logs that a checkpoint requires: all from `first` on, and some earlier ones.
 #[derive(Clone, Debug)]
 struct RequiredLogs {
     first: u64,
-    before: Vec<u64>,
+    earlier: Vec<u64>,
 }
 
 impl RequiredLogs {
-    fn of(logs: &CheckpointHeader) -> Self {
+    fn of(header: &CheckpointHeader) -> Self {
         Self {
-            first: logs.first,
-            before: logs.needed.iter().map(|(log, _)| *log).collect(),
+            first: header.first_log,
+            earlier: header.earlier_logs.iter().map(|(log, _)| *log).collect(),
         }
     }
 }
 
-/// What a directory held when it was opened.
+/// An opened directory and the tables that it contains.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) storage: Storage,
-    /// By their number.
+    /// Tables by number.
     pub(crate) tables: BTreeMap<u64, TableState>,
     pub(crate) next_table: u64,
-    /// Where the store's clock goes on.
+    /// Reading at which the store's clock continues.
     pub(crate) clock: u64,
-    /// What was found damaged or unfinished, and what became of it.
+    /// What was damaged or unfinished, and how it was handled.
     pub(crate) notes: Vec<String>,
 }
 
-/// What a checkpoint has.
+/// The tables that a checkpoint contains.
 #[derive(Debug)]
 pub(crate) struct CheckpointView {
-    /// Tables, by their number.
+    /// Number, options and snapshot of each table.
     pub(crate) tables: Vec<(u64, Arc<TableOptions>, Snapshot)>,
     pub(crate) next_table: u64,
 }
 
-/// A checkpoint that was written.
+/// A written checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Its number.
+    /// The checkpoint's number.
     pub number: u64,
-    /// Bytes that were written: its own file, and chunks that were in no log, or were moved.
+    /// Bytes written: its own file, and chunks that were in no log or were moved.
     pub bytes: u64,
-    /// Items that it has.
+    /// Number of items in it.
     pub items: u64,
 }
 
@@ -121,16 +152,16 @@ fn failed(files: &dyn FileSystem, what: &str, error: &io::Error) -> Error {
 }
 
 impl Storage {
-    /// Where a checkpoint's own file is.
+    /// Path of a checkpoint's file.
     pub(crate) fn checkpoint_path(&self, number: u64) -> PathBuf {
         self.files.path().join(checkpoint_name(number))
     }
 
-    /// Opens a directory, which is made if it is not there.
+    /// Opens a directory; creates it if necessary.
     ///
     /// # Errors
-    /// [`Error::Storage`] where it cannot be used: another process has it, it cannot be read or written,
-    /// or something that was acknowledged is missing.
+    /// [`Error::Storage`] if another process has it open, it cannot be read or written, or
+    /// acknowledged data is missing.
     pub(crate) fn open(
         path: &Path,
         options: StorageOptions,
@@ -138,37 +169,41 @@ impl Storage {
         repair: bool,
         progress: ReadProgress<'_>,
     ) -> Result<Opened> {
-        make(path).map_err(|error| unusable(path, &error))?;
-        let lock = lock(path)?;
+        create_directory(path).map_err(|error| unusable(path, &error))?;
+        let lock = lock_exclusive(path)?;
         let files = Arc::new(OsDirectory::new(path.to_path_buf()));
-        let found = recover(&*files, repair, progress)?;
-        Self::begin(files, found, options, entropy, Some(lock))
+        let recovered =
+            recover(&*files, repair, progress).map_err(|error| error.with_advice(&*files))?;
+        Self::start(files, recovered, options, entropy, Some(lock))
     }
 
-    /// Goes on with a directory that nobody else has.
-    pub(crate) fn begin(
+    /// Starts to write to a recovered directory, which no other process may have open.
+    pub(crate) fn start(
         files: Arc<dyn FileSystem>,
-        mut found: Recovered,
+        mut recovered: Recovered,
         options: StorageOptions,
         entropy: u64,
         lock: Option<DirectoryLock>,
     ) -> Result<Opened> {
-        settle(&*files, &found).map_err(|error| failed(&*files, "cannot be written", &error))?;
-        let last = found.tables.values().map(|table| table.last_lsn().0).max();
-        // A checkpoint may know of changes that were not written when the machine stopped.
-        let next_change = found.next_change.max(last.unwrap_or_default() + 1);
-        let has_gap = next_change > found.next_change;
-        let aside = if found.repaired {
-            unused(&*files, &found)
+        finish_recovery(&*files, &recovered)
+            .map_err(|error| failed(&*files, "cannot be written", &error))?;
+        let last = recovered.tables.values().map(|table| table.last_lsn().0);
+        // A checkpoint may contain changes whose log records were lost with the power.
+        let next_change = recovered
+            .next_change
+            .max(last.max().unwrap_or_default() + 1);
+        let has_gap = next_change > recovered.next_change;
+        let set_aside = if recovered.repaired {
+            unused_files(&*files, &recovered)
         } else {
             Ok(Vec::new())
         };
-        let aside = aside.map_err(|error| failed(&*files, "cannot be listed", &error))?;
-        let replayed = found.logs.iter().map(|log| log.usage());
-        let replayed = replayed.filter(|log| found.replayed.contains(&log.log));
-        let since: u64 = replayed.map(|log| log.bytes).sum();
-        let store = found.store.unwrap_or(entropy | 1);
-        let log = found.log + 1;
+        let set_aside = set_aside.map_err(|error| failed(&*files, "cannot be listed", &error))?;
+        let replayed = recovered.logs.iter().map(|log| log.usage());
+        let replayed = replayed.filter(|log| recovered.replayed.contains(&log.log));
+        let replayed_bytes: u64 = replayed.map(|log| log.bytes).sum();
+        let store = recovered.store.unwrap_or(entropy | 1);
+        let log = recovered.log + 1;
         let journal = Journal::new(
             Arc::clone(&files),
             options.durability,
@@ -176,35 +211,40 @@ impl Storage {
                 store,
                 log,
                 next_change,
-                next_serial: found.next_serial,
-                logs: std::mem::take(&mut found.logs),
-                moment: ClockReading::new(found.resumed()),
+                next_serial: recovered.next_serial,
+                logs: std::mem::take(&mut recovered.logs),
+                clock: ClockReading::now(recovered.resumed()),
             },
         );
-        let file = log::begin(&*files, store, log)
-            .map_err(|error| failed(&*files, "a log cannot be begun", &error))?;
+        let file = log::create(&*files, store, log)
+            .map_err(|error| failed(&*files, "a log cannot be created", &error))?;
         let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
-        let thread = thread.spawn(|| writer.run());
-        let thread = thread.map_err(|error| failed(&*files, "a thread cannot be begun", &error))?;
-        let (good, unread): (Vec<_>, Vec<_>) =
-            (found.needs.iter()).partition(|(number, _)| Some(*number) == found.from);
-        // The others are set aside.
-        let unread = if found.repaired { Vec::new() } else { unread };
-        let needs = |checkpoints: Vec<&(u64, CheckpointHeader)>| {
-            let needs = checkpoints
+        let thread = thread
+            .spawn(|| writer.run())
+            .map_err(|error| failed(&*files, "the log writer cannot be started", &error))?;
+        let (valid, unverified): (Vec<_>, Vec<_>) = (recovered.checkpoint_headers.iter())
+            .partition(|(number, _)| Some(*number) == recovered.from);
+        // A repair sets the others aside.
+        let unverified = if recovered.repaired {
+            Vec::new()
+        } else {
+            unverified
+        };
+        let required_logs = |checkpoints: Vec<&(u64, CheckpointHeader)>| {
+            let required = checkpoints
                 .iter()
-                .map(|(number, logs)| (*number, RequiredLogs::of(logs)));
-            needs.collect()
+                .map(|(number, header)| (*number, RequiredLogs::of(header)));
+            required.collect()
         };
         let storage = Self {
             manifest: Mutex::new(Manifest {
-                checkpoint: found.checkpoint,
+                checkpoint: recovered.checkpoint,
                 log,
-                unsynced: log,
-                keeps_all: found.repaired,
-                good: needs(good),
-                unread: needs(unread),
+                synced_below: log,
+                keep_all: recovered.repaired,
+                valid: required_logs(valid),
+                unverified: required_logs(unverified),
             }),
             files,
             store,
@@ -213,40 +253,41 @@ impl Storage {
             thread: Mutex::new(Some(thread)),
             lock: Mutex::new(lock),
             closing: AtomicBool::new(false),
-            since: AtomicU64::new(since),
+            earlier_log_bytes: AtomicU64::new(replayed_bytes),
         };
-        for (id, table) in &mut found.tables {
+        for (id, table) in &mut recovered.tables {
             table.set_sink(storage.sink(*id));
-            if found.choosing.contains_key(id) {
-                // The log ends with a choice that was not made: this is where the generator is.
+            if recovered.unfinished_choices.contains_key(id) {
+                // The log ends with random choices whose change is missing: it was not made. Log
+                // again where the generator is.
                 table.record_rng();
             }
-            // Their readers are gone.
+            // The readers of these leases no longer exist.
             table.end_leases(&mut DeferredDrops::default());
         }
         let mut opened = Opened {
-            clock: found.resumed(),
-            tables: found.tables,
-            next_table: found.next_table,
-            notes: found.notes,
+            clock: recovered.resumed(),
+            tables: recovered.tables,
+            next_table: recovered.next_table,
+            notes: recovered.notes,
             storage,
         };
-        if has_gap || found.repaired {
-            // Replay would look for the changes that are missing.
+        if has_gap || recovered.repaired {
+            // Otherwise, the next replay would miss the lost changes.
             opened.checkpoint_before_use()?;
         }
         let files = &*opened.storage.files;
-        for name in aside {
-            let set_aside = format!("{name}{LOST}");
+        for name in set_aside {
+            let new_name = format!("{name}{LOST}");
             files
-                .rename(&name, &set_aside)
+                .rename(&name, &new_name)
                 .map_err(|error| failed(files, "cannot be written", &error))?;
         }
-        opened.storage.manifest.lock().keeps_all = false;
+        opened.storage.manifest.lock().keep_all = false;
         Ok(opened)
     }
 
-    /// Where a table's changes are told.
+    /// The sink for a table's changes.
     pub(crate) fn sink(&self, table: u64) -> Arc<dyn OpSink> {
         match self.options.durability {
             Durability::None => Arc::new(Volatile),
@@ -254,60 +295,62 @@ impl Storage {
         }
     }
 
-    /// Bytes of the log since the last checkpoint.
+    /// Bytes logged since the last checkpoint.
     pub(crate) fn log_bytes(&self) -> u64 {
-        self.since.load(Ordering::Relaxed) + self.journal.log_bytes()
+        self.earlier_log_bytes.load(Ordering::Relaxed) + self.journal.log_bytes()
     }
 
-    /// Leaves out the number of a change: a checkpoint from before cannot be gone on from without what only the next has.
+    /// Skips the number of one change. Called before a checkpoint that contains something the log
+    /// lacks: replay from an older checkpoint then fails at the gap, instead of losing it silently.
     pub(crate) fn skip_change_number(&self) {
         self.journal.skip_change_number();
     }
 
-    /// Tells that a table was created.
     pub(crate) fn record_table_created(&self, table: u64, options: &TableOptions) {
         if self.options.durability != Durability::None {
             self.journal.record_table_created(table, options);
         }
     }
 
-    /// Tells that a table was dropped.
     pub(crate) fn record_table_dropped(&self, table: u64) {
         if self.options.durability != Durability::None {
             self.journal.record_table_dropped(table);
         }
     }
 
-    /// Writes a checkpoint, once others that were begun before are written. `look` is called when it
-    /// begins, and makes what it has: changes from then on are replayed after it.
+    /// Writes a checkpoint; waits for one in progress first. `view` must call its argument with the
+    /// store's clock, which switches to a new log, and then take the snapshots: changes from the new
+    /// log on are replayed after the checkpoint.
     ///
     /// # Errors
-    /// [`Error::Storage`] where it cannot be written: the ones before are still good. What `look` fails with.
+    /// [`Error::Storage`] if it cannot be written: earlier checkpoints stay valid. Errors of `view`.
     pub(crate) fn checkpoint(
         &self,
-        look: impl FnOnce(
+        view: impl FnOnce(
             Box<dyn FnOnce(u64) -> LogPosition + '_>,
         ) -> Result<(LogPosition, CheckpointView)>,
     ) -> Result<Checkpoint> {
         let files = &*self.files;
         let mut manifest = self.manifest.lock();
         self.check_open()?;
-        // Made before anybody is held up.
+        // Created before `view` locks the tables.
         manifest.log += 1;
         let log = manifest.log;
-        let file = log::begin(files, self.store, log)
-            .map_err(|error| failed(files, "a log cannot be begun", &error))?;
-        let (mark, look) = look(Box::new(|clock| {
-            self.journal.next_log(log, file, ClockReading::new(clock))
+        let file = log::create(files, self.store, log)
+            .map_err(|error| failed(files, "a log cannot be created", &error))?;
+        let (position, view) = view(Box::new(|clock| {
+            self.journal.switch_log(log, file, ClockReading::now(clock))
         }))?;
-        let CheckpointView { tables, next_table } = look;
-        let ended = mark.needed.last().map_or(0, |log| log.bytes);
-        self.since.fetch_add(ended, Ordering::Relaxed);
-        let sparse = mark.needed.iter().filter(|usage| usage.is_sparse());
+        let CheckpointView { tables, next_table } = view;
+        let previous_log_bytes = position.earlier_logs.last().map_or(0, |log| log.bytes);
+        self.earlier_log_bytes
+            .fetch_add(previous_log_bytes, Ordering::Relaxed);
+        let sparse = position.earlier_logs.iter();
+        let sparse = sparse.filter(|usage| usage.is_sparse());
         let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
         manifest.log += 1;
-        let mut chunks = ChunkLog::new(files, &self.journal, manifest.log, sparse);
-        let no_chunks = |error: io::Error| failed(files, "chunks cannot be written", &error);
+        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, sparse);
+        let chunks_failed = |error: io::Error| failed(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
         let mut items = 0;
         for (_, _, snapshot) in &tables {
@@ -315,36 +358,36 @@ impl Storage {
                 items += 1;
                 self.check_open()?;
                 for chunk in item.trajectory.chunks() {
-                    serials.push(chunks.keep(chunk).map_err(no_chunks)?);
+                    serials.push(chunk_log.ensure_stored(chunk).map_err(chunks_failed)?);
                 }
             }
         }
-        let chunk_bytes = chunks.finish().map_err(no_chunks)?;
-        self.sync_logs(&mut manifest, mark.log)?;
+        let chunk_bytes = chunk_log.finish().map_err(chunks_failed)?;
+        self.sync_logs(&mut manifest, position.log)?;
         let number = manifest.checkpoint + 1;
-        let logs = CheckpointHeader {
-            first: mark.log,
-            first_change: mark.first_change,
-            moment: mark.moment,
+        let header = CheckpointHeader {
+            first_log: position.log,
+            first_change: position.first_change,
+            clock: position.clock,
             next_serial: self.journal.next_serial(),
             next_table,
-            needed: mark
-                .needed
+            earlier_logs: position
+                .earlier_logs
                 .iter()
                 .map(|usage| (usage.log, usage.bytes))
                 .collect(),
             serials: SerialRanges::from_serials(serials),
         };
-        let saved = tables.iter().map(|(id, options, snapshot)| TableView {
+        let tables = tables.iter().map(|(id, options, snapshot)| TableView {
             id: *id,
             options,
             snapshot,
         });
-        let bytes = checkpoint_writer::write(files, (self.store, number), &logs, saved)
+        let bytes = checkpoint_writer::write(files, (self.store, number), &header, tables)
             .map_err(|error| failed(files, "a checkpoint cannot be written", &error))?;
         manifest.checkpoint = number;
-        manifest.good.insert(number, RequiredLogs::of(&logs));
-        self.since.store(0, Ordering::Relaxed);
+        manifest.valid.insert(number, RequiredLogs::of(&header));
+        self.earlier_log_bytes.store(0, Ordering::Relaxed);
         self.retire(&mut manifest);
         Ok(Checkpoint {
             number,
@@ -360,79 +403,79 @@ impl Storage {
         Ok(())
     }
 
-    /// Makes safe what logs have so far, whatever the durability, while changes go on.
+    /// Writes and syncs all logs up to `current`, whatever the store's durability. Other calls
+    /// continue meanwhile.
     fn sync_logs(&self, manifest: &mut Manifest, current: u64) -> Result<()> {
-        self.journal.write_all()?;
-        for log in manifest.unsynced..=current {
+        self.journal.flush()?;
+        for log in manifest.synced_below..=current {
             match self.files.sync(&log_name(log)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    // UnloadedChunk errors come before anything is tried, such as too many open files.
-                    if is_lost(&error) {
-                        self.journal.give_up(&error);
+                    // Other errors, for example too many open files, occur before the sync itself.
+                    if may_have_lost_writes(&error) {
+                        self.journal.fail_permanently(&error);
                     }
                     return Err(failed(&*self.files, "changes cannot be synced", &error));
                 }
                 Ok(()) => {}
             }
         }
-        manifest.unsynced = current;
+        manifest.synced_below = current;
         Ok(())
     }
 
-    /// Removes what no checkpoint that is kept needs. Where that fails, the next does it.
+    /// Removes checkpoints and logs that are not needed. After an error, the next call continues.
     fn retire(&self, manifest: &mut Manifest) {
-        if manifest.keeps_all {
+        if manifest.keep_all {
             return;
         }
-        while manifest.good.len() > self.options.keep.max(1) {
-            let Some((oldest, _)) = manifest.good.first_key_value() else {
+        let keep = self.options.keep.max(1);
+        while manifest.valid.len() > keep {
+            let Some((oldest, _)) = manifest.valid.first_key_value() else {
                 break;
             };
             let oldest = *oldest;
             if !self.remove(&checkpoint_name(oldest)) {
                 return;
             }
-            manifest.good.remove(&oldest);
+            manifest.valid.remove(&oldest);
         }
-        // Older ones that nobody has read whole since are not needed once there are as many good ones.
+        // Older, unverified checkpoints are not needed once there are enough valid ones.
         let oldest = manifest
-            .good
+            .valid
             .first_key_value()
             .map_or(0, |(number, _)| *number);
-        if manifest.good.len() >= self.options.keep.max(1) {
+        if manifest.valid.len() >= keep {
             for name in self.files.list().unwrap_or_default() {
-                if let Some(Name::Checkpoint(number)) = Name::of(&name)
+                if let Some(FileName::Checkpoint(number)) = FileName::parse(&name)
                     && number < oldest
-                    && self.is_ours(&name)
+                    && self.belongs_here(&name)
                     && self.remove(&name)
                 {
-                    manifest.unread.remove(&number);
+                    manifest.unverified.remove(&number);
                 }
             }
         }
-        // What a checkpoint needs goes after it.
+        // A checkpoint's removal must be durable before the logs that it requires are removed.
         if self.files.sync_directory().is_err() {
             return;
         }
-        let kept: Vec<&RequiredLogs> = manifest
-            .good
-            .values()
-            .chain(manifest.unread.values())
-            .collect();
-        let is_needed =
-            |log: u64| (kept.iter()).any(|needs| log >= needs.first || needs.before.contains(&log));
+        let kept = manifest.valid.values().chain(manifest.unverified.values());
+        let kept: Vec<&RequiredLogs> = kept.collect();
+        let is_required = |log: u64| {
+            (kept.iter()).any(|required| log >= required.first || required.earlier.contains(&log))
+        };
         for name in self.files.list().unwrap_or_default() {
-            if let Some(Name::Log(log)) = Name::of(&name)
-                && !is_needed(log)
-                && self.is_ours(&name)
+            if let Some(FileName::Log(log)) = FileName::parse(&name)
+                && !is_required(log)
+                && self.belongs_here(&name)
             {
                 let _ = self.files.remove(&name);
             }
         }
     }
 
-    /// Removes a file; whether it is gone.
+    /// Removes a file; true if it no longer exists.
     fn remove(&self, name: &str) -> bool {
         match self.files.remove(name) {
             Ok(()) => true,
@@ -440,141 +483,142 @@ impl Storage {
         }
     }
 
-    /// Whether a file is of this store, or of none.
-    fn is_ours(&self, name: &str) -> bool {
+    /// True if a file belongs to this store, or its header does not name any store.
+    fn belongs_here(&self, name: &str) -> bool {
         match self.files.open(name).and_then(RecordReader::new) {
-            Ok(Ok(scan)) => scan.head.store == self.store,
+            Ok(Ok(file_reader)) => file_reader.header.store == self.store,
             Ok(Err(_)) => true,
             Err(_) => false,
         }
     }
 
-    /// Writes what was told, and ends; a checkpoint under way is given up, if it is not about to be finished.
-    /// Does nothing when called again.
+    /// Writes what is pending, ends the log writer and releases the directory. Aborts a checkpoint in
+    /// progress unless it is almost finished. Calling it again does nothing.
     ///
     /// # Errors
-    /// [`Error::Storage`] where something could not be written that should be.
+    /// [`Error::Storage`] if changes that should have been written were not.
     pub(crate) fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Relaxed);
         self.journal.stop();
-        let mut ended = Ok(());
+        let mut outcome = Ok(());
         if let Some(thread) = self.thread.lock().take() {
-            let joined = thread.join();
-            ended = self.journal.ended(joined.is_ok());
+            let panicked = thread.join().is_err();
+            outcome = self.journal.outcome(panicked);
         }
-        let _books = self.manifest.lock();
+        // Wait for a checkpoint in progress.
+        let _manifest = self.manifest.lock();
         if let Some(lock) = self.lock.lock().take() {
             lock.release();
         }
-        ended
+        outcome
     }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // Nobody is left to hear of it.
+        // An error cannot be returned here: call `close` to see it.
         let _ = self.close();
     }
 }
 
 impl Opened {
-    /// A checkpoint of tables that nobody uses yet.
+    /// Writes a checkpoint before any call can use the tables.
     fn checkpoint_before_use(&mut self) -> Result<Checkpoint> {
         let tables = &mut self.tables;
-        self.storage.checkpoint(|mark| {
+        self.storage.checkpoint(|start_log| {
             let tables = tables.iter_mut().map(|(id, table)| {
                 let options = Arc::clone(table.options());
                 (*id, options, *table.snapshot())
             });
-            let look = CheckpointView {
+            let view = CheckpointView {
                 tables: tables.collect(),
                 next_table: self.next_table,
             };
-            Ok((mark(self.clock), look))
+            Ok((start_log(self.clock), view))
         })
     }
 }
 
-/// Cuts off what is torn, makes safe what was replayed, and removes what was not finished.
-fn settle(files: &dyn FileSystem, found: &Recovered) -> io::Result<()> {
+/// Removes unfinished files, cuts off a torn tail, and syncs everything that was replayed.
+fn finish_recovery(files: &dyn FileSystem, recovered: &Recovered) -> io::Result<()> {
     for name in files.list()? {
-        if Name::of(&name) == Some(Name::Unfinished) {
+        if FileName::parse(&name) == Some(FileName::Unfinished) {
             files.remove(&name)?;
         }
     }
-    if let (Some((log, torn)), false) = (found.torn, found.repaired) {
-        if found.torn_whole > 0 {
-            keep_rest(files, &log_name(log), torn)?;
+    if let (Some((log, torn_at)), false) = (recovered.torn, recovered.repaired) {
+        if recovered.intact_after_tear > 0 {
+            copy_tail(files, &log_name(log), torn_at)?;
         }
-        files.cut(&log_name(log), torn)?;
+        files.truncate(&log_name(log), torn_at)?;
     }
-    for log in found.logs.iter().map(|log| log.usage().log) {
+    for log in recovered.logs.iter().map(|log| log.usage().log) {
         files.sync(&log_name(log))?;
     }
     files.sync_directory()
 }
 
-/// Copies what is about to be cut off.
-fn keep_rest(files: &dyn FileSystem, name: &str, from: u64) -> io::Result<()> {
+/// Copies a file's bytes from `from` on to a file with the suffix `.lost`.
+fn copy_tail(files: &dyn FileSystem, name: &str, from: u64) -> io::Result<()> {
     let file = files.open(name)?;
     let len = file.len()?;
     let mut out = files.create(&format!("{name}{LOST}"))?;
-    let mut place = from;
-    while place < len {
-        let left = usize::try_from(len - place).unwrap_or(usize::MAX);
-        let mut some = vec![0; left.min(1 << 20)];
-        file.read_at(&mut some, place)?;
-        out.append(&[&some])?;
-        place += some.len() as u64;
+    let mut offset = from;
+    while offset < len {
+        let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
+        let mut block = vec![0; left.min(1 << 20)];
+        file.read_at(&mut block, offset)?;
+        out.append(&[&block])?;
+        offset += block.len() as u64;
     }
     out.sync()
 }
 
-/// Whether what was written may be gone.
-fn is_lost(error: &io::Error) -> bool {
-    let known = [
+/// True if, after this error of a sync, bytes that were written before may be lost.
+fn may_have_lost_writes(error: &io::Error) -> bool {
+    let codes = [
         rustix::io::Errno::IO,
         rustix::io::Errno::NOSPC,
         rustix::io::Errno::DQUOT,
     ];
-    let known = known.map(rustix::io::Errno::raw_os_error);
+    let codes = codes.map(rustix::io::Errno::raw_os_error);
     error
         .raw_os_error()
-        .is_none_or(|code| known.contains(&code))
+        .is_none_or(|code| codes.contains(&code))
 }
 
-/// Makes a directory, whose name is safe then.
-fn make(path: &Path) -> io::Result<()> {
+/// Creates a directory and its parents, and syncs their names.
+fn create_directory(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
     fs::create_dir_all(path)?;
-    for made in missing {
-        let parent = made.parent().filter(|parent| *parent != Path::new(""));
-        // Where that may not be, the directory itself still is synced.
+    for created in missing {
+        let parent = created.parent().filter(|parent| *parent != Path::new(""));
+        // If the parent cannot be synced, the directory itself still is, later.
         let _ = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
     }
     Ok(())
 }
 
-/// FileSystem that are not used any more, though they may hold what was acknowledged.
-fn unused(files: &dyn FileSystem, found: &Recovered) -> io::Result<Vec<String>> {
-    let holds_chunks = |log: u64| {
-        let usages = found.logs.iter().map(|log| log.usage());
+/// Files that a repair does not use, although they may contain acknowledged data.
+fn unused_files(files: &dyn FileSystem, recovered: &Recovered) -> io::Result<Vec<String>> {
+    let has_used_chunks = |log: u64| {
+        let usages = recovered.logs.iter().map(|log| log.usage());
         usages
             .filter(|usage| usage.used > 0)
             .any(|usage| usage.log == log)
     };
-    let from = found
-        .needs
+    let from = recovered
+        .checkpoint_headers
         .iter()
-        .find(|(number, _)| Some(*number) == found.from);
-    let needed = |log: u64| {
-        from.is_some_and(|(_, logs)| logs.needed.iter().any(|(needed, _)| *needed == log))
+        .find(|(number, _)| Some(*number) == recovered.from);
+    let is_required = |log: u64| {
+        from.is_some_and(|(_, header)| header.earlier_logs.iter().any(|(other, _)| *other == log))
     };
     let mut names = files.list()?;
-    names.retain(|name| match Name::of(name) {
-        Some(Name::Checkpoint(number)) => Some(number) != found.from,
-        Some(Name::Log(log)) => {
-            !(found.replayed.contains(&log) || holds_chunks(log) || needed(log))
+    names.retain(|name| match FileName::parse(name) {
+        Some(FileName::Checkpoint(number)) => Some(number) != recovered.from,
+        Some(FileName::Log(log)) => {
+            !(recovered.replayed.contains(&log) || has_used_chunks(log) || is_required(log))
         }
         _ => false,
     });

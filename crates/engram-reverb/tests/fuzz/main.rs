@@ -9,8 +9,8 @@
 )]
 
 mod corpus;
-#[path = "../../../engram-rpc/tests/fuzz/counting.rs"]
-mod counting;
+#[path = "../../../engram-rpc/tests/fuzz/counting_allocator.rs"]
+mod counting_allocator;
 #[path = "../../../engram-rpc/tests/fuzz/mutate.rs"]
 mod mutate;
 
@@ -27,11 +27,11 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
 use corpus::{chunk, corpus, item, tensor};
-use counting::{Counting, peak_of};
-use mutate::{Chance, mutate, noise};
+use counting_allocator::{CountingAllocator, measure_peak};
+use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Most bytes allocated per byte of a request.
 const ALLOCATED_PER_BYTE: usize = 512;
@@ -103,22 +103,22 @@ fn setting(name: &str, default: u64) -> u64 {
 fn mutated_requests_are_handled_within_limits() {
     let count = setting("ENGRAM_FUZZ", 100_000);
     let seed = setting("ENGRAM_FUZZ_SEED", 1);
-    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
     let (corpus, table, pool) = (corpus(), table(), Arc::new(Pool::default()));
     for (request, items) in corpus.iter().zip([3, 1]) {
         assert_eq!(handle(request, &table, &pool), items);
     }
     let mut accepted = 0;
     for at in 0..count {
-        let request = if chance.below(10) == 0 {
-            noise(&mut chance)
+        let request = if random.below(10) == 0 {
+            random_message(&mut random)
         } else {
-            let mut request = corpus[chance.below(corpus.len())].clone();
-            let other = &corpus[chance.below(corpus.len())];
-            mutate(&mut request, other, &mut chance);
+            let mut request = corpus[random.below(corpus.len())].clone();
+            let other = &corpus[random.below(corpus.len())];
+            mutate(&mut request, other, &mut random);
             request
         };
-        let (items, peak) = peak_of(|| handle(&request, &table, &pool));
+        let (items, peak) = measure_peak(|| handle(&request, &table, &pool));
         accepted += u64::from(items > 0);
         let allowed = ALLOCATED_ALWAYS + ALLOCATED_PER_BYTE * request.len();
         assert!(
@@ -139,7 +139,7 @@ fn a_request_of_very_many_items_is_rejected_undecoded() {
     // 32 megabytes of empty items.
     let items = [2 << 3 | 2, 0].repeat(16 << 20);
     let (text, peak) =
-        peak_of(|| check_decoded_size::<pb::InsertStreamRequest>(&items).unwrap_err());
+        measure_peak(|| check_decoded_size::<pb::InsertStreamRequest>(&items).unwrap_err());
     assert!(
         text.contains(&pb::InsertStreamRequest::MAX_DECODED_BYTES.to_string()),
         "{text}"
@@ -150,7 +150,7 @@ fn a_request_of_very_many_items_is_rejected_undecoded() {
 /// The error for a chunk of one tensor, which must be found without large allocations.
 fn rejection(sizes: &[i64], content: Vec<u8>, dtype: pb::tensorflow::DataType) -> String {
     let chunk = chunk(1, vec![tensor(dtype, sizes, content)]);
-    let (status, peak) = peak_of(|| ChunkDecoder::default().decode(&chunk).unwrap_err());
+    let (status, peak) = measure_peak(|| ChunkDecoder::default().decode(&chunk).unwrap_err());
     assert!(peak < 100_000, "{peak} bytes");
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     status.message().to_owned()
@@ -227,7 +227,7 @@ fn rows_without_bytes_are_limited() {
         chunk(1, tensors)
     };
     let message = message_of(100, 1000);
-    let (status, peak) = peak_of(|| ChunkDecoder::default().decode(&message).unwrap_err());
+    let (status, peak) = measure_peak(|| ChunkDecoder::default().decode(&message).unwrap_err());
     assert_eq!(
         status.message(),
         "chunk 1 of 1000 bytes has 100000 rows of strings without elements; at most 256 and one per byte are allowed"
@@ -323,7 +323,7 @@ fn deprecated_items_have_a_limited_number_of_slices() {
         decode_item(&mut decoder, &by_key, &options(), &message)
     };
     assert!(deprecated(2).is_ok());
-    let (status, peak) = peak_of(|| deprecated(10_000).unwrap_err());
+    let (status, peak) = measure_peak(|| deprecated(10_000).unwrap_err());
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     assert!(peak < 100_000, "{peak} bytes");
 }

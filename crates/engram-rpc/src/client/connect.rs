@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Hint for a failure that a client without TLS may have with a server that uses TLS.
-const TLS_HINT: &str = " (if it uses TLS, pass `ca`)";
+const TLS_HINT: &str = " (is it an Engram server? if it uses TLS, pass `ca`)";
 
 /// How to reach a server.
 #[derive(Clone, Debug)]

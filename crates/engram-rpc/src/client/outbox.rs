@@ -194,7 +194,7 @@ impl Future for RemoteOutbox {
         if done {
             return Poll::Ready(Ok(()));
         }
-        // The server goes on trying to write them; only this wait fails.
+        // The server keeps trying to write them; only this wait fails.
         match this.progress.take_durability_error() {
             Some(durability_error) => Poll::Ready(Err(durability_error)),
             None => Poll::Pending,

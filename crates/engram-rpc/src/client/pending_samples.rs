@@ -296,10 +296,18 @@ impl ReconnectingStream for PendingSamples {
         self.complete_barriers();
         for (_, sample) in std::mem::take(&mut self.pending) {
             let error = match error {
-                Error::Unavailable(text) => Error::Unavailable(format!(
-                    "{text}; {} items were requested from table `{}`",
-                    sample.request.n, sample.request.table
-                )),
+                Error::Unavailable(text) => {
+                    let request = &sample.request;
+                    let items = if request.n == 1 {
+                        "1 item was".to_owned()
+                    } else {
+                        format!("{} items were", request.n)
+                    };
+                    Error::Unavailable(format!(
+                        "{text}; {items} requested from table `{}`",
+                        request.table
+                    ))
+                }
                 other => other.clone(),
             };
             let _ = sample.result.send(Err(error));

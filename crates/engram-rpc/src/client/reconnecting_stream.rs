@@ -31,7 +31,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// Pause before reconnecting if the last connection ended at once.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// How long connecting goes on after the last command.
+/// How long connecting continues after the last command.
 const LAST_ATTEMPT: Duration = Duration::from_millis(250);
 
 /// How long the server may take to read the last requests.

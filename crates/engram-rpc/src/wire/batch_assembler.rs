@@ -1,4 +1,4 @@
-//! Batches as they arrive: a header, then bytes straight into the final columns.
+//! Assembles a received batch: a header, then bytes that are copied directly into the columns.
 
 use std::sync::Arc;
 
@@ -8,28 +8,29 @@ use engram_core::{CellSpec, DType, Error, Odds, Result, SampledItemInfo};
 
 use super::{decode_cell, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
-use crate::pb::column::TimeAxis as TimeOut;
+use crate::pb::column::TimeAxis as PbTimeAxis;
 
-/// A batch of a server.
+/// A batch received from a server.
 #[derive(Debug)]
 pub struct ReceivedBatch {
-    /// The data.
+    /// Data of the items.
     pub columns: Columns,
-    /// What is known about its items.
+    /// Key, priority and sampling information of each item.
     pub infos: Vec<SampledItemInfo>,
-    /// The server waits for an acknowledgement.
+    /// True if the server expects an acknowledgement.
     pub leased: bool,
 }
 
-/// A batch whose bytes are still assembler.
+/// A batch of which not all bytes have been received.
 #[derive(Debug)]
 pub struct BatchAssembler {
     layout: Arc<engram_core::Layout>,
     columns: Vec<(CellSpec, TimeAxis, Buffer)>,
     infos: Vec<SampledItemInfo>,
     leased: bool,
-    /// The column that the next byte belongs to, and how many it has already.
-    at: usize,
+    /// The column that the next byte belongs to.
+    current_column: usize,
+    /// Number of bytes that the current column already has.
     filled: usize,
 }
 
@@ -49,16 +50,16 @@ impl Buffer {
 }
 
 impl BatchAssembler {
-    /// Makes room for what the header announces, and takes the bytes that came with it.
+    /// Allocates the columns that the header describes, and adds the bytes in the same message.
     ///
     /// # Errors
-    /// [`Error::Payload`] where it contradicts itself.
+    /// [`Error::Payload`] if the header is inconsistent.
     pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
         let infos = decode_infos(&batch)?;
-        let announced = (batch.columns.iter()).try_fold(0_usize, |all, column| {
+        let total_bytes = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
         });
-        pool.check(infos.len(), announced)?;
+        pool.check(infos.len(), total_bytes)?;
         let columns = batch
             .columns
             .into_iter()
@@ -69,56 +70,56 @@ impl BatchAssembler {
             columns,
             infos,
             leased: batch.leased,
-            at: 0,
+            current_column: 0,
             filled: 0,
         };
         if assembler.layout.names.len() != assembler.columns.len() {
-            return Err(contradiction("names and columns differ in number"));
+            return Err(inconsistent("the numbers of names and columns differ"));
         }
         assembler.push(&batch.payload)?;
         Ok(assembler)
     }
 
-    /// Takes more bytes.
+    /// Adds more bytes.
     ///
     /// # Errors
-    /// [`Error::Payload`] when there are more than were announced.
+    /// [`Error::Payload`] if there are more bytes than the header announced.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let Some((_, _, buffer)) = self.columns.get_mut(self.at) else {
-                return Err(contradiction("more bytes than its columns have"));
+            let Some((_, _, buffer)) = self.columns.get_mut(self.current_column) else {
+                return Err(inconsistent("it has more bytes than its columns"));
             };
-            let some = bytes.len().min(buffer.len() - self.filled);
+            let len = bytes.len().min(buffer.len() - self.filled);
             match buffer {
                 Buffer::Fixed(fixed) => {
-                    fixed[self.filled..self.filled + some].copy_from_slice(&bytes[..some]);
+                    fixed[self.filled..self.filled + len].copy_from_slice(&bytes[..len]);
                 }
-                Buffer::Strings { bytes: strings, .. } => strings.extend_from_slice(&bytes[..some]),
+                Buffer::Strings { bytes: strings, .. } => strings.extend_from_slice(&bytes[..len]),
             }
-            self.filled += some;
-            bytes = &bytes[some..];
-            self.skip_full();
+            self.filled += len;
+            bytes = &bytes[len..];
+            self.skip_full_columns();
         }
-        self.skip_full();
+        self.skip_full_columns();
         Ok(())
     }
 
-    fn skip_full(&mut self) {
-        while let Some((_, _, buffer)) = self.columns.get(self.at)
+    fn skip_full_columns(&mut self) {
+        while let Some((_, _, buffer)) = self.columns.get(self.current_column)
             && self.filled == buffer.len()
         {
-            self.at += 1;
+            self.current_column += 1;
             self.filled = 0;
         }
     }
 
-    /// True when nothing is missing.
+    /// True if all bytes have been received.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.at == self.columns.len()
+        self.current_column == self.columns.len()
     }
 
-    /// The whole batch.
+    /// Returns the complete batch.
     #[must_use]
     pub fn finish(self) -> ReceivedBatch {
         let columns = self.columns.into_iter().map(|(cell, time, buffer)| Column {
@@ -146,30 +147,30 @@ fn prepare_column(
     pool: &Arc<Pool>,
 ) -> Result<(CellSpec, TimeAxis, Buffer)> {
     let cell = column.cell.as_ref().map(decode_cell);
-    let cell = cell.unwrap_or_else(|| Err(contradiction("a column without cells")))?;
-    let lengths = |numbers: Vec<i64>| {
+    let cell = cell.unwrap_or_else(|| Err(inconsistent("a column has no cell type")))?;
+    let to_lengths = |numbers: Vec<i64>| {
         let lengths = numbers.into_iter().map(|len| usize::try_from(len).ok());
         let lengths: Option<Vec<usize>> = lengths.collect();
-        lengths.ok_or_else(|| contradiction("a negative length"))
+        lengths.ok_or_else(|| inconsistent("a length is negative"))
     };
     let (time, cells) = match column.time_axis {
-        Some(TimeOut::Squeezed(_)) => (TimeAxis::Squeezed, Some(items)),
-        Some(TimeOut::EqualLength(len)) => {
-            let len = usize::try_from(len).map_err(|_| contradiction("a huge length"))?;
+        Some(PbTimeAxis::Squeezed(_)) => (TimeAxis::Squeezed, Some(items)),
+        Some(PbTimeAxis::EqualLength(len)) => {
+            let len = usize::try_from(len).map_err(|_| inconsistent("a length is too large"))?;
             (TimeAxis::Even(len), items.checked_mul(len))
         }
-        Some(TimeOut::RowSplitsLe(splits)) => {
+        Some(PbTimeAxis::RowSplitsLe(splits)) => {
             let splits = decode_i64s("row_splits_le", &splits)?;
             if splits.len() != items + 1 || splits[0] != 0 || !splits.is_sorted() {
-                return Err(contradiction("row splits that do not ascend from 0"));
+                return Err(inconsistent("row splits do not ascend from 0"));
             }
             let cells = usize::try_from(splits[items]).ok();
             (TimeAxis::Ragged(splits), cells)
         }
-        Some(TimeOut::PaddedLengthsLe(each)) => {
-            let lengths = lengths(decode_i64s("padded_lengths_le", &each)?)?;
+        Some(PbTimeAxis::PaddedLengthsLe(lengths_le)) => {
+            let lengths = to_lengths(decode_i64s("padded_lengths_le", &lengths_le)?)?;
             if lengths.len() != items {
-                return Err(contradiction("lengths and items differ in number"));
+                return Err(inconsistent("the numbers of lengths and items differ"));
             }
             let longest = lengths.iter().copied().max().unwrap_or(0);
             (
@@ -177,15 +178,15 @@ fn prepare_column(
                 items.checked_mul(longest),
             )
         }
-        None => return Err(contradiction("a column without a time axis or none")),
+        None => return Err(inconsistent("a column has no `time_axis`")),
     };
-    let len = usize::try_from(column.bytes).map_err(|_| contradiction("a huge column"))?;
+    let len = usize::try_from(column.bytes).map_err(|_| inconsistent("a column is too large"))?;
     if cell.dtype == DType::String {
         let bytes = Vec::new();
         return Ok((cell, time, Buffer::Strings { bytes, len }));
     }
     if cells.and_then(|cells| cells.checked_mul(cell.bytes())) != Some(len) {
-        return Err(contradiction("cells and bytes of a column differ"));
+        return Err(inconsistent("a column's bytes do not match its cells"));
     }
     let buffer = pool.take(len);
     let buffer =
@@ -198,21 +199,17 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     let probabilities = decode_f64s("probabilities_le", &batch.probabilities_le)?;
     let priorities = decode_f64s("priorities_le", &batch.priorities_le)?;
     let times = decode_u32s("times_sampled_le", &batch.times_sampled_le)?;
-    let granted: u64 = batch
-        .draw_runs
-        .iter()
-        .map(|grant| u64::from(grant.items))
-        .sum();
+    let total: u64 = batch.draw_runs.iter().map(|run| u64::from(run.items)).sum();
     let numbers = [probabilities.len(), priorities.len(), times.len()];
-    if numbers.iter().any(|len| *len != keys.len()) || granted != keys.len() as u64 {
-        return Err(contradiction("infos of differing numbers of items"));
+    if numbers.iter().any(|len| *len != keys.len()) || total != keys.len() as u64 {
+        return Err(inconsistent("its arrays have different numbers of items"));
     }
-    let odds = batch.draw_runs.iter().flat_map(|grant| {
+    let odds = batch.draw_runs.iter().flat_map(|run| {
         let odds = Odds {
-            candidates: grant.candidates,
-            min_probability: grant.min_probability,
+            candidates: run.candidates,
+            min_probability: run.min_probability,
         };
-        std::iter::repeat_n((grant.table_size, odds), grant.items as usize)
+        std::iter::repeat_n((run.table_size, odds), run.items as usize)
     });
     let infos = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
     Ok(infos
@@ -232,8 +229,6 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
         .collect())
 }
 
-fn contradiction(what: &str) -> Error {
-    Error::Payload(format!(
-        "the server sent a batch that contradicts itself: {what}"
-    ))
+fn inconsistent(what: &str) -> Error {
+    Error::Payload(format!("the server sent an inconsistent batch: {what}"))
 }

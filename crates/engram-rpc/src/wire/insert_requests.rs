@@ -1,4 +1,4 @@
-//! Chunks and items on their way to a server: everything is said once per connection.
+//! Builds insert requests. Each schema, window shape and chunk is sent once per connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -15,144 +15,152 @@ use super::{encode_cell, encode_layout, encode_numbers};
 use crate::pb::{self, items::Trajectories};
 use crate::{PART_BYTES, wire};
 
-/// Shapes and schemas that are remembered; beyond, all are said anew.
-const REMEMBERED: usize = 4096;
+/// Number of schemas, and of window shapes, that a [`SentDictionary`] stores. It is cleared when it
+/// is full, and definitions are then sent again.
+const MAX_DEFINITIONS: usize = 4096;
 
-/// Bytes of chunks after which the server is told which it may forget.
-const SWEEP: usize = 128 << 20;
+/// Bytes of newly sent chunks after which unused chunks are released.
+const SWEEP_BYTES: usize = 128 << 20;
 
-/// Chunks in use, and as many that nobody refers to any more, beyond which the server is told to forget them: it keeps
-/// 65,536.
-const MOST_CHUNKS: usize = 16_384;
+/// Largest number of chunks in use that stay in the dictionary; if there are more, all are released.
+/// Up to as many unused ones may not be released yet. A server accepts 65,536 chunks.
+const MAX_CHUNKS_IN_USE: usize = 16_384;
 
-/// Bytes of chunks in use, beyond which the server is told to forget them: it keeps 1 GiB that no table has.
-const MOST_KEPT: usize = 256 << 20;
+/// Largest total size of chunks in use that stay in the dictionary; if they have more, all are
+/// released. A server accepts 1 GiB of chunks that no table refers to.
+const MAX_CHUNK_BYTES_IN_USE: usize = 256 << 20;
 
-/// Slices after which a message is sent. One item more has far fewer than the rest allows.
-const SLICES: usize = MAX_SLICES / 2;
+/// Number of slices after which a request is full. It stays below [`MAX_SLICES`] with one more item.
+const FULL_REQUEST_SLICES: usize = MAX_SLICES / 2;
 
-/// Bytes and number of one item's chunks: with those kept before, fewer than a server keeps.
-const MOST_ITEM: (usize, usize) = (640 << 20, 16_384);
+/// Largest total size of one item's chunks. With the chunks already sent it is below a server's limit.
+const MAX_ITEM_BYTES: usize = 640 << 20;
 
-/// Runs of cells of one item: they go in one message.
-const MOST_RUNS: usize = 120_000;
+/// Largest number of one item's chunks. With the chunks already sent it is below a server's limit.
+const MAX_ITEM_CHUNKS: usize = 16_384;
 
-/// Checks that an item can be sent at all.
+/// Largest number of one item's slices, which must fit one message.
+const MAX_ITEM_SLICES: usize = 120_000;
+
+/// Checks that an item is small enough to be sent to a server.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for one that no server would take.
+/// [`Error::InvalidArgument`] if it is too large.
 pub fn check_sendable(item: &NewItem) -> Result<()> {
     let chunks = item.trajectory.chunks();
     let bytes: usize = chunks.iter().map(|chunk| chunk.payload().len()).sum();
-    let runs = match &item.trajectory {
+    let slices = match &item.trajectory {
         Trajectory::Rows { .. } => 0,
         Trajectory::Window { shape, .. } => shape.slices.len(),
         Trajectory::Spans(spans) => spans.slices.len(),
     };
-    let (most_bytes, most_chunks) = MOST_ITEM;
-    if bytes <= most_bytes && chunks.len() <= most_chunks && runs <= MOST_RUNS {
+    if bytes <= MAX_ITEM_BYTES && chunks.len() <= MAX_ITEM_CHUNKS && slices <= MAX_ITEM_SLICES {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "an item with {bytes} bytes in its {} chunks, and {runs} runs of cells, cannot be sent to a server; at most \
-         {most_bytes} bytes, {most_chunks} chunks and {MOST_RUNS} runs can: make smaller items or longer chunks",
+        "the item is too large for a server: it has {bytes} bytes in {} chunks, and {slices} slices; at most \
+         {MAX_ITEM_BYTES} bytes, {MAX_ITEM_CHUNKS} chunks and {MAX_ITEM_SLICES} slices are allowed; create smaller \
+         items or use longer chunks",
         chunks.len()
     )))
 }
 
-/// What the server at the other end has been told.
+/// The schemas, window shapes and chunks that were sent on a connection, by address, with the
+/// numbers that requests use for them.
 #[derive(Debug, Default)]
 pub struct SentDictionary {
     chunks: HashMap<usize, (u32, Weak<Chunk>)>,
-    /// Look for chunks that nobody refers to once there are so many, or so many bytes were told.
+    /// Number of chunks at which unused ones are released next.
     sweep_at: usize,
-    unswept: usize,
+    /// Bytes of the chunks added since unused ones were released.
+    unswept_bytes: usize,
     schemas: HashMap<usize, (u32, Arc<Schema>)>,
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
-    next: u32,
+    last_number: u32,
 }
 
-/// Requests being filled, ready ones in front.
+/// Builds insert requests from items.
 #[derive(Debug, Default)]
 pub struct InsertRequestBuilder {
     ready: VecDeque<pb::InsertRequest>,
     open: pb::InsertRequest,
-    /// Bytes of the open request, about.
+    /// Approximate size of the open request.
     bytes: usize,
-    /// Slices of its items' shapes, counted for each item.
+    /// Slices of the open request's items that have a window shape, counted for each item.
     slices: usize,
     priorities: BytesMut,
     keys: BytesMut,
     chunks: BytesMut,
     offsets: BytesMut,
-    /// The number that would continue the last run of items.
-    run: Option<u64>,
+    /// Item number that would continue the last run of items.
+    next_in_run: Option<u64>,
 }
 
 impl InsertRequestBuilder {
-    /// True when the open request should be sent before more goes in.
+    /// True if the requests should be sent before more items are added.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes >= PART_BYTES || self.slices >= SLICES || !self.ready.is_empty()
+        self.bytes >= PART_BYTES || self.slices >= FULL_REQUEST_SLICES || !self.ready.is_empty()
     }
 
-    /// All requests, the open one last.
+    /// Removes and returns all requests.
     pub fn take_requests(&mut self) -> VecDeque<pb::InsertRequest> {
         self.end_request();
         std::mem::take(&mut self.ready)
     }
 
-    /// Adds an item, and before it what it is made of where the server has not been told.
+    /// Adds an item, preceded by its chunks, schemas and window shape unless they were sent before.
     ///
     /// # Errors
-    /// [`engram_core::Error::Payload`] where a chunk cannot be read.
+    /// [`engram_core::Error::Payload`] if a chunk cannot be read.
     pub fn add_item(
         &mut self,
-        told: &mut SentDictionary,
+        sent: &mut SentDictionary,
         table: &str,
         number: u64,
         item: &NewItem,
     ) -> Result<()> {
-        // Chunks come before items within a request: all of an item's must be in before it.
+        // Receivers read the chunks of a request before its items, so all chunks must be added first.
         for chunk in item.trajectory.chunks() {
-            self.tell_chunk(told, chunk)?;
+            self.add_chunk(sent, chunk)?;
         }
-        let form = match &item.trajectory {
+        let trajectories = match &item.trajectory {
             Trajectory::Rows { len, squeeze, .. } => Trajectories::Rows(pb::Rows {
                 len: *len,
                 squeeze: *squeeze,
             }),
             Trajectory::Window { shape, .. } => {
-                Trajectories::WindowShape(self.tell_shape(told, shape))
+                Trajectories::WindowShape(self.add_window_shape(sent, shape))
             }
             Trajectory::Spans(spans) => Trajectories::Spans(pb::Spans {
                 layout: Some(encode_layout(&spans.layout)),
-                chunks: spans.chunks.iter().map(|chunk| told.id_of(chunk)).collect(),
+                chunks: spans.chunks.iter().map(|chunk| sent.id_of(chunk)).collect(),
                 columns: encode_columns(&spans.columns, spans.slices.len()),
                 slices: encode_slices(&spans.slices),
             }),
         };
-        let continues = self.run == Some(number)
-            && !matches!(form, Trajectories::Spans(_))
-            && (self.open.items.last())
-                .is_some_and(|run| run.table == table && run.trajectories.as_ref() == Some(&form));
+        let continues = self.next_in_run == Some(number)
+            && !matches!(trajectories, Trajectories::Spans(_))
+            && (self.open.items.last()).is_some_and(|run| {
+                run.table == table && run.trajectories.as_ref() == Some(&trajectories)
+            });
         if !continues {
             self.end_run();
-            self.bytes += 48 + table.len() + form.encoded_len();
+            self.bytes += 48 + table.len() + trajectories.encoded_len();
             self.open.items.push(pb::Items {
                 table: table.into(),
                 first_number: number,
-                trajectories: Some(form),
+                trajectories: Some(trajectories),
                 ..pb::Items::default()
             });
         }
-        self.run = Some(number + 1);
+        self.next_in_run = Some(number + 1);
         self.keys.put_u64_le(item.key);
         self.priorities.put_f64_le(item.priority);
         if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
             &item.trajectory
         {
-            self.chunks.put_u32_le(told.id_of(chunk));
+            self.chunks.put_u32_le(sent.id_of(chunk));
             self.offsets.put_u32_le(*offset);
         }
         if let Trajectory::Window { shape, .. } = &item.trajectory {
@@ -162,46 +170,48 @@ impl InsertRequestBuilder {
         Ok(())
     }
 
-    /// Says which chunks will not be referred to any more.
-    pub fn release_unused_chunks(&mut self, told: &mut SentDictionary) {
-        if told.chunks.len() < told.sweep_at.max(64) && told.unswept < SWEEP {
+    /// Releases chunks that no item of this process refers to, if there may be many of them.
+    pub fn release_unused_chunks(&mut self, sent: &mut SentDictionary) {
+        if sent.chunks.len() < sent.sweep_at.max(64) && sent.unswept_bytes < SWEEP_BYTES {
             return;
         }
-        told.unswept = 0;
+        sent.unswept_bytes = 0;
         let released = &mut self.open.released_chunks;
-        let chunks = told.chunks.values();
+        let chunks = sent.chunks.values();
         let alive = chunks.filter_map(|(_, chunk)| chunk.upgrade());
         let (count, bytes) = alive.fold((0, 0), |(count, bytes), chunk| {
             (count + 1, bytes + chunk.payload().len())
         });
-        // A writer may go on using more chunks than a server keeps: those are told again.
-        let many = bytes > MOST_KEPT || count > MOST_CHUNKS;
-        told.chunks.retain(|_, (id, chunk)| {
-            let keep = !many && chunk.strong_count() > 0;
+        // A writer may use more chunks than a server accepts. Release all of them; chunks still in
+        // use are sent again.
+        let too_many = bytes > MAX_CHUNK_BYTES_IN_USE || count > MAX_CHUNKS_IN_USE;
+        sent.chunks.retain(|_, (id, chunk)| {
+            let keep = !too_many && chunk.strong_count() > 0;
             if !keep {
                 released.push(*id);
             }
             keep
         });
         self.bytes += released.len() * 5;
-        told.sweep_at = told.chunks.len() + told.chunks.len().min(MOST_CHUNKS);
+        sent.sweep_at = sent.chunks.len() + sent.chunks.len().min(MAX_CHUNKS_IN_USE);
     }
 
-    fn tell_chunk(&mut self, told: &mut SentDictionary, chunk: &Arc<Chunk>) -> Result<()> {
-        if told.knows(chunk) {
+    fn add_chunk(&mut self, sent: &mut SentDictionary, chunk: &Arc<Chunk>) -> Result<()> {
+        if sent.contains(chunk) {
             return Ok(());
         }
         if !self.open.chunk_part.is_empty() {
-            // A chunk that begins ends the one before it, whose last part is in the open request.
+            // The open request has the last part of the previous chunk. Receivers read a request's
+            // chunks before its part, and a new chunk would end the previous one.
             self.end_request();
         }
-        let schema = self.tell_schema(told, chunk.schema());
+        let schema = self.add_schema(sent, chunk.schema());
         let mut payload = payload_of(chunk)?;
-        let id = told.number();
-        told.chunks
+        let id = sent.next_number();
+        sent.chunks
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
-        told.unswept += payload.len();
+        sent.unswept_bytes += payload.len();
         let rest = payload.split_off(payload.len().min(PART_BYTES));
         self.bytes += payload.len() + 64 + 16 * chunk.extents().len() + 8 * origin.episodes.len();
         self.open.chunks.push(pb::Chunk {
@@ -219,7 +229,7 @@ impl InsertRequestBuilder {
         Ok(())
     }
 
-    /// Sends the rest of the last chunk in requests of its own.
+    /// Adds the rest of the last chunk in separate requests.
     fn add_parts(&mut self, mut rest: Bytes) {
         while !rest.is_empty() {
             self.end_request();
@@ -231,15 +241,15 @@ impl InsertRequestBuilder {
         }
     }
 
-    fn tell_schema(&mut self, told: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
-        if let Some((id, _)) = told.schemas.get(&address(schema)) {
+    fn add_schema(&mut self, sent: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
+        if let Some((id, _)) = sent.schemas.get(&address(schema)) {
             return *id;
         }
-        if told.schemas.len() >= REMEMBERED {
-            told.schemas.clear();
+        if sent.schemas.len() >= MAX_DEFINITIONS {
+            sent.schemas.clear();
         }
-        let id = told.number();
-        told.schemas
+        let id = sent.next_number();
+        sent.schemas
             .insert(address(schema), (id, Arc::clone(schema)));
         let schema = pb::Schema {
             id,
@@ -251,15 +261,15 @@ impl InsertRequestBuilder {
         id
     }
 
-    fn tell_shape(&mut self, told: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
-        if let Some((id, _)) = told.shapes.get(&address(shape)) {
+    fn add_window_shape(&mut self, sent: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
+        if let Some((id, _)) = sent.shapes.get(&address(shape)) {
             return *id;
         }
-        if told.shapes.len() >= REMEMBERED {
-            told.shapes.clear();
+        if sent.shapes.len() >= MAX_DEFINITIONS {
+            sent.shapes.clear();
         }
-        let id = told.number();
-        told.shapes.insert(address(shape), (id, Arc::clone(shape)));
+        let id = sent.next_number();
+        sent.shapes.insert(address(shape), (id, Arc::clone(shape)));
         let shape = pb::WindowShape {
             id,
             layout: Some(encode_layout(&shape.layout)),
@@ -271,9 +281,9 @@ impl InsertRequestBuilder {
         id
     }
 
-    /// Puts the run's arrays into its message.
+    /// Moves the arrays of the current run into its message.
     fn end_run(&mut self) {
-        if self.run.take().is_some()
+        if self.next_in_run.take().is_some()
             && let Some(items) = self.open.items.last_mut()
         {
             items.keys_le = self.keys.split().freeze();
@@ -294,13 +304,13 @@ impl InsertRequestBuilder {
 }
 
 impl SentDictionary {
-    fn number(&mut self) -> u32 {
-        self.next = self.next.wrapping_add(1);
-        self.next
+    fn next_number(&mut self) -> u32 {
+        self.last_number = self.last_number.wrapping_add(1);
+        self.last_number
     }
 
-    fn knows(&self, chunk: &Arc<Chunk>) -> bool {
-        // The weak reference keeps the address from being used again.
+    fn contains(&self, chunk: &Arc<Chunk>) -> bool {
+        // While the weak reference exists, the address cannot be reused for another chunk.
         self.chunks.contains_key(&address(chunk))
     }
 
@@ -351,10 +361,10 @@ fn encode_columns(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> 
     columns.collect()
 }
 
-/// A chunk's bytes, without a copy where they are in memory.
+/// Returns a chunk's bytes. Copies them only if they are not in memory.
 fn payload_of(chunk: &Arc<Chunk>) -> Result<Bytes> {
-    struct Held(Arc<Chunk>);
-    impl AsRef<[u8]> for Held {
+    struct ChunkBytes(Arc<Chunk>);
+    impl AsRef<[u8]> for ChunkBytes {
         fn as_ref(&self) -> &[u8] {
             match self.0.payload() {
                 Payload::Heap(bytes) => bytes,
@@ -363,7 +373,7 @@ fn payload_of(chunk: &Arc<Chunk>) -> Result<Bytes> {
         }
     }
     Ok(match chunk.payload() {
-        Payload::Heap(_) => Bytes::from_owner(Held(Arc::clone(chunk))),
+        Payload::Heap(_) => Bytes::from_owner(ChunkBytes(Arc::clone(chunk))),
         other => Bytes::copy_from_slice(&other.pin()?),
     })
 }
@@ -396,27 +406,31 @@ mod tests {
         Arc::new(Chunk::from_parts(origin, schema, Vec::new().into(), payload).unwrap())
     }
 
-    /// Tells so many chunks of which so many live, and sweeps; how many of each the server is told to forget.
-    fn forgotten(live: usize, dead: usize) -> (usize, usize) {
-        let (mut told, mut builder) = (SentDictionary::default(), InsertRequestBuilder::default());
+    /// Sends `live + dead` chunks, drops `dead` of them, and releases unused chunks. Returns how many
+    /// live and dead chunks were released.
+    fn released(live: usize, dead: usize) -> (usize, usize) {
+        let (mut sent, mut builder) = (SentDictionary::default(), InsertRequestBuilder::default());
         let mut chunks: Vec<Arc<Chunk>> = (0..live + dead).map(|_| chunk()).collect();
         for chunk in &chunks {
-            builder.tell_chunk(&mut told, chunk).unwrap();
+            builder.add_chunk(&mut sent, chunk).unwrap();
         }
-        // Until they are sent, requests refer to them.
+        // Requests that are not sent yet refer to their chunks.
         builder.take_requests();
         chunks.truncate(live);
-        let alive: HashSet<u32> = chunks.iter().map(|chunk| told.id_of(chunk)).collect();
-        builder.release_unused_chunks(&mut told);
+        let alive: HashSet<u32> = chunks.iter().map(|chunk| sent.id_of(chunk)).collect();
+        builder.release_unused_chunks(&mut sent);
         let released = &builder.open.released_chunks;
-        let of_alive = released.iter().filter(|id| alive.contains(id)).count();
-        (of_alive, released.len() - of_alive)
+        let released_live = released.iter().filter(|id| alive.contains(id)).count();
+        (released_live, released.len() - released_live)
     }
 
     #[test]
-    fn what_nobody_refers_to_is_forgotten_and_the_rest_where_it_is_much() {
-        assert_eq!(forgotten(100, 300), (0, 300));
-        assert_eq!(forgotten(MOST_CHUNKS, 10), (0, 10));
-        assert_eq!(forgotten(MOST_CHUNKS + 1, 10), (MOST_CHUNKS + 1, 10));
+    fn unused_chunks_are_released_and_all_chunks_if_too_many_are_in_use() {
+        assert_eq!(released(100, 300), (0, 300));
+        assert_eq!(released(MAX_CHUNKS_IN_USE, 10), (0, 10));
+        assert_eq!(
+            released(MAX_CHUNKS_IN_USE + 1, 10),
+            (MAX_CHUNKS_IN_USE + 1, 10)
+        );
     }
 }

@@ -1,13 +1,13 @@
-//! Arrays of numbers as little-endian bytes.
+//! Encodes and decodes arrays of numbers as little-endian bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use engram_core::{Error, Result};
 
 /// A number of fixed size.
 pub trait Number: Copy {
-    /// Its bytes.
+    /// Size in bytes.
     const SIZE: usize;
-    /// Appends it.
+    /// Appends the number.
     fn put(self, out: &mut BytesMut);
 }
 
@@ -20,19 +20,19 @@ macro_rules! number {
             }
         }
 
-        /// The numbers in a field.
+        /// Decodes the numbers of a field.
         ///
         /// # Errors
-        /// [`Error::InvalidArgument`] when its bytes do not divide evenly.
+        /// [`Error::InvalidArgument`] if the length is not a multiple of the number's size.
         pub fn $name(field: &str, bytes: &[u8]) -> Result<Vec<$type>> {
             let (numbers, rest) = bytes.as_chunks::<{ size_of::<$type>() }>();
             if rest.is_empty() {
                 return Ok(numbers.iter().map(|bytes| <$type>::from_le_bytes(*bytes)).collect());
             }
             Err(Error::InvalidArgument(format!(
-                "field `{field}` has {} bytes; they must come in groups of {}",
-                bytes.len(),
-                size_of::<$type>()
+                "`{field}` must have a multiple of {} bytes; got {}",
+                size_of::<$type>(),
+                bytes.len()
             )))
         }
     )+};
@@ -40,7 +40,7 @@ macro_rules! number {
 
 number!(u64, put_u64_le, decode_u64s; u32, put_u32_le, decode_u32s; i64, put_i64_le, decode_i64s; f64, put_f64_le, decode_f64s);
 
-/// Numbers end to end.
+/// Encodes numbers end to end.
 pub fn encode_numbers<N: Number>(numbers: impl ExactSizeIterator<Item = N>) -> Bytes {
     let mut out = BytesMut::with_capacity(numbers.len() * N::SIZE);
     numbers.for_each(|number| number.put(&mut out));
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(decode_f64s("x", &bytes), Ok(vec![1.5, -2.0]));
         assert_eq!(
             decode_u64s("keys_le", &bytes[1..]).unwrap_err().to_string(),
-            "field `keys_le` has 15 bytes; they must come in groups of 8"
+            "`keys_le` must have a multiple of 8 bytes; got 15"
         );
     }
 }

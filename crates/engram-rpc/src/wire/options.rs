@@ -1,4 +1,4 @@
-//! Options, errors and numbers of tables.
+//! Converts errors, layouts, table options and table statistics to and from messages.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::pb;
 use crate::pb::error::Code;
 use crate::pb::selector::Kind;
 
-/// An error as a message.
+/// Encodes an error.
 #[must_use]
 pub fn encode_error(error: &Error) -> pb::Error {
     let code = match error {
@@ -47,7 +47,7 @@ pub fn encode_error(error: &Error) -> pb::Error {
     }
 }
 
-/// The error that a message stands for.
+/// Decodes an error.
 #[must_use]
 pub fn decode_error(error: pb::Error) -> Error {
     let code = error.code();
@@ -75,7 +75,7 @@ pub fn decode_error(error: pb::Error) -> Error {
     }
 }
 
-/// Names and nesting as a message.
+/// Encodes a layout: names and nesting.
 #[must_use]
 pub fn encode_layout(layout: &Layout) -> pb::Layout {
     pb::Layout {
@@ -84,10 +84,10 @@ pub fn encode_layout(layout: &Layout) -> pb::Layout {
     }
 }
 
-/// The names and nesting that a message stands for.
+/// Decodes a layout.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when it is missing or has too many names.
+/// [`Error::InvalidArgument`] if the layout is missing or has too many names.
 pub fn decode_layout(layout: Option<pb::Layout>) -> Result<Layout> {
     let layout = layout.ok_or_else(|| missing("layout"))?;
     check_columns("a layout", layout.names.len())?;
@@ -97,20 +97,20 @@ pub fn decode_layout(layout: Option<pb::Layout>) -> Result<Layout> {
     })
 }
 
-/// Refuses too many columns.
+/// Checks a number of columns. `what` names their owner in the error text.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] saying of `what`.
+/// [`Error::InvalidArgument`].
 pub(crate) fn check_columns(what: &str, columns: usize) -> Result<()> {
     if columns <= MAX_COLUMNS {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "{what} has {columns} columns; at most {MAX_COLUMNS} are allowed over the network"
+        "{what} has {columns} columns; a server accepts at most {MAX_COLUMNS}"
     )))
 }
 
-/// A cell as a message.
+/// Encodes a cell type.
 #[must_use]
 pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
     pb::Cell {
@@ -119,10 +119,10 @@ pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
     }
 }
 
-/// The cell that a message stands for.
+/// Decodes a cell type.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for an unknown dtype or a shape that no memory holds.
+/// [`Error::InvalidArgument`] for an unknown dtype or a shape that is too large.
 pub fn decode_cell(cell: &pb::Cell) -> Result<CellSpec> {
     let dtype = decode_dtype(&cell.dtype)?;
     let too_large = || {
@@ -135,7 +135,7 @@ pub fn decode_cell(cell: &pb::Cell) -> Result<CellSpec> {
     if cell.shape.len() > MAX_AXES || elements.is_none_or(|elements| elements > 1 << 47) {
         return Err(too_large());
     }
-    // A zero beside a huge size: the product is small, the size still is not.
+    // If one size is 0, the product is 0, but the other sizes may still be too large.
     let shape = cell.shape.iter().map(|size| {
         let size = (*size <= 1 << 47).then_some(*size);
         size.and_then(|size| usize::try_from(size).ok())
@@ -148,13 +148,13 @@ fn decode_dtype(name: &str) -> Result<DType> {
     DType::from_name(name).ok_or_else(|| {
         let known: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
         Error::InvalidArgument(format!(
-            "unknown dtype `{name}`; known are {}",
+            "unknown dtype `{name}`; expected one of {}",
             known.join(", ")
         ))
     })
 }
 
-/// Limits as a message.
+/// Encodes rate limits.
 #[must_use]
 pub fn encode_limits(limits: &RateLimits) -> pb::RateLimits {
     pb::RateLimits {
@@ -166,10 +166,10 @@ pub fn encode_limits(limits: &RateLimits) -> pb::RateLimits {
     }
 }
 
-/// The limits that a message stands for.
+/// Decodes rate limits.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] when it is missing.
+/// [`Error::InvalidArgument`] if they are missing.
 pub fn decode_limits(limits: Option<pb::RateLimits>) -> Result<RateLimits> {
     let limits = limits.ok_or_else(|| missing("limits"))?;
     Ok(RateLimits {
@@ -200,7 +200,7 @@ fn decode_selector(selector: Option<pb::Selector>) -> Result<SelectorKind> {
     let selector = selector.ok_or_else(|| missing("selector"))?;
     let kind = Kind::try_from(selector.kind).map_err(|_| {
         Error::InvalidArgument(format!(
-            "unknown selector kind {}; this protocol has 0 to 5",
+            "unknown selector kind {}; known are 0 to 5",
             selector.kind
         ))
     })?;
@@ -216,7 +216,7 @@ fn decode_selector(selector: Option<pb::Selector>) -> Result<SelectorKind> {
     })
 }
 
-/// Options as a message, without the seed: that is the table's own.
+/// Encodes table options without the seed, which is private to the table.
 #[must_use]
 pub fn encode_options(options: &TableOptions) -> pb::TableOptions {
     pb::TableOptions {
@@ -248,10 +248,10 @@ fn encode_signature(signature: &Signature) -> pb::Signature {
     }
 }
 
-/// The options that a message stands for; `seed` where it brings none.
+/// Decodes table options. `seed` is used if the message has no seed.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for what is missing or unknown. Whether a table can be made of them, the engine says.
+/// [`Error::InvalidArgument`] for missing or unknown values. Ranges are checked by the engine.
 pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptions> {
     let signature = options.signature.map(decode_signature).transpose()?;
     Ok(TableOptions {
@@ -293,7 +293,7 @@ fn decode_signature(signature: pb::Signature) -> Result<Signature> {
     })
 }
 
-/// Numbers of a table as a message.
+/// Encodes a table's statistics.
 #[must_use]
 pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     let stats = &info.stats;
@@ -321,7 +321,7 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     }
 }
 
-/// The numbers that a message stands for.
+/// Decodes a table's statistics.
 ///
 /// # Errors
 /// As [`decode_options`].
@@ -352,5 +352,5 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
 }
 
 fn missing(field: &str) -> Error {
-    Error::InvalidArgument(format!("field `{field}` is missing; it is required"))
+    Error::InvalidArgument(format!("the required field `{field}` is missing"))
 }

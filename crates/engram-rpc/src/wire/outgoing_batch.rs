@@ -1,4 +1,4 @@
-//! From a gathered batch to messages.
+//! Splits a gathered batch into messages.
 
 use std::collections::VecDeque;
 
@@ -13,25 +13,26 @@ use crate::PART_BYTES;
 use crate::pb;
 use crate::pb::sample_response::Outcome;
 
-/// Bytes that everything else in a batch's first message may take: it must stay below 4 MiB.
-const FACTS: usize = (3 << 20) - 1024;
+/// Largest encoded size of a batch's first message without its payload, so that the message stays
+/// below 4 MiB.
+const MAX_HEADER_BYTES: usize = (3 << 20) - 1024;
 
-/// A batch on its way: the messages that make it up, made as they are asked for.
+/// A batch to send. An iterator that creates the batch's messages on demand.
 #[derive(Debug)]
 pub struct OutgoingBatch {
-    first: Option<pb::Batch>,
-    /// What is left of the columns.
+    header: Option<pb::Batch>,
+    /// Bytes of the columns that are not sent yet.
     columns: VecDeque<Bytes>,
 }
 
 impl OutgoingBatch {
-    /// A batch of these draws, to be acknowledged by its reader where it is `leased`.
+    /// Returns the batch of these draws. `leased` tells the reader to acknowledge it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] when what is told of its items does not fit one message.
+    /// [`Error::InvalidArgument`] if the header does not fit one message.
     pub fn new(batch: Columns, draws: &[Draw], leased: bool) -> Result<Self> {
         let mut columns = VecDeque::with_capacity(batch.columns.len());
-        let facts = pb::Batch {
+        let header = pb::Batch {
             layout: Some(encode_layout(&batch.layout)),
             columns: (batch.columns.into_iter())
                 .map(|column| encode_column(column, &mut columns))
@@ -40,28 +41,28 @@ impl OutgoingBatch {
             probabilities_le: encode_numbers(draws.iter().map(|draw| draw.probability)),
             priorities_le: encode_numbers(draws.iter().map(|draw| draw.priority)),
             times_sampled_le: encode_numbers(draws.iter().map(|draw| draw.times_sampled)),
-            draw_runs: grants(draws),
+            draw_runs: draw_runs(draws),
             payload: Bytes::new(),
             leased,
         };
-        let bytes = facts.encoded_len();
-        if bytes > FACTS {
+        let bytes = header.encoded_len();
+        if bytes > MAX_HEADER_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "what is told of the {} items of a batch takes {bytes} bytes beside their data; at \
-                 most {FACTS} travel with one: ask for fewer at a time",
+                "the keys, priorities and lengths of the {} items of a batch have {bytes} bytes; \
+                 at most {MAX_HEADER_BYTES} are allowed; request fewer items at a time",
                 draws.len()
             )));
         }
         Ok(Self {
-            first: Some(facts),
+            header: Some(header),
             columns,
         })
     }
 
-    /// True once all messages were made.
+    /// True if all messages were returned.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.first.is_none() && self.columns.is_empty()
+        self.header.is_none() && self.columns.is_empty()
     }
 }
 
@@ -69,39 +70,39 @@ impl Iterator for OutgoingBatch {
     type Item = Outcome;
 
     fn next(&mut self) -> Option<Outcome> {
-        if let Some(facts) = self.first.take() {
-            let payload = cut(&mut self.columns);
-            return Some(Outcome::Batch(pb::Batch { payload, ..facts }));
+        if let Some(header) = self.header.take() {
+            let payload = next_part(&mut self.columns);
+            return Some(Outcome::Batch(pb::Batch { payload, ..header }));
         }
-        (!self.columns.is_empty()).then(|| Outcome::BatchPart(cut(&mut self.columns)))
+        (!self.columns.is_empty()).then(|| Outcome::BatchPart(next_part(&mut self.columns)))
     }
 }
 
-/// Bytes of a column, on loan from their pool until the last message with some of them is gone.
-struct Owned(PooledBytes);
+/// A column's bytes, which return to their pool when the last message that refers to them is dropped.
+struct ColumnBytes(PooledBytes);
 
-impl AsRef<[u8]> for Owned {
+impl AsRef<[u8]> for ColumnBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
 fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
-    use pb::column::TimeAxis as Out;
+    use pb::column::TimeAxis as PbTimeAxis;
 
     let bytes = match column.data {
-        ColumnData::Bytes(bytes) => Bytes::from_owner(Owned(bytes)),
+        ColumnData::Bytes(bytes) => Bytes::from_owner(ColumnBytes(bytes)),
         ColumnData::Strings(encoded) => Bytes::from(encoded),
     };
-    let out = pb::Column {
+    let message = pb::Column {
         cell: Some(encode_cell(&column.cell)),
         time_axis: Some(match column.time {
-            TimeAxis::Squeezed => Out::Squeezed(pb::Empty {}),
-            TimeAxis::Even(len) => Out::EqualLength(len as u64),
-            TimeAxis::Ragged(splits) => Out::RowSplitsLe(encode_numbers(splits.into_iter())),
+            TimeAxis::Squeezed => PbTimeAxis::Squeezed(pb::Empty {}),
+            TimeAxis::Even(len) => PbTimeAxis::EqualLength(len as u64),
+            TimeAxis::Ragged(splits) => PbTimeAxis::RowSplitsLe(encode_numbers(splits.into_iter())),
             TimeAxis::Padded { lengths, .. } => {
                 let lengths = lengths.into_iter();
-                Out::PaddedLengthsLe(encode_numbers(
+                PbTimeAxis::PaddedLengthsLe(encode_numbers(
                     lengths.map(|len| i64::try_from(len).unwrap_or(i64::MAX)),
                 ))
             }
@@ -111,11 +112,11 @@ fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
     if !bytes.is_empty() {
         columns.push_back(bytes);
     }
-    out
+    message
 }
 
-/// The next bytes of the columns: copied where several columns share a message, lent otherwise.
-fn cut(columns: &mut VecDeque<Bytes>) -> Bytes {
+/// Removes and returns the bytes of the next message. Copies them only if they span several columns.
+fn next_part(columns: &mut VecDeque<Bytes>) -> Bytes {
     let left: usize = columns.iter().map(Bytes::len).sum();
     let size = left.min(PART_BYTES);
     let mut out = BytesMut::new();
@@ -137,8 +138,8 @@ fn cut(columns: &mut VecDeque<Bytes>) -> Bytes {
     out.freeze()
 }
 
-/// Runs of draws that were made of the same table.
-fn grants(draws: &[Draw]) -> Vec<pb::DrawRun> {
+/// Groups consecutive draws that saw the same state of the table.
+fn draw_runs(draws: &[Draw]) -> Vec<pb::DrawRun> {
     let same = |one: &Draw, next: &Draw| {
         one.table_size == next.table_size
             && one.odds.candidates == next.odds.candidates
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_cut_end_to_end() {
+    fn parts_contain_the_columns_end_to_end() {
         let sizes = [10, PART_BYTES - 5, 2 * PART_BYTES, 0, 7];
         let mut all = Vec::new();
         let mut columns = VecDeque::new();
@@ -177,7 +178,7 @@ mod tests {
             }
         }
         let mut batch = OutgoingBatch {
-            first: Some(pb::Batch::default()),
+            header: Some(pb::Batch::default()),
             columns,
         };
         let (mut found, mut messages) = (Vec::new(), Vec::new());
@@ -196,11 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_part_of_one_column_is_lent() {
+    fn a_part_of_one_column_is_not_copied() {
         let column = Bytes::from(vec![1; 3 * PART_BYTES]);
         let address = column.as_ptr();
         let mut columns = VecDeque::from([column]);
-        cut(&mut columns);
-        assert_eq!(cut(&mut columns).as_ptr(), address.wrapping_add(PART_BYTES));
+        next_part(&mut columns);
+        assert_eq!(
+            next_part(&mut columns).as_ptr(),
+            address.wrapping_add(PART_BYTES)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! From an insert stream's messages to chunks and items.
+//! Decodes the messages of an insert stream: stores its schemas, window shapes and chunks, and
+//! decodes the items that refer to them.
 
 mod chunk_assembler;
 mod items;
@@ -15,24 +16,24 @@ use crate::pb;
 use chunk_assembler::ChunkAssembler;
 pub(super) use items::MAX_SLICES;
 
-/// Chunks that a stream keeps.
+/// Largest number of chunks that a stream may have.
 const MAX_CHUNKS: usize = 65_536;
 
-/// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came.
+/// Largest total size of a stream's chunks that no table refers to, without the newest chunk.
 const MAX_UNREFERENCED_BYTES: u64 = 1 << 30;
 
-/// Schemas, and shapes, that a stream keeps: the newest.
+/// Number of schemas that are stored per stream, and of window shapes. Older ones are dropped.
 const MAX_DEFINITIONS: usize = 65_536;
 
-/// Bytes of messages that schemas and shapes came in.
+/// Largest total encoded size of the stored schemas, and of the stored window shapes.
 const MAX_DEFINITION_BYTES: usize = 64 << 20;
 
-/// Why a stream cannot go on.
+/// Why a stream must be closed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InsertStreamError {
-    /// A message makes no sense.
+    /// A message is invalid.
     Invalid(Error),
-    /// Its sender has gone beyond a bound.
+    /// The sender exceeded a limit.
     LimitExceeded(String),
 }
 
@@ -42,19 +43,20 @@ impl From<Error> for InsertStreamError {
     }
 }
 
-/// What the items of one insert stream may be made of.
+/// The schemas, window shapes and chunks that a stream has sent, by the numbers chosen by the sender.
 #[derive(Debug, Default)]
 pub struct ReceivedDictionary {
     schemas: Definitions<Schema>,
-    shapes: Definitions<WindowShape>,
+    window_shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
-    /// At least as many bytes as the kept chunks have that no table refers to.
-    unreferenced: u64,
-    arriving: Option<ChunkAssembler>,
+    /// Upper bound of the bytes of the chunks that no table refers to.
+    unreferenced_bytes: u64,
+    /// The chunk of which not all bytes have been received.
+    incomplete_chunk: Option<ChunkAssembler>,
 }
 
 impl ReceivedDictionary {
-    /// Takes note of a schema.
+    /// Stores a schema.
     ///
     /// # Errors
     /// [`InsertStreamError`].
@@ -64,11 +66,11 @@ impl ReceivedDictionary {
         let cells = schema.cells.iter().map(decode_cell);
         let cells = cells.collect::<Result<_, _>>()?;
         let layout = Arc::new(decode_layout(schema.layout)?);
-        self.schemas.add(id, bytes, Schema { layout, cells });
+        self.schemas.insert(id, bytes, Schema { layout, cells });
         Ok(())
     }
 
-    /// Takes note of a shape.
+    /// Stores a window shape.
     ///
     /// # Errors
     /// [`InsertStreamError`].
@@ -81,73 +83,74 @@ impl ReceivedDictionary {
             columns,
             slices,
         };
-        self.shapes.add(id, bytes, shape);
+        self.window_shapes.insert(id, bytes, shape);
         Ok(())
     }
 
-    /// Takes note of a chunk; `part`s follow unless all its bytes are there. One that is still
-    /// incomplete is given up.
+    /// Stores a chunk, or begins to assemble it if parts are still to come. Drops an earlier
+    /// incomplete chunk.
     ///
     /// # Errors
     /// [`InsertStreamError`].
     pub fn add_chunk(&mut self, chunk: &pb::Chunk) -> Result<(), InsertStreamError> {
         let schema = self.schemas.get("schema", chunk.schema)?;
-        self.arriving = Some(ChunkAssembler::new(chunk, Arc::clone(schema))?);
-        self.arrive()
+        self.incomplete_chunk = Some(ChunkAssembler::new(chunk, Arc::clone(schema))?);
+        self.store_if_complete()
     }
 
-    /// Takes more bytes of the chunk that is incomplete.
+    /// Adds bytes to the incomplete chunk.
     ///
     /// # Errors
     /// [`InsertStreamError`].
     pub fn add_chunk_part(&mut self, part: &[u8]) -> Result<(), InsertStreamError> {
-        let Some(arriving) = &mut self.arriving else {
+        let Some(chunk) = &mut self.incomplete_chunk else {
             return Err(invalid(format!(
-                "{} bytes came for a chunk, but none is incomplete",
+                "`chunk_part` has {} bytes, but no chunk is incomplete",
                 part.len()
             )));
         };
-        arriving.push(part)?;
-        self.arrive()
+        chunk.push(part)?;
+        self.store_if_complete()
     }
 
-    fn arrive(&mut self) -> Result<(), InsertStreamError> {
-        let Some(arrived) = self.arriving.take_if(|chunk| chunk.is_complete()) else {
+    fn store_if_complete(&mut self) -> Result<(), InsertStreamError> {
+        let complete = self.incomplete_chunk.take_if(|chunk| chunk.is_complete());
+        let Some(complete) = complete else {
             return Ok(());
         };
-        let id = arrived.id();
-        let chunk = Arc::new(arrived.finish()?);
-        self.unreferenced += chunk.payload().len() as u64;
+        let id = complete.id();
+        let chunk = Arc::new(complete.finish()?);
+        self.unreferenced_bytes += chunk.payload().len() as u64;
         self.chunks.insert(id, chunk);
-        self.check_room(id)
+        self.check_limits(id)
     }
 
-    fn check_room(&mut self, newest: u32) -> Result<(), InsertStreamError> {
+    fn check_limits(&mut self, newest: u32) -> Result<(), InsertStreamError> {
         if self.chunks.len() > MAX_CHUNKS {
             return Err(InsertStreamError::LimitExceeded(format!(
-                "this stream keeps {} chunks; at most {MAX_CHUNKS} are allowed: release those that \
-                 no more items will refer to",
+                "the stream has {} chunks; at most {MAX_CHUNKS} are allowed; release chunks that no \
+                 later item refers to",
                 self.chunks.len()
             )));
         }
-        if self.unreferenced <= MAX_UNREFERENCED_BYTES {
+        if self.unreferenced_bytes <= MAX_UNREFERENCED_BYTES {
             return Ok(());
         }
-        let unreferenced = (self.chunks.iter())
+        let sizes = (self.chunks.iter())
             .filter(|(id, chunk)| **id != newest && !chunk.holders().any())
             .map(|(_, chunk)| chunk.payload().len() as u64);
-        self.unreferenced = unreferenced.sum();
-        if self.unreferenced <= MAX_UNREFERENCED_BYTES {
+        self.unreferenced_bytes = sizes.sum();
+        if self.unreferenced_bytes <= MAX_UNREFERENCED_BYTES {
             return Ok(());
         }
         Err(InsertStreamError::LimitExceeded(format!(
-            "this stream keeps {} bytes of chunks that no table refers to; at most {MAX_UNREFERENCED_BYTES} \
-             are allowed: release those that no more items will refer to",
-            self.unreferenced
+            "the stream has {} bytes of chunks that no table refers to; at most \
+             {MAX_UNREFERENCED_BYTES} are allowed; release chunks that no later item refers to",
+            self.unreferenced_bytes
         )))
     }
 
-    /// Forgets a chunk; items that refer to it keep it.
+    /// Removes a chunk. Items that refer to it keep it alive.
     pub fn release_chunk(&mut self, chunk: u32) {
         self.chunks.remove(&chunk);
     }
@@ -157,12 +160,12 @@ impl ReceivedDictionary {
     }
 }
 
-/// Schemas or shapes, by the numbers that their sender gave them: the newest, for nobody releases
-/// them.
+/// The newest schemas or window shapes, by the numbers chosen by the sender. The oldest are dropped
+/// when a limit is reached, because senders do not release them.
 #[derive(Debug)]
 struct Definitions<T> {
     by_id: HashMap<u32, Definition<T>>,
-    /// Their numbers, oldest first.
+    /// The sender's numbers, oldest definition first.
     order: BTreeMap<u64, u32>,
     bytes: usize,
     added: u64,
@@ -170,11 +173,11 @@ struct Definitions<T> {
 
 #[derive(Debug)]
 struct Definition<T> {
-    shared: Arc<T>,
-    /// Of the message it came in.
+    value: Arc<T>,
+    /// Encoded size of its message.
     bytes: usize,
-    /// Its place in the order.
-    place: u64,
+    /// Key in `Definitions::order`.
+    sequence: u64,
 }
 
 impl<T> Default for Definitions<T> {
@@ -189,43 +192,43 @@ impl<T> Default for Definitions<T> {
 }
 
 impl<T> Definitions<T> {
-    fn add(&mut self, id: u32, bytes: usize, form: T) {
-        self.forget(id);
-        let place = self.added;
+    fn insert(&mut self, id: u32, bytes: usize, value: T) {
+        self.remove(id);
+        let sequence = self.added;
         self.added += 1;
         self.bytes += bytes;
-        self.order.insert(place, id);
-        let form = Definition {
-            shared: Arc::new(form),
+        self.order.insert(sequence, id);
+        let definition = Definition {
+            value: Arc::new(value),
             bytes,
-            place,
+            sequence,
         };
-        self.by_id.insert(id, form);
+        self.by_id.insert(id, definition);
         while self.by_id.len() > MAX_DEFINITIONS || self.bytes > MAX_DEFINITION_BYTES {
             let Some((_, id)) = self.order.first_key_value() else {
                 break;
             };
-            self.forget(*id);
+            self.remove(*id);
         }
     }
 
-    fn forget(&mut self, id: u32) {
-        if let Some(form) = self.by_id.remove(&id) {
-            self.order.remove(&form.place);
-            self.bytes -= form.bytes;
+    fn remove(&mut self, id: u32) {
+        if let Some(definition) = self.by_id.remove(&id) {
+            self.order.remove(&definition.sequence);
+            self.bytes -= definition.bytes;
         }
     }
 
     fn get(&self, what: &str, id: u32) -> Result<&Arc<T>, InsertStreamError> {
-        let found = self.by_id.get(&id).map(|form| &form.shared);
-        found.ok_or_else(|| unknown(what, id))
+        let value = self.by_id.get(&id).map(|definition| &definition.value);
+        value.ok_or_else(|| unknown(what, id))
     }
 }
 
 fn unknown(what: &str, id: u32) -> InsertStreamError {
     invalid(format!(
-        "{what} {id} is not known on this stream; it is sent before what refers to it, and not \
-         released yet"
+        "unknown {what} {id}; it must be sent on this stream before messages that refer to it, and \
+         not be released before them"
     ))
 }
 
@@ -238,17 +241,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_forms_are_kept() {
-        let mut forms = Definitions::default();
+    fn only_the_newest_definitions_are_stored() {
+        let mut definitions = Definitions::default();
         for id in 0..70_000 {
-            forms.add(id, 10, id);
-            forms.add(7, 10, id);
+            definitions.insert(id, 10, id);
+            definitions.insert(7, 10, id);
         }
-        assert_eq!(forms.get("shape", 7).map(|form| **form), Ok(69_999));
-        assert_eq!(forms.get("shape", 69_999).map(|form| **form), Ok(69_999));
-        assert!(forms.get("shape", 1_000).is_err());
-        assert_eq!((forms.by_id.len(), forms.order.len()), (65_536, 65_536));
-        forms.add(1, MAX_DEFINITION_BYTES, 1);
-        assert_eq!((forms.by_id.len(), forms.bytes), (1, MAX_DEFINITION_BYTES));
+        assert_eq!(
+            definitions.get("window shape", 7).map(|value| **value),
+            Ok(69_999)
+        );
+        assert_eq!(
+            definitions.get("window shape", 69_999).map(|value| **value),
+            Ok(69_999)
+        );
+        assert!(definitions.get("window shape", 1_000).is_err());
+        assert_eq!(
+            (definitions.by_id.len(), definitions.order.len()),
+            (65_536, 65_536)
+        );
+        definitions.insert(1, MAX_DEFINITION_BYTES, 1);
+        assert_eq!(
+            (definitions.by_id.len(), definitions.bytes),
+            (1, MAX_DEFINITION_BYTES)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Valid messages of every kind, as the two ends encode them, to be spoilt.
+//! Valid messages of every kind, encoded as server and client encode them.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use engram_core::{
 };
 use engram_engine::Engine;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::pb::manage_response::Outcome as Managed;
+use engram_rpc::pb::manage_response::Outcome as ManageOutcome;
 use engram_rpc::pb::sample_request::Request;
-use engram_rpc::pb::sample_response::Outcome as Sampled;
+use engram_rpc::pb::sample_response::Outcome as SampleOutcome;
 use engram_rpc::pb::{self, change_request, change_response};
 use engram_rpc::wire::{
     InsertRequestBuilder, OutgoingBatch, SentDictionary, encode_error, encode_info, encode_limits,
@@ -26,14 +26,14 @@ use smallvec::smallvec;
 
 use crate::decoders::Kind;
 
-/// Messages, each with what it is.
+/// Returns encoded messages and their kinds.
 pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
     let mut corpus = Vec::new();
     let mut add = |kind, message: Vec<u8>| corpus.push((kind, message));
-    for request in inserts() {
+    for request in insert_requests() {
         add(Kind::InsertRequest, request.encode_to_vec());
     }
-    for request in samples() {
+    for request in sample_requests() {
         let request = pb::SampleRequest {
             request: Some(request),
             ..pb::SampleRequest::default()
@@ -52,7 +52,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         };
         add(Kind::ChangeRequest, request.encode_to_vec());
     }
-    for call in calls() {
+    for call in manage_calls() {
         let request = pb::ManageRequest { call: Some(call) };
         add(Kind::ManageRequest, request.encode_to_vec());
     }
@@ -69,48 +69,48 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         local_socket: "socket".into(),
     };
     add(Kind::HelloResponse, hello.encode_to_vec());
-    for reply in managed() {
-        let reply = pb::ManageResponse {
-            outcome: Some(reply),
+    for response in manage_outcomes() {
+        let response = pb::ManageResponse {
+            outcome: Some(response),
         };
-        add(Kind::ManageResponse, reply.encode_to_vec());
+        add(Kind::ManageResponse, response.encode_to_vec());
     }
-    for reply in batches() {
-        let reply = pb::SampleResponse {
+    for response in sample_outcomes() {
+        let response = pb::SampleResponse {
             id: 5,
-            outcome: Some(reply),
+            outcome: Some(response),
         };
-        add(Kind::SampleResponse, reply.encode_to_vec());
+        add(Kind::SampleResponse, response.encode_to_vec());
     }
-    let settled = [Some(unknown()), None].map(|error| pb::Completed {
+    let completed = [Some(unknown_table()), None].map(|error| pb::Completed {
         table: "table".into(),
         number: 9,
         error,
     });
-    let taken = [Some(unknown()), None].map(|problem| pb::Inserted {
+    let inserted = [Some(unknown_table()), None].map(|problem| pb::Inserted {
         table: "table".into(),
         number: 9,
         durability_error: problem,
     });
-    let reply = pb::InsertResponse {
-        completed: settled.into(),
-        inserted: taken.into(),
+    let response = pb::InsertResponse {
+        completed: completed.into(),
+        inserted: inserted.into(),
     };
-    add(Kind::InsertResponse, reply.encode_to_vec());
-    for reply in [
+    add(Kind::InsertResponse, response.encode_to_vec());
+    for response in [
         change_response::Outcome::Matched(3),
-        change_response::Outcome::Error(unknown()),
+        change_response::Outcome::Error(unknown_table()),
     ] {
-        let reply = pb::ChangeResponse {
+        let response = pb::ChangeResponse {
             id: 3,
-            outcome: Some(reply),
+            outcome: Some(response),
         };
-        add(Kind::ChangeResponse, reply.encode_to_vec());
+        add(Kind::ChangeResponse, response.encode_to_vec());
     }
     corpus
 }
 
-fn unknown() -> pb::Error {
+fn unknown_table() -> pb::Error {
     encode_error(&Error::UnknownTable {
         name: "table".into(),
         known: vec!["a".into(), "b".into()],
@@ -146,8 +146,8 @@ fn options() -> TableOptions {
     }
 }
 
-fn calls() -> Vec<Call> {
-    let may = pb::LimiterQuery {
+fn manage_calls() -> Vec<Call> {
+    let query = pb::LimiterQuery {
         table: "table".into(),
         n: 7,
     };
@@ -162,31 +162,31 @@ fn calls() -> Vec<Call> {
         }),
         Call::Reset("table".into()),
         Call::Info(pb::Empty {}),
-        Call::CanSample(may.clone()),
-        Call::CanInsert(may),
+        Call::CanSample(query.clone()),
+        Call::CanInsert(query),
     ]
 }
 
-fn managed() -> Vec<Managed> {
+fn manage_outcomes() -> Vec<ManageOutcome> {
     let engine = Engine::new(vec![options()], 1).unwrap();
     let table = engine.table("table").unwrap();
     let info = encode_info(&table.info());
     vec![
-        Managed::Error(unknown()),
-        Managed::Done(pb::Empty {}),
-        Managed::Tables(pb::TableNames {
+        ManageOutcome::Error(unknown_table()),
+        ManageOutcome::Done(pb::Empty {}),
+        ManageOutcome::Tables(pb::TableNames {
             names: vec!["a".into(), "b".into()],
         }),
-        Managed::Options(encode_options(&options())),
-        Managed::Info(pb::TableInfos {
+        ManageOutcome::Options(encode_options(&options())),
+        ManageOutcome::Info(pb::TableInfos {
             tables: vec![info.clone(), info],
         }),
-        Managed::CanProceed(true),
+        ManageOutcome::CanProceed(true),
     ]
 }
 
-fn samples() -> Vec<Request> {
-    let ask = pb::BatchRequest {
+fn sample_requests() -> Vec<Request> {
+    let batch = pb::BatchRequest {
         id: 5,
         table: "table".into(),
         n: 256,
@@ -197,14 +197,14 @@ fn samples() -> Vec<Request> {
         at_least: 3,
     };
     vec![
-        Request::Batch(ask),
+        Request::Batch(batch),
         Request::Acknowledge(5),
         Request::Cancel(6),
         Request::Barrier(7),
     ]
 }
 
-/// Steps of a number, a text and something that is compressed.
+/// Returns a chunk of 8 steps with a column of numbers, one of texts, and one that can be compressed.
 pub(crate) fn chunk(compression: Compression) -> Arc<Chunk> {
     let layout = Arc::new(Layout {
         names: Box::new(["number".into(), "text".into(), "zeros".into()]),
@@ -297,8 +297,9 @@ fn items() -> Vec<NewItem> {
     items.collect()
 }
 
-/// A stream's messages: one with everything, and one that goes on with it.
-fn inserts() -> Vec<pb::InsertRequest> {
+/// Returns the requests of an insert stream: the first have all kinds of definitions and items, the
+/// others refer to them.
+fn insert_requests() -> Vec<pb::InsertRequest> {
     let mut sent = SentDictionary::default();
     let mut requests = Vec::new();
     for first in [1, 7] {
@@ -315,11 +316,11 @@ fn inserts() -> Vec<pb::InsertRequest> {
         released_chunks: vec![1, 2],
         ..pb::InsertRequest::default()
     });
-    requests.extend(inserts_whole());
+    requests.extend(complete_insert_requests());
     requests
 }
 
-fn inserts_whole() -> Vec<pb::InsertRequest> {
+fn complete_insert_requests() -> Vec<pb::InsertRequest> {
     let mut builder = InsertRequestBuilder::default();
     for (number, item) in (1..).zip(items()) {
         builder
@@ -329,9 +330,9 @@ fn inserts_whole() -> Vec<pb::InsertRequest> {
     builder.take_requests().into()
 }
 
-/// What an insert stream opens with, so that what follows finds what it is made of.
-pub(crate) fn opening() -> pb::InsertRequest {
-    inserts_whole().swap_remove(0)
+/// Returns a first request of an insert stream, with the definitions that later requests refer to.
+pub(crate) fn first_request() -> pb::InsertRequest {
+    complete_insert_requests().swap_remove(0)
 }
 
 fn draws() -> Vec<Draw> {
@@ -355,18 +356,18 @@ fn draws() -> Vec<Draw> {
     ticket.now_or_never().unwrap().unwrap().draws
 }
 
-fn batches() -> Vec<Sampled> {
+fn sample_outcomes() -> Vec<SampleOutcome> {
     let pool = Arc::<Pool>::default();
     let draws = draws();
-    let mut replies = Vec::new();
+    let mut outcomes = Vec::new();
     for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
         for draws in [&draws[..], &draws[..1]] {
             let columns = gather(draws, length_policy, &pool).unwrap();
-            replies.extend(OutgoingBatch::new(columns, draws, true).unwrap());
+            outcomes.extend(OutgoingBatch::new(columns, draws, true).unwrap());
         }
     }
-    replies.push(Sampled::BatchPart(vec![0; 100].into()));
-    replies.push(Sampled::Error(unknown()));
-    replies.push(Sampled::BarrierDone(pb::Empty {}));
-    replies
+    outcomes.push(SampleOutcome::BatchPart(vec![0; 100].into()));
+    outcomes.push(SampleOutcome::Error(unknown_table()));
+    outcomes.push(SampleOutcome::BarrierDone(pb::Empty {}));
+    outcomes
 }

@@ -1,4 +1,4 @@
-//! Everything that reads what a peer has sent, from bytes on.
+//! Decodes messages of every kind like their receivers.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use engram_core::Trajectory;
 use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_rpc::pb::manage_request::Call;
-use engram_rpc::pb::manage_response::Outcome as Managed;
-use engram_rpc::pb::sample_response::Outcome as Sampled;
+use engram_rpc::pb::manage_response::Outcome as ManageOutcome;
+use engram_rpc::pb::sample_response::Outcome as SampleOutcome;
 use engram_rpc::pb::{self, change_request, change_response};
 use engram_rpc::wire::{
     BatchAssembler, DecodedSize, InsertStreamError, ReceivedDictionary, check_decoded_size,
@@ -16,9 +16,9 @@ use engram_rpc::wire::{
 };
 use prost::Message;
 
-use crate::corpus::opening;
+use crate::corpus::first_request;
 
-/// What a message claims to be.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     HelloRequest,
@@ -33,33 +33,33 @@ pub(crate) enum Kind {
     ChangeResponse,
 }
 
-/// Bytes of the largest batch that is gathered or announced here.
-pub(crate) const MOST_BATCH: usize = 1 << 20;
+/// Largest batch that may be gathered or announced in this test.
+pub(crate) const MAX_BATCH_BYTES: usize = 1 << 20;
 
 thread_local! {
-    static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MOST_BATCH));
-    /// A stream that has begun well; remade after a message that was taken, as it may change it.
-    static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(opened());
+    static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
+    /// The state of an insert stream after a valid first request. [`prepare`] restores it.
+    static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(initial_dictionary());
     static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
 }
 
-fn opened() -> ReceivedDictionary {
+fn initial_dictionary() -> ReceivedDictionary {
     let mut dictionary = ReceivedDictionary::default();
     assert!(
-        insert(&mut dictionary, opening()).is_ok(),
-        "the corpus is bad"
+        insert(&mut dictionary, first_request()).is_ok(),
+        "the first request of the corpus must be valid"
     );
     dictionary
 }
 
-/// Makes ready for the next message, outside of what is measured.
-pub(crate) fn prepare(kind: Kind, fresh: bool) {
-    if fresh && kind == Kind::InsertRequest {
-        DICTIONARY.set(opened());
+/// Resets the state of the insert stream if `reset` is set, outside of the memory measurement.
+pub(crate) fn prepare(kind: Kind, reset: bool) {
+    if reset && kind == Kind::InsertRequest {
+        DICTIONARY.set(initial_dictionary());
     }
 }
 
-/// Reads a message as its receiver would; true when it was taken for one.
+/// Decodes a message like its receiver. Returns true if it is valid.
 pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
     match kind {
         Kind::HelloRequest => decode::<pb::HelloRequest>(message).is_some(),
@@ -70,14 +70,17 @@ pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
         }),
         Kind::SampleRequest => decode::<pb::SampleRequest>(message).is_some(),
         Kind::ChangeRequest => decode(message).is_some_and(change),
-        Kind::ManageResponse => decode(message).is_some_and(managed),
-        Kind::InsertResponse => decode(message).is_some_and(|reply: pb::InsertResponse| {
-            let errors = reply.completed.into_iter().filter_map(|news| news.error);
+        Kind::ManageResponse => decode(message).is_some_and(manage_response),
+        Kind::InsertResponse => decode(message).is_some_and(|response: pb::InsertResponse| {
+            let errors = response
+                .completed
+                .into_iter()
+                .filter_map(|completed| completed.error);
             errors.map(decode_error).count() < usize::MAX
         }),
-        Kind::SampleResponse => decode(message).is_some_and(sampled),
-        Kind::ChangeResponse => decode(message).is_some_and(|reply: pb::ChangeResponse| {
-            if let Some(change_response::Outcome::Error(error)) = reply.outcome {
+        Kind::SampleResponse => decode(message).is_some_and(sample_response),
+        Kind::ChangeResponse => decode(message).is_some_and(|response: pb::ChangeResponse| {
+            if let Some(change_response::Outcome::Error(error)) = response.outcome {
                 drop(decode_error(error));
             }
             true
@@ -107,19 +110,19 @@ fn change(request: pb::ChangeRequest) -> bool {
         & decode_f64s("priorities_le", &priorities).is_ok()
 }
 
-fn managed(reply: pb::ManageResponse) -> bool {
-    match reply.outcome {
-        Some(Managed::Error(error)) => !decode_error(error).to_string().is_empty(),
-        Some(Managed::Options(options)) => decode_options(options, 0).is_ok(),
-        Some(Managed::Info(infos)) => {
+fn manage_response(response: pb::ManageResponse) -> bool {
+    match response.outcome {
+        Some(ManageOutcome::Error(error)) => !decode_error(error).to_string().is_empty(),
+        Some(ManageOutcome::Options(options)) => decode_options(options, 0).is_ok(),
+        Some(ManageOutcome::Info(infos)) => {
             let infos = infos.tables.into_iter().map(decode_info);
             infos.collect::<Result<Vec<_>, _>>().is_ok()
         }
-        reply => reply.is_some(),
+        response => response.is_some(),
     }
 }
 
-/// Takes a request in, as the server does; reads what could be sampled out again.
+/// Processes a request like the server, and gathers the valid items.
 fn insert(
     dictionary: &mut ReceivedDictionary,
     request: pb::InsertRequest,
@@ -138,10 +141,10 @@ fn insert(
     }
     for message in request.items {
         let items = dictionary.decode_items(&message)?;
-        let good: Vec<&Trajectory> = (items.iter().map(|item| &item.trajectory))
+        let valid: Vec<&Trajectory> = (items.iter().map(|item| &item.trajectory))
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
-        let some: Vec<Trajectory> = good.into_iter().take(8).cloned().collect();
+        let some: Vec<Trajectory> = valid.into_iter().take(8).cloned().collect();
         for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
             let _ = POOL.with(|pool| gather(&some, length_policy, pool));
         }
@@ -152,25 +155,27 @@ fn insert(
     Ok(())
 }
 
-fn sampled(reply: pb::SampleResponse) -> bool {
+fn sample_response(response: pb::SampleResponse) -> bool {
     ASSEMBLER.with_borrow_mut(|assembler| {
-        let outcome = match reply.outcome {
-            Some(Sampled::Batch(batch)) => {
+        let outcome = match response.outcome {
+            Some(SampleOutcome::Batch(batch)) => {
                 *assembler = None;
                 POOL.with(|pool| BatchAssembler::new(batch, pool)).map(Some)
             }
-            Some(Sampled::BatchPart(part)) => match assembler.take() {
+            Some(SampleOutcome::BatchPart(part)) => match assembler.take() {
                 Some(mut assembler) => assembler.push(&part).map(|()| Some(assembler)),
                 None => return false,
             },
-            Some(Sampled::Error(error)) => return !decode_error(error).to_string().is_empty(),
-            reply => return reply.is_some(),
+            Some(SampleOutcome::Error(error)) => {
+                return !decode_error(error).to_string().is_empty();
+            }
+            response => return response.is_some(),
         };
-        let taken = outcome.is_ok();
+        let accepted = outcome.is_ok();
         *assembler = outcome.ok().flatten();
-        if let Some(whole) = assembler.take_if(|batch| batch.is_complete()) {
-            drop(whole.finish());
+        if let Some(complete) = assembler.take_if(|batch| batch.is_complete()) {
+            drop(complete.finish());
         }
-        taken
+        accepted
     })
 }

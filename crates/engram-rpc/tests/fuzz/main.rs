@@ -1,16 +1,15 @@
-//! No bytes that a peer can send bring down who reads them, or make it take more memory than they
-//! are worth.
+//! Decoding arbitrary bytes never panics, and allocates memory in proportion to the message size.
 //!
-//! `ENGRAM_FUZZ=10000000 cargo test -p engram-rpc --test fuzz` tries so many messages;
-//! `ENGRAM_FUZZ_SEED` others than usual.
+//! `ENGRAM_FUZZ=10000000 cargo test -p engram-rpc --test fuzz` sets the number of messages.
+//! `ENGRAM_FUZZ_SEED` changes the seed.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
+    reason = "test helpers report failures by panicking"
 )]
 
 mod corpus;
-mod counting;
+mod counting_allocator;
 mod decoders;
 mod mutate;
 
@@ -22,76 +21,82 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
 use corpus::corpus;
-use counting::{Counting, peak_of};
-use decoders::{Kind, MOST_BATCH, prepare, read};
-use mutate::{Chance, mutate, noise};
+use counting_allocator::{CountingAllocator, measure_peak};
+use decoders::{Kind, MAX_BATCH_BYTES, prepare, read};
+use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Bytes that reading a message may take, for each byte of it: the smallest structure takes two.
-const PER_BYTE: usize = 512;
+/// Bytes of memory that may be allocated per byte of a message. The smallest encoded structure has
+/// two bytes.
+const MEMORY_PER_BYTE: usize = 512;
 
-/// Bytes that it may take whatever its size: a batch gathered twice, columns unpacked for it.
-const ANYWAY: usize = 3 * MOST_BATCH;
+/// Bytes of memory that may be allocated for a message of any size: for a batch that is gathered
+/// twice, and its decompressed columns.
+const BASE_MEMORY: usize = 3 * MAX_BATCH_BYTES;
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+fn env_number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap(),
-        Err(_) => otherwise,
+        Err(_) => default,
     }
 }
 
 #[test]
-fn no_message_does_harm() {
-    let count = setting("ENGRAM_FUZZ", 200_000);
-    let seed = setting("ENGRAM_FUZZ_SEED", 1);
-    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(seed));
+fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
+    let count = env_number("ENGRAM_FUZZ", 200_000);
+    let seed = env_number("ENGRAM_FUZZ_SEED", 1);
+    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
     let corpus = corpus();
     for (kind, message) in &corpus {
         prepare(*kind, true);
-        // A batch's part, and an insert's, go on with what came before them.
+        // Parts of a batch or a chunk continue earlier messages.
         let _ = read(*kind, message);
     }
-    let (mut taken, mut largest) = (0_u64, 0);
+    let (mut accepted, mut largest) = (0_u64, 0);
     for at in 0..count {
-        let (kind, valid) = &corpus[chance.below(corpus.len())];
-        let message = if chance.below(10) == 0 {
-            noise(&mut chance)
+        let (kind, valid) = &corpus[random.below(corpus.len())];
+        let message = if random.below(10) == 0 {
+            random_message(&mut random)
         } else {
             let mut message = valid.clone();
-            let other = &corpus[chance.below(corpus.len())].1;
-            mutate(&mut message, other, &mut chance);
+            let other = &corpus[random.below(corpus.len())].1;
+            mutate(&mut message, other, &mut random);
             message
         };
         prepare(*kind, at % 8 == 0);
-        let (was_taken, peak) = peak_of(|| read(*kind, &message));
-        taken += u64::from(was_taken);
+        let (was_accepted, peak) = measure_peak(|| read(*kind, &message));
+        accepted += u64::from(was_accepted);
         largest = largest.max(peak);
-        let allowed = (ANYWAY + PER_BYTE * message.len()).min(4 * MAX_DECODED_BYTES);
+        let allowed = (BASE_MEMORY + MEMORY_PER_BYTE * message.len()).min(4 * MAX_DECODED_BYTES);
         assert!(
             peak <= allowed,
-            "{kind:?} {at} of seed {seed}: {} bytes took {peak}, {allowed} are allowed: {}",
+            "seed {seed}, message {at} ({kind:?}): {} bytes needed {peak} bytes of memory, at most \
+             {allowed} are allowed: {}",
             message.len(),
             hex(&message[..message.len().min(300)])
         );
     }
-    // Enough must pass for the deeper readers, and enough must not.
-    assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
+    // Between 10% and 90% of the messages must be accepted, so that all decoding stages are tested.
+    assert!(
+        accepted > count / 10 && accepted < count / 10 * 9,
+        "{accepted}"
+    );
     let mut out = String::new();
     writeln!(
         out,
-        "{count} messages, {taken} taken, at most {largest} bytes held"
+        "{count} messages, {accepted} accepted, at most {largest} bytes of memory"
     )
     .unwrap();
     std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
 }
 
 #[test]
-fn a_message_full_of_tiny_structures_is_refused_unread() {
-    // Four megabytes of empty items: 600 MB of structures.
+fn a_message_of_many_tiny_structures_is_rejected_before_decoding() {
+    // 4 MiB of empty `Items` messages, which would be 600 MB of structures.
     let items = [6 << 3 | 2, 0].repeat(2 << 20);
-    let ((), peak) = peak_of(|| {
+    let ((), peak) = measure_peak(|| {
         assert!(check_decoded_size::<pb::InsertRequest>(&items).is_err());
         assert!(!read(Kind::InsertRequest, &items));
     });

@@ -1,13 +1,13 @@
-//! Ways to spoil a message.
+//! Random mutations of messages.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng as _;
 
-/// A source of chance that can be begun again from its seed.
-pub(crate) struct Chance(pub(crate) Xoshiro256PlusPlus);
+/// A random number generator, reproducible from its seed.
+pub(crate) struct RandomSource(pub(crate) Xoshiro256PlusPlus);
 
-impl Chance {
-    /// A number below `end`, which is at least 1.
+impl RandomSource {
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.0.next_u64() % end.max(1) as u64).unwrap_or(0)
     }
@@ -16,13 +16,13 @@ impl Chance {
         self.0.next_u64().to_le_bytes()[0]
     }
 
-    fn bytes(&mut self, most: usize) -> Vec<u8> {
-        (0..self.below(most + 1)).map(|_| self.byte()).collect()
+    fn bytes(&mut self, max_len: usize) -> Vec<u8> {
+        (0..self.below(max_len + 1)).map(|_| self.byte()).collect()
     }
 }
 
-/// Numbers that lengths, counts and ids are likely to go wrong at, as they are written.
-const EDGES: [&[u8]; 8] = [
+/// Encoded numbers that are likely to cause errors as lengths, counts and ids.
+const EDGE_CASES: [&[u8]; 8] = [
     &[0],
     &[1],
     &[0x7f],
@@ -33,56 +33,57 @@ const EDGES: [&[u8]; 8] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
 ];
 
-/// Spoils a message in one way, sometimes in a few.
-pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
-    for _ in 0..=chance.below(2) * chance.below(4) {
-        let at = chance.below(message.len() + 1);
-        let end = at + chance.below((message.len() - at).min(64) + 1);
-        match chance.below(9) {
+/// Applies one mutation to a message, and sometimes a few more.
+pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
+    for _ in 0..=random.below(2) * random.below(4) {
+        let at = random.below(message.len() + 1);
+        let end = at + random.below((message.len() - at).min(64) + 1);
+        match random.below(9) {
             0 | 1 => {
                 if let Some(byte) = message.get_mut(at) {
-                    *byte ^= 1 << chance.below(8);
+                    *byte ^= 1 << random.below(8);
                 }
             }
             2 => {
                 if let Some(byte) = message.get_mut(at) {
-                    *byte = chance.byte();
+                    *byte = random.byte();
                 }
             }
             3 => message.truncate(at),
             4 => drop(message.drain(at..end)),
             5 => {
                 let copy = message[at..end].to_vec();
-                let to = chance.below(message.len() + 1);
+                let to = random.below(message.len() + 1);
                 message.splice(to..to, copy);
             }
             6 => {
-                let from = chance.below(other.len() + 1);
-                let to = from + chance.below(other.len() - from + 1);
+                let from = random.below(other.len() + 1);
+                let to = from + random.below(other.len() - from + 1);
                 message.splice(at..end, other[from..to].iter().copied());
             }
             7 => {
-                let edge = EDGES[chance.below(EDGES.len())];
-                let end = end.min(at + edge.len());
-                message.splice(at..end, edge.iter().copied());
+                let number = EDGE_CASES[random.below(EDGE_CASES.len())];
+                let end = end.min(at + number.len());
+                message.splice(at..end, number.iter().copied());
             }
-            _ => drop(message.splice(at..end, chance.bytes(16))),
+            _ => drop(message.splice(at..end, random.bytes(16))),
         }
     }
 }
 
-/// Bytes of no meaning, or two of them again and again: many tiny structures.
-pub(crate) fn noise(chance: &mut Chance) -> Vec<u8> {
-    match chance.below(50) {
+/// Returns random bytes, or sometimes a few bytes repeated many times, which encode many tiny
+/// structures.
+pub(crate) fn random_message(random: &mut RandomSource) -> Vec<u8> {
+    match random.below(50) {
         0 => {
-            let field = u8::try_from(chance.below(16) << 3 | 2).unwrap_or(2);
-            let within = chance.below(3);
-            let mut tiny = vec![field, u8::try_from(2 * within).unwrap_or(0)];
-            for _ in 0..within {
-                tiny.extend([u8::try_from(chance.below(16) << 3 | 2).unwrap_or(2), 0]);
+            let field = u8::try_from(random.below(16) << 3 | 2).unwrap_or(2);
+            let nested_fields = random.below(3);
+            let mut tiny = vec![field, u8::try_from(2 * nested_fields).unwrap_or(0)];
+            for _ in 0..nested_fields {
+                tiny.extend([u8::try_from(random.below(16) << 3 | 2).unwrap_or(2), 0]);
             }
-            tiny.repeat(chance.below(20_000))
+            tiny.repeat(random.below(20_000))
         }
-        _ => chance.bytes(300),
+        _ => random.bytes(300),
     }
 }

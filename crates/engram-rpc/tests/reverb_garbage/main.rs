@@ -1,20 +1,20 @@
-//! No bytes that come to dm-reverb's service bring the server down, or harm another stream: each call ends with a
-//! status, and all of them together take little memory.
+//! Invalid calls of dm-reverb's service do not harm the server or other streams: each call ends with a status, and
+//! memory stays bounded.
 //!
-//! `ENGRAM_FUZZ=1000000 cargo test -p engram-rpc --test reverb_garbage` makes so many calls; `ENGRAM_FUZZ_SEED`
-//! others than usual.
+//! `ENGRAM_FUZZ=1000000 cargo test -p engram-rpc --test reverb_garbage` sets the number of calls. `ENGRAM_FUZZ_SEED`
+//! changes the seed.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
+    reason = "test helpers report failures by panicking"
 )]
 
+mod clients;
 #[path = "../../../engram-reverb/tests/fuzz/corpus.rs"]
 mod corpus;
-mod messages;
+mod garbage_calls;
 #[path = "../fuzz/mutate.rs"]
 mod mutate;
-mod talk;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,20 +25,20 @@ use engram_rpc::{Server, ServerOptions};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
-use messages::{METHODS, Messages};
-use mutate::Chance;
-use talk::{End, Link, Neighbour, wait_for};
+use clients::{CallEnd, Connection, WellBehavedClient, wait_for};
+use garbage_calls::{METHODS, ValidMessages};
+use mutate::RandomSource;
 
-/// Calls that go on at a time.
+/// Number of concurrent sequences of calls.
 const TASKS: u64 = 4;
 
-/// Calls of one task after which its neighbour is asked for a sign of life.
-const ROUND: u64 = 50;
+/// Number of calls after which a task checks that valid calls on its connection still work.
+const CHECK_INTERVAL: u64 = 50;
 
-/// Bytes that the process may take beside what it took before.
-const MOST: u64 = 200 << 20;
+/// Largest allowed increase of the process's peak memory, in bytes.
+const MAX_ADDED_BYTES: u64 = 200 << 20;
 
-/// A table of few items, all of them worth nothing; the neighbours' are queues.
+/// Options of a small table. With `max_times_sampled` of 1 it is a queue.
 fn options(name: &str, max_times_sampled: u32) -> TableOptions {
     TableOptions {
         name: name.into(),
@@ -55,69 +55,71 @@ fn options(name: &str, max_times_sampled: u32) -> TableOptions {
     }
 }
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+fn env_number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap(),
-        Err(_) => otherwise,
+        Err(_) => default,
     }
 }
 
-/// The most bytes that the process had so far.
-fn peak() -> u64 {
+/// Returns the peak resident memory of the process in bytes.
+fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.unwrap().trim().trim_end_matches(" kB");
     kilobytes.parse::<u64>().unwrap() << 10
 }
 
-/// How calls of each method ended: by their statuses' numbers, and how many were left open.
+/// Numbers of finished calls.
 #[derive(Default)]
-struct Seen {
+struct CallCounts {
+    /// Per method and gRPC status.
     statuses: [[u64; 17]; METHODS.len()],
-    left: u64,
+    /// Calls that the test cancelled.
+    cancelled: u64,
 }
 
-/// Makes so many calls, one after the other.
-async fn sweep(
-    link: Link,
-    mut neighbour: Neighbour,
+/// Makes `calls` invalid calls, one after the other.
+async fn make_calls(
+    connection: Connection,
+    mut client: WellBehavedClient,
     tables: Vec<Arc<Table>>,
     task: u64,
     calls: u64,
-) -> Seen {
-    let number = setting("ENGRAM_FUZZ_SEED", 1).wrapping_mul(TASKS) + task;
-    let mut chance = Chance(Xoshiro256PlusPlus::seed_from_u64(number));
-    let messages = Messages::new();
-    let mut seen = Seen::default();
+) -> CallCounts {
+    let seed = env_number("ENGRAM_FUZZ_SEED", 1).wrapping_mul(TASKS) + task;
+    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let messages = ValidMessages::new();
+    let mut counts = CallCounts::default();
     for at in 0..calls {
-        let call = messages.call(&mut chance);
-        match link.call(&call).await {
-            Ok(End::Status(status)) => seen.statuses[call.method][status] += 1,
-            Ok(End::Left) => seen.left += 1,
-            Err(problem) => panic!("{at} of task {task} of seed {number}: {problem}: {call:?}"),
+        let call = messages.garbage_call(&mut random);
+        match connection.call(&call).await {
+            Ok(CallEnd::Status(status)) => counts.statuses[call.method][status] += 1,
+            Ok(CallEnd::Cancelled) => counts.cancelled += 1,
+            Err(error) => panic!("task {task}, seed {seed}, call {at}: {error}: {call:?}"),
         }
-        // Whoever samples may wait for ever where there is nothing.
+        // Sampling from an empty table could wait without limit.
         for table in &tables {
-            messages::refill(table);
+            garbage_calls::refill(table);
         }
-        if at % ROUND == 0 {
-            neighbour.is_well().await;
+        if at % CHECK_INTERVAL == 0 {
+            client.check_round_trip().await;
         }
     }
-    neighbour.is_well().await;
-    seen
+    client.check_round_trip().await;
+    counts
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_ends_its_call_at_most() {
+async fn an_invalid_call_affects_no_other_call() {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
-    let usual = std::panic::take_hook();
-    // A stream whose task panics ends as if it were over.
+    let default_hook = std::panic::take_hook();
+    // A stream whose task panics seems to end normally, so panics are counted.
     std::panic::set_hook(Box::new(move |info| {
         PANICS.fetch_add(1, Ordering::SeqCst);
-        usual(info);
+        default_hook(info);
     }));
-    let names: Vec<String> = (0..TASKS).map(|task| format!("neighbour {task}")).collect();
+    let names: Vec<String> = (0..TASKS).map(|task| format!("client {task}")).collect();
     let mut all = vec![options("table", 0), options("other", 0)];
     all.extend(names.iter().map(|name| options(name, 1)));
     let engine = Arc::new(Engine::new(all, 1).unwrap());
@@ -128,58 +130,61 @@ async fn garbage_ends_its_call_at_most() {
     let server = Server::start(Arc::clone(&engine), settings).unwrap();
     let tables = ["table", "other"].map(|name| engine.table(name).unwrap());
     for table in &tables {
-        messages::refill(table);
+        garbage_calls::refill(table);
     }
-    let before = peak();
-    let calls = setting("ENGRAM_FUZZ", 12_000) / TASKS;
+    let before = peak_memory();
+    let calls = env_number("ENGRAM_FUZZ", 12_000) / TASKS;
     let mut tasks = Vec::new();
     for (task, name) in names.iter().enumerate() {
-        let link = Link::new(server.address()).await;
-        // On the same connection.
-        let neighbour = Neighbour::new(&link, name).await;
+        let connection = Connection::new(server.address()).await;
+        // A client on the same connection.
+        let client = WellBehavedClient::new(&connection, name).await;
         let tables = tables.to_vec();
-        tasks.push(tokio::spawn(sweep(
-            link,
-            neighbour,
+        tasks.push(tokio::spawn(make_calls(
+            connection,
+            client,
             tables,
             task as u64,
             calls,
         )));
     }
-    let mut seen = Seen::default();
+    let mut counts = CallCounts::default();
     for task in tasks {
-        let one = task.await.unwrap();
-        seen.left += one.left;
-        for (all, one) in seen
+        let task_counts = task.await.unwrap();
+        counts.cancelled += task_counts.cancelled;
+        for (total, count) in counts
             .statuses
             .iter_mut()
             .flatten()
-            .zip(one.statuses.iter().flatten())
+            .zip(task_counts.statuses.iter().flatten())
         {
-            *all += one;
+            *total += count;
         }
     }
-    let grown = peak() - before;
-    assert!(grown < MOST, "{grown} bytes");
-    wait_for("all calls are over", || open(&server) == 0).await;
+    let grown = peak_memory() - before;
+    assert!(grown < MAX_ADDED_BYTES, "{grown} bytes");
+    wait_for("all calls to end", || open_calls(&server) == 0).await;
     assert_eq!(PANICS.load(Ordering::SeqCst), 0);
-    // Each method had calls that it took, and others that it refused.
-    for (method, statuses) in METHODS.iter().zip(&seen.statuses) {
+    // Each implemented method had both successful and failed calls.
+    for (method, statuses) in METHODS.iter().zip(&counts.statuses) {
         let all: u64 = statuses.iter().sum();
-        let [good, bad] = [statuses[0], all - statuses[0]];
-        let taken = !matches!(*method, "Checkpoint" | "Nothing");
-        assert!((good > 0) == taken && bad > 0, "{method}: {statuses:?}");
+        let [succeeded, failed] = [statuses[0], all - statuses[0]];
+        let can_succeed = !matches!(*method, "Checkpoint" | "Nothing");
+        assert!(
+            (succeeded > 0) == can_succeed && failed > 0,
+            "{method}: {statuses:?}"
+        );
     }
-    assert!(seen.left > 0);
-    // One that comes now is served.
-    let link = Link::new(server.address()).await;
-    let mut late = Neighbour::new(&link, "neighbour 0").await;
-    late.is_well().await;
+    assert!(counts.cancelled > 0);
+    // A new connection is served.
+    let connection = Connection::new(server.address()).await;
+    let mut client = WellBehavedClient::new(&connection, "client 0").await;
+    client.check_round_trip().await;
 }
 
-/// Calls of the service that are open.
-fn open(server: &Server) -> u64 {
-    let text = talk::scrape(server.metrics_address().unwrap());
+/// Returns the number of open calls of dm-reverb's service.
+fn open_calls(server: &Server) -> u64 {
+    let text = clients::scrape(server.metrics_address().unwrap());
     let lines = text
         .lines()
         .filter_map(|line| line.strip_prefix("engram_server_open_calls{protocol=\"reverb\""));

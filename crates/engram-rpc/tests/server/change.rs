@@ -1,4 +1,4 @@
-//! Updates and deletions from afar.
+//! Priority updates and deletions over the network.
 
 use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
@@ -33,13 +33,15 @@ async fn changes_are_made_in_order_and_counted() {
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 3_000, 1);
     let mut stream = changes(&mut client).await;
-    // An update finds what the deletion before it has left, however many are on their way.
+    // An update finds what earlier deletions have left, however many requests are in flight.
     for id in 0..1_500 {
-        stream.say(update(2 * id, &[id, id + 1], &[2.0, 3.0])).await;
-        stream.say(delete(2 * id + 1, &[id, 9_999])).await;
+        stream
+            .send(update(2 * id, &[id, id + 1], &[2.0, 3.0]))
+            .await;
+        stream.send(delete(2 * id + 1, &[id, 9_999])).await;
     }
     for id in 0..3_000 {
-        let reply = stream.hear().await;
+        let reply = stream.receive().await;
         assert_eq!(reply.id, id);
         let matched = if id % 2 == 0 { 2 } else { 1 };
         assert_eq!(reply.outcome, Some(Outcome::Matched(matched)), "of {id}");
@@ -51,7 +53,7 @@ async fn changes_are_made_in_order_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its_way() {
+async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_flight() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let options = ClientOptions {
@@ -63,7 +65,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
     let client = Client::new(options).unwrap();
     fill(&engine.table("t").unwrap(), 0, 10_001, 1);
     for round in 0..20 {
-        let ask = BatchRequest {
+        let request = BatchRequest {
             table: "t".into(),
             n: 1,
             at_least: 1,
@@ -72,8 +74,8 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
             pad: false,
             lease: true,
         };
-        client.sample(ask).await.unwrap().lease.acknowledge();
-        // Each update finds what the deletion after it removes.
+        client.sample(request).await.unwrap().lease.acknowledge();
+        // Each update finds the item that the next deletion removes.
         let changes = (round * 500..(round + 1) * 500).map(|key| {
             let updated = client.update_priorities("t", &[key], &[2.0]);
             (key, updated, client.delete("t", &[key]))
@@ -85,7 +87,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_on_its
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_change_is_answered_in_its_place() {
+async fn an_invalid_change_is_answered_in_order() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -106,29 +108,29 @@ async fn a_bad_change_is_answered_in_its_place() {
     let unequal = update(4, &[1, 2], &[1.0]);
     let infinite = update(5, &[1], &[f64::NAN]);
     for request in [unknown, ragged, nothing, unequal, infinite, delete(6, &[1])] {
-        stream.say(request).await;
+        stream.send(request).await;
     }
     let texts = [
         "no table `u`; known tables: `t`",
-        "field `keys_le` has 3 bytes; they must come in groups of 8",
+        "`keys_le` must have a multiple of 8 bytes; got 3",
         "empty request; `priorities_le` or `delete` must be set",
         "2 keys and 1 priorities for table `t`; each key needs one priority",
     ];
     for text in texts {
-        let Some(Outcome::Error(error)) = stream.hear().await.outcome else {
+        let Some(Outcome::Error(error)) = stream.receive().await.outcome else {
             panic!("no error: {text}");
         };
         assert_eq!(error.text, text);
     }
-    let Some(Outcome::Error(error)) = stream.hear().await.outcome else {
-        panic!("NaN was taken");
+    let Some(Outcome::Error(error)) = stream.receive().await.outcome else {
+        panic!("NaN was accepted");
     };
     assert_eq!(error.code(), Code::Priority);
-    assert_eq!(stream.hear().await.outcome, Some(Outcome::Matched(1)));
+    assert_eq!(stream.receive().await.outcome, Some(Outcome::Matched(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replies_that_nobody_reads_stop_the_reading_of_requests() {
+async fn unread_replies_stop_the_reading_of_requests() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -141,7 +143,7 @@ async fn replies_that_nobody_reads_stop_the_reading_of_requests() {
             requests.send(delete(id, &[id])).await.unwrap();
         }
     });
-    // The windows fill, then the server's bound; what is left waits at the client.
+    // The windows fill up, then the server's reply queue; the remaining requests wait in the client.
     let mut before = u64::MAX;
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
@@ -151,9 +153,9 @@ async fn replies_that_nobody_reads_stop_the_reading_of_requests() {
         }
         before = size;
     }
-    assert!(before > 200_000, "{before}: all were done");
+    assert!(before > 200_000, "{before}: all were applied");
     for id in 0..200_000 {
-        assert_eq!(stream.hear().await.id, id);
+        assert_eq!(stream.receive().await.id, id);
     }
     talking.await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Who gets in, and how: versions, tokens, addresses, sockets, health.
+//! Connecting: protocol versions, tokens, addresses, sockets, health checks.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ fn hello(protocol: u32) -> pb::HelloRequest {
     }
 }
 
-fn refused(options: ServerOptions) -> String {
+fn start_error(options: ServerOptions) -> String {
     match Server::start(engine(vec![]), options) {
         Err(Error::InvalidArgument(text)) => text,
-        other => panic!("{other:?} is no refusal"),
+        other => panic!("{other:?} is not an error"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hello_tells_the_version_and_which_server_it_is() {
+async fn hello_returns_the_version_and_the_instance() {
     let engine = engine(vec![]);
     let (server, other) = (start(&engine), start(&engine));
     let mut client = connect(&server).await;
@@ -60,7 +60,7 @@ async fn hello_tells_the_version_and_which_server_it_is() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
-async fn hello_tells_a_shorter_way_for_this_machine() {
+async fn hello_returns_a_local_socket() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::{SocketAddr, UnixStream};
 
@@ -78,7 +78,7 @@ async fn hello_tells_a_shorter_way_for_this_machine() {
     assert!(UnixStream::connect_addr(&name).is_err());
 }
 
-/// Hands one connection on.
+/// Forwards one connection.
 #[cfg(target_os = "linux")]
 fn pass_on(proxy: &std::net::TcpListener, to: std::net::SocketAddr) {
     let (mut near, _) = proxy.accept().unwrap();
@@ -88,7 +88,7 @@ fn pass_on(proxy: &std::net::TcpListener, to: std::net::SocketAddr) {
     let _ = std::io::copy(&mut back, &mut near);
 }
 
-/// Connections that a server holds by its abstract socket.
+/// Number of connections to a server's abstract socket.
 #[cfg(target_os = "linux")]
 fn local_connections(server: &Server) -> usize {
     let name = format!(" @engram-{}-", server.address().port());
@@ -100,7 +100,7 @@ fn local_connections(server: &Server) -> usize {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn clients_take_the_shorter_way_unless_something_stands_between() {
+fn clients_use_the_local_socket_unless_there_is_a_proxy() {
     let server = start(&engine(vec![]));
     let client = |port: u16| {
         let options = ClientOptions {
@@ -110,17 +110,17 @@ fn clients_take_the_shorter_way_unless_something_stands_between() {
             reconnect_timeout: SOON,
         };
         let client = Client::new(options).unwrap();
-        let patience = &mut WaitOptions {
+        let options = &mut WaitOptions {
             deadline: Some(Instant::now() + SOON),
             interrupted: &mut || false,
         };
-        let asked = wait(&mut client.tables(), patience);
-        assert!(matches!(asked, WaitOutcome::Ready(Ok(_))), "{asked:?}");
+        let tables = wait(&mut client.tables(), options);
+        assert!(matches!(tables, WaitOutcome::Ready(Ok(_))), "{tables:?}");
         client
     };
     let direct = client(server.address().port());
     assert_eq!(local_connections(&server), 1);
-    // Whoever puts a proxy there means it.
+    // A client that connects to a proxy keeps using it.
     let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = proxy.local_addr().unwrap().port();
     let there = server.address();
@@ -131,7 +131,7 @@ fn clients_take_the_shorter_way_unless_something_stands_between() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_version_is_refused_with_both_numbers() {
+async fn another_protocol_version_is_refused() {
     let server = start(&engine(vec![]));
     let status = connect(&server).await.hello(hello(99)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -197,7 +197,7 @@ fn options_do_not_show_the_token() {
 }
 
 #[test]
-fn a_taken_port_is_refused_and_free_again_after_stop() {
+fn a_used_port_is_refused_and_free_after_close() {
     let engine = engine(vec![]);
     let first = start(&engine);
     let options = ServerOptions {
@@ -206,7 +206,7 @@ fn a_taken_port_is_refused_and_free_again_after_stop() {
     };
     let address = first.address();
     assert_eq!(
-        refused(options.clone()),
+        start_error(options.clone()),
         format!("cannot listen at {address}: Address already in use (os error 98)")
     );
     first.close();
@@ -222,7 +222,7 @@ fn an_open_address_needs_a_token_or_insecure() {
         ..ServerOptions::default()
     };
     assert_eq!(
-        refused(options.clone()),
+        start_error(options.clone()),
         "refusing to listen at 0.0.0.0:0 without a token, because other machines can reach that \
          address; set `token`, use a loopback address such as 127.0.0.1:0, or set `insecure`"
     );
@@ -234,7 +234,7 @@ fn an_open_address_needs_a_token_or_insecure() {
 }
 
 #[test]
-fn certificates_that_are_none_are_refused() {
+fn invalid_certificates_are_refused() {
     let options = ServerOptions {
         tls: Some(ServerTls {
             certificate_pem: "none".into(),
@@ -243,7 +243,7 @@ fn certificates_that_are_none_are_refused() {
         }),
         ..ServerOptions::default()
     };
-    let text = refused(options);
+    let text = start_error(options);
     assert!(
         text.starts_with("`certificate`, `key` or `client_ca` cannot be used"),
         "{text}"
@@ -251,11 +251,11 @@ fn certificates_that_are_none_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unix_socket_is_served_private_and_removed() {
+async fn a_unix_socket_is_private_and_removed_on_close() {
     let folder = std::env::temp_dir().join(format!("engram-rpc-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("socket");
-    // What a server that was killed leaves behind.
+    // The file that a killed server leaves behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let options = ServerOptions {
         unix_socket: Some(path.clone()),
@@ -269,7 +269,7 @@ async fn a_unix_socket_is_served_private_and_removed() {
     let mut client = EngramClient::new(channel);
     assert!(client.hello(hello(PROTOCOL_VERSION)).await.is_ok());
     assert_eq!(
-        refused(options.clone()),
+        start_error(options.clone()),
         format!(
             "cannot listen at the socket `{}`: another server listens at it",
             path.display()
@@ -279,7 +279,7 @@ async fn a_unix_socket_is_served_private_and_removed() {
     assert!(!path.exists());
     std::fs::write(&path, "precious").unwrap();
     assert_eq!(
-        refused(options),
+        start_error(options),
         format!(
             "cannot listen at the socket `{}`: the path is a file, not a socket",
             path.display()
@@ -294,7 +294,7 @@ fn options_named_t() -> engram_core::TableOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_told_and_its_watchers_do_not_hold_up_a_stop() {
+async fn health_checks_work_and_their_watchers_do_not_delay_closing() {
     let server = start(&engine(vec![]));
     let url = format!("http://{}", server.address());
     let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();

@@ -1,4 +1,4 @@
-//! Encrypted connections: who shows a certificate to whom.
+//! TLS: certificates of the server and of clients.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn start_with(client_ca_pem: Option<String>, options: ServerOptions) -> Server {
     Server::start(engine(vec![]), options).unwrap()
 }
 
-/// Whether a client with this configuration gets an answer; none is plain text.
+/// True if a client with this configuration gets a response; `None` means without TLS.
 async fn is_served(server: &Server, tls: Option<ClientTlsConfig>) -> bool {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let url = format!("{scheme}://{}", server.address());
@@ -66,7 +66,7 @@ fn trusting() -> ClientTlsConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_shows_its_certificate() {
+async fn clients_verify_the_servers_certificate() {
     let server = start(None);
     assert!(is_served(&server, Some(trusting())).await);
     assert!(!is_served(&server, Some(ClientTlsConfig::new())).await);
@@ -74,7 +74,7 @@ async fn a_server_shows_its_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_show_theirs_where_they_must() {
+async fn clients_need_a_certificate_if_the_server_requires_one() {
     let server = start(Some(AUTHORITY.into()));
     let [certificate, key] = CLIENT;
     let known = trusting().identity(Identity::from_pem(certificate, key));
@@ -83,7 +83,7 @@ async fn clients_show_theirs_where_they_must() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_agrees_on_encryption_and_never_calls_is_let_go() {
+async fn a_tls_connection_without_calls_is_closed() {
     let options = ServerOptions {
         first_call_timeout: FIRST_CALL,
         ..ServerOptions::default()
@@ -100,7 +100,7 @@ async fn who_agrees_on_encryption_and_never_calls_is_let_go() {
     let connector = TlsConnector::from(Arc::new(config));
     let mut silent = connector.connect(name, tcp).await.unwrap();
     let mut unencrypted = TcpStream::connect(server.address()).await.unwrap();
-    // However it ends: it does.
+    // The connection must end, no matter how.
     let _ = timeout(SOON, silent.read_to_end(&mut Vec::new()))
         .await
         .unwrap();

@@ -1,36 +1,36 @@
-//! A writer that has said its last hears of everything that its tables have.
+//! A writer that half-closes its stream gets acknowledgements for all inserted items.
 
-use crate::insert::{opening, rows, sending, values};
-use crate::support::{connect, engine, inserts, narrow, start, until};
+use crate::insert::{first_message, items_message, rows, values};
+use crate::support::{connect, engine, inserts, one_item_queue, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_let_in_at_the_last_moment_are_told() {
-    let engine = engine(vec![narrow("full")]);
+async fn items_inserted_at_the_last_moment_are_acknowledged() {
+    let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let full = engine.table("full").unwrap();
-    let mut let_in = 0;
+    let mut inserted_late = 0;
     for session in 0..300 {
         let mut stream = inserts(&mut client).await;
-        stream.say(opening(session)).await;
-        stream.say(sending([rows("full", 1, 3, 1)])).await;
-        stream.settled("full", 1).await;
-        until("two wait", || full.info().waiting_inserts == 1).await;
-        // The end of the stream and room for an item, as nearly at once as may be.
+        stream.send(first_message(session)).await;
+        stream.send(items_message([rows("full", 1, 3, 1)])).await;
+        stream.wait_completed("full", 1).await;
+        wait_until("two wait", || full.info().waiting_inserts == 1).await;
+        // The end of the stream and a sample that makes room for an item, at nearly the same time.
         stream.requests = tokio::sync::mpsc::channel(1).0;
         let table = std::sync::Arc::clone(&full);
         let sampling = tokio::task::spawn_blocking(move || values(&table, 1));
-        let mut told = 1;
+        let mut received = 1;
         while let Some(news) = stream.end().await.unwrap() {
-            told = news.completed.last().unwrap().number;
+            received = news.completed.last().unwrap().number;
         }
         assert_eq!(sampling.await.unwrap(), [100]);
         let size = full.info().stats.size;
-        assert_eq!(told, 1 + size, "in round {session}");
-        let_in += size;
+        assert_eq!(received, 1 + size, "in round {session}");
+        inserted_late += size;
         if size > 0 {
             values(&full, 1);
         }
     }
-    assert!(let_in > 0, "the race was never close");
+    assert!(inserted_late > 0, "no item was inserted during the race");
 }

@@ -1,4 +1,4 @@
-//! Connections on which nobody calls.
+//! Connections without calls are closed.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -8,26 +8,30 @@ use std::time::Duration;
 
 use engram_rpc::{Server, ServerOptions};
 
-use crate::sample::ask;
+use crate::sample::batch_request;
 use crate::support::{SOON, connect, engine, fill, options, samples};
 
-/// What an HTTP/2 client says first: who it is, and that it has no wishes.
+/// The first bytes of an HTTP/2 client: the preface and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Longer than it takes to call.
+/// Longer than a call takes.
 pub(crate) const FIRST_CALL: Duration = Duration::from_secs(2);
 
-/// Reads until the other end closes.
+/// Reads until the peer closes the connection.
 fn ends(peer: &mut impl Read) {
     match peer.read_to_end(&mut Vec::new()) {
         Ok(_) => {}
-        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset, "it is kept"),
+        Err(error) => assert_eq!(
+            error.kind(),
+            ErrorKind::ConnectionReset,
+            "the connection stays open"
+        ),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_never_call_are_let_go() {
-    let folder = std::env::temp_dir().join(format!("engram-silence-{}", std::process::id()));
+async fn connections_without_calls_are_closed() {
+    let folder = std::env::temp_dir().join(format!("engram-idle-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("socket");
     let engine = engine(vec![options("t")]);
@@ -39,13 +43,13 @@ async fn those_who_never_call_are_let_go() {
     let server = Server::start(Arc::clone(&engine), options).unwrap();
     let mut client = connect(&server).await;
     let mut stream = samples(&mut client).await;
-    stream.ask(ask(1, 1)).await;
+    stream.request_batch(batch_request(1, 1)).await;
 
     let address = server.address();
     let silent = tokio::task::spawn_blocking(move || {
-        let mut peers = [&b""[..], &PREFACE[..10], PREFACE].map(|said| {
+        let mut peers = [&b""[..], &PREFACE[..10], PREFACE].map(|bytes| {
             let mut peer = TcpStream::connect(address).unwrap();
-            peer.write_all(said).unwrap();
+            peer.write_all(bytes).unwrap();
             peer
         });
         let mut local = UnixStream::connect(path).unwrap();
@@ -57,7 +61,7 @@ async fn those_who_never_call_are_let_go() {
         ends(&mut local);
     });
     silent.await.unwrap();
-    // By now, who has called would be gone too.
+    // By now, connections with calls would be closed too, if they were not exempt.
     fill(&engine.table("t").unwrap(), 0, 1, 1);
     assert_eq!(stream.batch().await.0, 1);
     drop(server);

@@ -1,4 +1,4 @@
-//! Items from afar: what they are made of, their order, and what becomes of them.
+//! Inserting over the network: forms of items, their order, acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,11 @@ use engram_rpc::pb::error::Code;
 use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 
-use crate::support::{Talk, connect, engine, fill, inserts, options, queue, start, until};
+use crate::support::{
+    TestStream, connect, engine, fill, inserts, options, queue, start, wait_until,
+};
 
-pub(crate) type Inserts = Talk<pb::InsertRequest, pb::InsertResponse>;
+pub(crate) type Inserts = TestStream<pb::InsertRequest, pb::InsertResponse>;
 
 pub(crate) fn layout() -> pb::Layout {
     pb::Layout {
@@ -34,7 +36,7 @@ pub(crate) fn schema(width: u64) -> pb::Schema {
     }
 }
 
-/// A chunk of schema 1; row `r` holds `first + r` everywhere.
+/// A chunk of schema 1; all values of row `r` are `first + r`.
 pub(crate) fn chunk(id: u32, rows: u32, width: u32, first: u32) -> pb::Chunk {
     let cells = (first..first + rows).flat_map(|value| vec![value; width as usize]);
     let payload = encode_numbers(cells.collect::<Vec<u32>>().into_iter());
@@ -75,8 +77,8 @@ pub(crate) fn rows(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
     }
 }
 
-/// A first message: a session, schema 1 of scalars, and chunk 1 of ten rows.
-pub(crate) fn opening(session: u64) -> pb::InsertRequest {
+/// The first message of a stream: a session, schema 1 of scalars, and chunk 1 of ten rows.
+pub(crate) fn first_message(session: u64) -> pb::InsertRequest {
     pb::InsertRequest {
         session: Some(session),
         schemas: vec![schema(1)],
@@ -85,7 +87,7 @@ pub(crate) fn opening(session: u64) -> pb::InsertRequest {
     }
 }
 
-pub(crate) fn sending(items: impl IntoIterator<Item = pb::Items>) -> pb::InsertRequest {
+pub(crate) fn items_message(items: impl IntoIterator<Item = pb::Items>) -> pb::InsertRequest {
     pb::InsertRequest {
         items: items.into_iter().collect(),
         ..pb::InsertRequest::default()
@@ -93,13 +95,17 @@ pub(crate) fn sending(items: impl IntoIterator<Item = pb::Items>) -> pb::InsertR
 }
 
 impl Inserts {
-    /// Waits until a table is done with items up to a number; returns the errors on the way.
-    pub(crate) async fn settled(&mut self, table: &str, number: u64) -> Vec<(u64, pb::Error)> {
+    /// Waits until a table has completed items up to a number; returns the errors received until then.
+    pub(crate) async fn wait_completed(
+        &mut self,
+        table: &str,
+        number: u64,
+    ) -> Vec<(u64, pb::Error)> {
         let mut errors = Vec::new();
         let mut last = 0;
         while last < number {
-            for settled in self.hear().await.completed {
-                assert_eq!(settled.table, table, "another table's news");
+            for settled in self.receive().await.completed {
+                assert_eq!(settled.table, table, "for another table");
                 assert!(settled.number > last, "{} after {last}", settled.number);
                 last = settled.number;
                 errors.extend(settled.error.map(|error| (last, error)));
@@ -110,14 +116,14 @@ impl Inserts {
     }
 }
 
-/// What the next `n` items of a table hold.
+/// Samples `n` items of a table; returns their values.
 pub(crate) fn values(table: &Arc<Table>, n: usize) -> Vec<u32> {
     let mut ticket = table.sample(n, false).unwrap();
-    let mut patience = WaitOptions {
+    let mut options = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
     };
-    let WaitOutcome::Ready(Ok(sample)) = wait(&mut ticket, &mut patience) else {
+    let WaitOutcome::Ready(Ok(sample)) = wait(&mut ticket, &mut options) else {
         panic!("no sample");
     };
     let pool = Arc::default();
@@ -132,7 +138,7 @@ fn size(engine: &Engine, table: &str) -> u64 {
     engine.table(table).unwrap().info().stats.size
 }
 
-/// A table that takes `n` items before somebody samples.
+/// A queue whose rate limiter allows `n` inserts more than samples.
 fn blocking(name: &str, n: u32) -> TableOptions {
     TableOptions {
         limits: RateLimits {
@@ -145,7 +151,7 @@ fn blocking(name: &str, n: u32) -> TableOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_of_every_form_arrive() {
+async fn items_of_every_form_are_inserted() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
@@ -182,15 +188,15 @@ async fn items_of_every_form_arrive() {
         })),
         ..rows("t", 5, 1, 1)
     };
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     let request = pb::InsertRequest {
         window_shapes: vec![shape],
         chunks: vec![chunk(2, 10, 1, 200)],
         released_chunks: vec![1, 2],
-        ..sending([rows("t", 1, 2, 1), windows, spans])
+        ..items_message([rows("t", 1, 2, 1), windows, spans])
     };
-    stream.say(request).await;
-    assert_eq!(stream.settled("t", 5).await, []);
+    stream.send(request).await;
+    assert_eq!(stream.wait_completed("t", 5).await, []);
     let table = engine.table("t").unwrap();
     assert_eq!(values(&table, 2), [100, 101]);
     assert_eq!(values(&table, 2), [101, 102, 108, 109]);
@@ -198,7 +204,7 @@ async fn items_of_every_form_arrive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chunk_may_come_in_parts() {
+async fn a_chunk_can_be_sent_in_parts() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
@@ -208,55 +214,55 @@ async fn a_chunk_may_come_in_parts() {
     let first = pb::InsertRequest {
         schemas: vec![schema(1 << 20)],
         chunks: vec![whole],
-        ..opening(1)
+        ..first_message(1)
     };
-    stream.say(first).await;
+    stream.send(first).await;
     let mut at = 1_000_001;
     while at < payload.len() {
         let end = payload.len().min(at + (1 << 20));
         let part = payload.slice(at..end);
         stream
-            .say(pb::InsertRequest {
+            .send(pb::InsertRequest {
                 chunk_part: part,
-                ..sending([])
+                ..items_message([])
             })
             .await;
         at = end;
     }
-    stream.say(sending([rows("t", 1, 3, 7)])).await;
-    assert_eq!(stream.settled("t", 3).await, []);
+    stream.send(items_message([rows("t", 1, 3, 7)])).await;
+    assert_eq!(stream.wait_completed("t", 3).await, []);
     let found = values(&engine.table("t").unwrap(), 3);
-    let due = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
-    assert!(found.into_iter().eq(due));
+    let expected = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
+    assert!(found.into_iter().eq(expected));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_again_is_not_doubled() {
+async fn items_sent_again_are_not_inserted_twice() {
     let engine = engine(vec![queue("t"), queue("u")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(9)).await;
-    stream.say(sending([rows("t", 1, 6, 1)])).await;
-    stream.settled("t", 6).await;
-    // Also what has been sampled out meanwhile.
+    stream.send(first_message(9)).await;
+    stream.send(items_message([rows("t", 1, 6, 1)])).await;
+    stream.wait_completed("t", 6).await;
+    // Nor are items that were sampled out of the table since.
     assert_eq!(values(&engine.table("t").unwrap(), 2), [100, 101]);
     drop(stream);
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(9)).await;
-    stream.say(sending([rows("t", 1, 8, 1)])).await;
-    stream.settled("t", 8).await;
+    stream.send(first_message(9)).await;
+    stream.send(items_message([rows("t", 1, 8, 1)])).await;
+    stream.wait_completed("t", 8).await;
     assert_eq!(size(&engine, "t"), 6);
     assert_eq!(engine.table("t").unwrap().info().stats.limiter.inserts, 8);
-    stream.say(sending([rows("u", 1, 3, 1)])).await;
-    stream.settled("u", 3).await;
-    // Another session's numbers are its own.
+    stream.send(items_message([rows("u", 1, 3, 1)])).await;
+    stream.wait_completed("u", 3).await;
+    // Another session has its own numbers.
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(10)).await;
+    stream.send(first_message(10)).await;
     let mut again = rows("t", 1, 2, 1);
     again.keys_le = encode_numbers([50_u64, 51].into_iter());
-    stream.say(sending([again])).await;
-    stream.settled("t", 2).await;
+    stream.send(items_message([again])).await;
+    stream.wait_completed("t", 2).await;
     assert_eq!((size(&engine, "t"), size(&engine, "u")), (8, 3));
 }
 
@@ -265,43 +271,51 @@ async fn a_table_that_blocks_does_not_hold_up_the_others() {
     let engine = engine(vec![blocking("full", 2), queue("t")]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     stream
-        .say(sending([rows("full", 1, 2, 1), rows("full", 3, 4, 1)]))
+        .send(items_message([
+            rows("full", 1, 2, 1),
+            rows("full", 3, 4, 1),
+        ]))
         .await;
-    stream.settled("full", 2).await;
+    stream.wait_completed("full", 2).await;
     for at in 0..50 {
-        stream.say(sending([rows("t", 1 + 10 * at, 10, 1)])).await;
-        stream.settled("t", 10 + 10 * at).await;
+        stream
+            .send(items_message([rows("t", 1 + 10 * at, 10, 1)]))
+            .await;
+        stream.wait_completed("t", 10 + 10 * at).await;
     }
     let full = engine.table("full").unwrap();
     assert_eq!(full.info().waiting_inserts, 1);
     assert_eq!(values(&full, 4), [100, 101, 100, 101]);
-    stream.settled("full", 6).await;
+    stream.wait_completed("full", 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_that_wait_are_withdrawn_when_their_stream_ends() {
+async fn waiting_items_are_withdrawn_when_their_stream_ends() {
     let engine = engine(vec![blocking("full", 2)]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     stream
-        .say(sending([rows("full", 1, 2, 1), rows("full", 3, 4, 1)]))
+        .send(items_message([
+            rows("full", 1, 2, 1),
+            rows("full", 3, 4, 1),
+        ]))
         .await;
-    stream.settled("full", 2).await;
+    stream.wait_completed("full", 2).await;
     let full = engine.table("full").unwrap();
-    until("the rest waits", || full.info().waiting_inserts == 1).await;
+    wait_until("the rest waits", || full.info().waiting_inserts == 1).await;
     drop(stream);
-    until("nothing waits", || full.info().waiting_inserts == 0).await;
-    // A writer that has said its last hears how far its items are, and the rest is withdrawn.
+    wait_until("nothing waits", || full.info().waiting_inserts == 0).await;
+    // After a half-close, inserted items are acknowledged and the others are withdrawn.
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(1)).await;
-    stream.say(sending([rows("full", 3, 2, 1)])).await;
-    until("items wait again", || full.info().waiting_inserts == 1).await;
+    stream.send(first_message(1)).await;
+    stream.send(items_message([rows("full", 3, 2, 1)])).await;
+    wait_until("items wait again", || full.info().waiting_inserts == 1).await;
     assert_eq!(values(&full, 1), [100]);
-    stream.settled("full", 3).await;
+    stream.wait_completed("full", 3).await;
     stream.requests = tokio::sync::mpsc::channel(1).0;
     assert!(stream.end().await.unwrap().is_none());
     assert_eq!(full.info().waiting_inserts, 0);
@@ -309,19 +323,19 @@ async fn items_that_wait_are_withdrawn_when_their_stream_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_items_are_settled_with_the_tables_error() {
+async fn refused_items_are_acknowledged_with_the_tables_error() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     let mut mixed = rows("t", 1, 8, 1);
     mixed.priorities_le =
         encode_numbers([1.0, f64::NAN, f64::NAN, 1.0, f64::NAN, 1.0, 1.0, 1.0].into_iter());
     // Rows 8 to 15 of ten.
     let mut beyond = rows("t", 9, 8, 1);
     beyond.offsets_le = encode_numbers((8..16_u32).collect::<Vec<_>>().into_iter());
-    stream.say(sending([mixed, beyond])).await;
-    let errors = stream.settled("t", 16).await;
+    stream.send(items_message([mixed, beyond])).await;
+    let errors = stream.wait_completed("t", 16).await;
     let numbers: Vec<u64> = errors.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [3, 5, 11, 12, 13, 14, 15, 16]);
     assert_eq!(errors[0].1.code(), Code::Priority);
@@ -330,61 +344,72 @@ async fn refused_items_are_settled_with_the_tables_error() {
         "column `x` of the item refers to cells 10..11 of a chunk that has 10"
     );
     assert_eq!(size(&engine, "t"), 7);
-    stream.say(sending([rows("nowhere", 1, 2, 1)])).await;
-    let errors = stream.settled("nowhere", 2).await;
+    stream.send(items_message([rows("nowhere", 1, 2, 1)])).await;
+    let errors = stream.wait_completed("nowhere", 2).await;
     assert_eq!(errors[0].1.text, "no table `nowhere`; known tables: `t`");
     engine.close().unwrap();
-    stream.say(sending([rows("t", 17, 2, 1)])).await;
-    let errors = stream.settled("t", 18).await;
+    stream.send(items_message([rows("t", 17, 2, 1)])).await;
+    let errors = stream.wait_completed("t", 18).await;
     assert_eq!(errors[0].1.text, "the store is closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dropping_a_table_settles_what_waits_for_it() {
+async fn dropping_a_table_completes_its_waiting_items() {
     let engine = engine(vec![blocking("full", 1)]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     stream
-        .say(sending([rows("full", 1, 1, 1), rows("full", 2, 4, 1)]))
+        .send(items_message([
+            rows("full", 1, 1, 1),
+            rows("full", 2, 4, 1),
+        ]))
         .await;
-    stream.say(sending([rows("full", 6, 4, 1)])).await;
-    stream.settled("full", 1).await;
+    stream.send(items_message([rows("full", 6, 4, 1)])).await;
+    stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
-    until("two calls wait", || full.info().waiting_inserts == 2).await;
+    wait_until("two calls wait", || full.info().waiting_inserts == 2).await;
     engine.drop_table("full").unwrap();
-    let mut errors = stream.settled_from("full", 1, 9).await;
+    let mut errors = stream.wait_completed_from("full", 1, 9).await;
     assert_eq!(errors.len(), 2);
     assert_eq!(errors.remove(0).1.text, "table `full` was dropped");
 }
 
 impl Inserts {
-    async fn settled_from(&mut self, table: &str, from: u64, number: u64) -> Vec<(u64, pb::Error)> {
-        let errors = self.settled(table, number).await;
+    async fn wait_completed_from(
+        &mut self,
+        table: &str,
+        from: u64,
+        number: u64,
+    ) -> Vec<(u64, pb::Error)> {
+        let errors = self.wait_completed(table, number).await;
         assert!(errors.iter().all(|(number, _)| *number > from));
         errors
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_leaves_what_waits_to_be_sent_again() {
+async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
     let engine = engine(vec![blocking("full", 2)]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     stream
-        .say(sending([rows("full", 1, 2, 1), rows("full", 3, 4, 1)]))
+        .send(items_message([
+            rows("full", 1, 2, 1),
+            rows("full", 3, 4, 1),
+        ]))
         .await;
-    stream.settled("full", 2).await;
+    stream.wait_completed("full", 2).await;
     let full = engine.table("full").unwrap();
-    until("the rest waits", || full.info().waiting_inserts == 1).await;
+    wait_until("the rest waits", || full.info().waiting_inserts == 1).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = std::time::Instant::now();
     tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(1));
-    // Settled would mean refused: the writer would not try again.
+    // An acknowledgement would mean that they are refused: the writer would not send them again.
     let end = stream.end().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
@@ -393,10 +418,10 @@ async fn a_stop_leaves_what_waits_to_be_sent_again() {
     assert_eq!(full.info().waiting_inserts, 0);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
-    stream.say(sending([rows("full", 1, 6, 1)])).await;
+    stream.send(first_message(1)).await;
+    stream.send(items_message([rows("full", 1, 6, 1)])).await;
     assert_eq!(values(&full, 6), [100, 101, 102, 103, 104, 105]);
-    stream.settled("full", 6).await;
+    stream.wait_completed("full", 6).await;
     fill(&full, 0, 1, 1);
     assert_eq!(size(&engine, "full"), 1);
 }

@@ -1,4 +1,4 @@
-//! What a writer may not do, and what it cannot do to a server's memory.
+//! Invalid insert requests, and bounds on the memory that a writer can make a server use.
 
 use std::time::Duration;
 
@@ -7,20 +7,22 @@ use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 use tonic::Code;
 
-use crate::insert::{Inserts, chunk, layout, opening, rows, schema, sending};
-use crate::support::{Client, connect, engine, inserts, narrow, queue, samples, start, until};
+use crate::insert::{Inserts, chunk, first_message, items_message, layout, rows, schema};
+use crate::support::{
+    Client, connect, engine, inserts, one_item_queue, queue, samples, start, wait_until,
+};
 
-/// What a stream ends with after these messages.
+/// Returns the status that a stream ends with after these messages.
 async fn end(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
     let mut stream: Inserts = inserts(client).await;
     for request in requests {
-        // The server may have ended the stream before it has heard everything.
+        // The server may end the stream before it has read everything.
         let _ = stream.requests.send(request).await;
     }
     loop {
         match stream.end().await {
             Ok(Some(_)) => {}
-            Ok(None) => panic!("the stream ended well"),
+            Ok(None) => panic!("the stream ended without an error"),
             Err(status) => return (status.code(), status.message().into()),
         }
     }
@@ -28,7 +30,7 @@ async fn end(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, St
 
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-async fn messages_that_make_no_sense_end_the_stream() {
+async fn invalid_messages_end_the_stream() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -36,10 +38,10 @@ async fn messages_that_make_no_sense_end_the_stream() {
         trajectories: form,
         ..rows("t", 1, 2, 1)
     };
-    let one_more = |request| vec![opening(1), request];
+    let one_more = |request| vec![first_message(1), request];
     let chunks = |chunk| pb::InsertRequest {
         chunks: vec![chunk],
-        ..sending([])
+        ..items_message([])
     };
     let spans = pb::Spans {
         layout: Some(layout()),
@@ -57,54 +59,56 @@ async fn messages_that_make_no_sense_end_the_stream() {
     };
     let cases = [
         (
-            vec![sending([])],
+            vec![items_message([])],
             "`session` is missing; the first message of a stream must set it",
         ),
         (
-            vec![opening(1), opening(1)],
+            vec![first_message(1), first_message(1)],
             "`session` is set in a later message; only the first of a stream may set it",
         ),
         (
-            one_more(sending([rows("t", 1, 2, 3)])),
-            "chunk 3 is not known on this stream; it is sent before what refers to it, and not \
-             released yet",
+            one_more(items_message([rows("t", 1, 2, 3)])),
+            "unknown chunk 3; it must be sent on this stream before messages that refer to it, and \
+             not be released before them",
         ),
         (
-            one_more(sending([form(Some(Trajectories::WindowShape(4)))])),
-            "shape 4 is not known on this stream; it is sent before what refers to it, and not \
-             released yet",
+            one_more(items_message([form(Some(Trajectories::WindowShape(4)))])),
+            "unknown window shape 4; it must be sent on this stream before messages that refer to it, and \
+             not be released before them",
         ),
         (
-            one_more(sending([form(Some(Trajectories::Spans(spans.clone())))])),
-            "2 items came with the slices of one; there is one at a time",
+            one_more(items_message([form(Some(Trajectories::Spans(
+                spans.clone(),
+            )))])),
+            "`spans` must describe exactly 1 item; got 2 keys",
         ),
         (
-            one_more(sending([pb::Items {
+            one_more(items_message([pb::Items {
                 trajectories: Some(Trajectories::Spans(spans)),
                 ..rows("t", 1, 1, 1)
             }])),
-            "an item names chunk 1 twice; it names each once",
+            "`spans` lists chunk 1 twice; list each chunk once",
         ),
         (
-            one_more(sending([form(None)])),
-            "items of no form came; they are `rows`, of a `shape`, or `spans`",
+            one_more(items_message([form(None)])),
+            "the items have no trajectories; one of `rows`, `window_shape` and `spans` is required",
         ),
         (
-            one_more(sending([pb::Items {
+            one_more(items_message([pb::Items {
                 chunks_le: encode_numbers([1_u32].into_iter()),
                 ..rows("t", 1, 2, 1)
             }])),
-            "1 chunks and 2 rows came for 2 items; there is one of each per item",
+            "`chunks_le` has 1 and `offsets_le` 2 numbers for 2 items; expected one per item",
         ),
         (
-            one_more(sending([pb::Items {
+            one_more(items_message([pb::Items {
                 priorities_le: encode_numbers([1.0; 3].into_iter()),
                 ..rows("t", 1, 2, 1)
             }])),
-            "3 priorities came for 2 items; there is one for all or one each",
+            "`priorities_le` has 3 priorities for 2 items; expected one for all items or one each",
         ),
         (
-            one_more(sending([pb::Items {
+            one_more(items_message([pb::Items {
                 first_number: u64::MAX,
                 ..rows("t", 1, 2, 1)
             }])),
@@ -113,30 +117,30 @@ async fn messages_that_make_no_sense_end_the_stream() {
         (
             one_more(pb::InsertRequest {
                 window_shapes: vec![shape],
-                ..sending([])
+                ..items_message([])
             }),
-            "0 slices came, which is not how many their columns say they have",
+            "the `slice_count`s of the columns do not add up to the 0 slices",
         ),
         (
             one_more(pb::InsertRequest {
                 chunk_part: vec![0; 5].into(),
-                ..sending([])
+                ..items_message([])
             }),
-            "5 bytes came for a chunk, but none is incomplete",
+            "`chunk_part` has 5 bytes, but no chunk is incomplete",
         ),
         (
             one_more(chunks(pb::Chunk {
                 payload_bytes: 39,
                 ..chunk(2, 10, 1, 0)
             })),
-            "40 bytes came for chunk 2, which has 39",
+            "received 40 bytes for chunk 2, which has 39",
         ),
         (
             one_more(chunks(pb::Chunk {
                 payload_bytes: 1 << 32,
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has 4294967296 bytes; a chunk has at most 4294967295",
+            "chunk 2 has 4294967296 bytes; at most 4294967295 are allowed",
         ),
         (
             one_more(chunks(pb::Chunk {
@@ -147,7 +151,7 @@ async fn messages_that_make_no_sense_end_the_stream() {
                 }],
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has a column of codec 3; this protocol has 0 to 2",
+            "chunk 2 has a column with unknown codec 3; known are 0 to 2",
         ),
         (
             one_more(chunks(chunk(2, 10, 2, 0))),
@@ -162,7 +166,7 @@ async fn messages_that_make_no_sense_end_the_stream() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn columns_and_what_messages_describe_are_bounded() {
+async fn numbers_of_columns_and_names_are_bounded() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -170,29 +174,29 @@ async fn columns_and_what_messages_describe_are_bounded() {
     wide.cells = vec![wide.cells.swap_remove(0); 16_385];
     let schemas = pb::InsertRequest {
         schemas: vec![wide],
-        ..sending([])
+        ..items_message([])
     };
-    let (code, text) = end(&mut client, vec![opening(1), schemas]).await;
+    let (code, text) = end(&mut client, vec![first_message(1), schemas]).await;
     assert_eq!(code, Code::InvalidArgument);
     assert_eq!(
         text,
-        "a schema has 16385 columns; at most 16384 are allowed over the network"
+        "a schema has 16385 columns; a server accepts at most 16384"
     );
     let mut listing = schema(1);
     let names = vec![String::new(); 16_385];
     listing.layout = Some(pb::Layout { names, ..layout() });
     let schemas = pb::InsertRequest {
         schemas: vec![listing],
-        ..sending([])
+        ..items_message([])
     };
-    let (_, text) = end(&mut client, vec![opening(1), schemas]).await;
+    let (_, text) = end(&mut client, vec![first_message(1), schemas]).await;
     assert_eq!(
         text,
-        "a layout has 16385 columns; at most 16384 are allowed over the network"
+        "a layout has 16385 columns; a server accepts at most 16384"
     );
-    // Two bytes each on the way, hundreds in memory.
-    let tiny = sending(vec![pb::Items::default(); 1_000_000]);
-    let (code, text) = end(&mut client, vec![opening(1), tiny]).await;
+    // Two bytes each in the message, hundreds in memory.
+    let tiny = items_message(vec![pb::Items::default(); 1_000_000]);
+    let (code, text) = end(&mut client, vec![first_message(1), tiny]).await;
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
@@ -202,12 +206,12 @@ async fn columns_and_what_messages_describe_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chunk_is_given_up_when_another_begins() {
+async fn an_incomplete_chunk_is_dropped_when_another_begins() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
-    // Four gigabytes are claimed, and never come: nothing is set aside for them.
+    stream.send(first_message(1)).await;
+    // Its size is given as 4 GB, but the bytes are never sent: no memory is reserved for them.
     let huge = pb::Chunk {
         payload_bytes: u32::MAX.into(),
         ..chunk(2, 10, 1, 0)
@@ -215,27 +219,27 @@ async fn a_chunk_is_given_up_when_another_begins() {
     for _ in 0..100 {
         let request = pb::InsertRequest {
             chunks: vec![huge.clone()],
-            ..sending([])
+            ..items_message([])
         };
-        stream.say(request).await;
+        stream.send(request).await;
     }
     let request = pb::InsertRequest {
         chunks: vec![chunk(2, 10, 1, 0)],
-        ..sending([rows("t", 1, 10, 2)])
+        ..items_message([rows("t", 1, 10, 2)])
     };
-    stream.say(request).await;
-    assert_eq!(stream.settled("t", 10).await, []);
+    stream.send(request).await;
+    assert_eq!(stream.wait_completed("t", 10).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_keeps_so_many_chunks_and_no_more() {
+async fn a_stream_has_a_maximum_number_of_chunks() {
     let engine = engine(vec![]);
     let server = start(&engine);
     let chunks = |from: u32, to: u32| pb::InsertRequest {
         chunks: (from..to).map(|id| chunk(id, 1, 1, id)).collect(),
-        ..sending([])
+        ..items_message([])
     };
-    let mut requests = vec![opening(1)];
+    let mut requests = vec![first_message(1)];
     for at in 0..17 {
         requests.push(chunks(2 + at * 4_000, 2 + (at + 1) * 4_000));
     }
@@ -243,13 +247,13 @@ async fn a_stream_keeps_so_many_chunks_and_no_more() {
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "this stream keeps 65537 chunks; at most 65536 are allowed: release those that no more \
-         items will refer to"
+        "the stream has 65537 chunks; at most 65536 are allowed; release chunks that no later \
+         item refers to"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_cannot_ask_for_endless_checks() {
+async fn checks_per_message_are_bounded() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let slice = pb::Slice {
@@ -269,37 +273,37 @@ async fn a_message_cannot_ask_for_endless_checks() {
     };
     let shapes = pb::InsertRequest {
         window_shapes: vec![shape],
-        ..sending([])
+        ..items_message([])
     };
     let items = pb::Items {
         trajectories: Some(Trajectories::WindowShape(1)),
         ..rows("t", 1, 50_000, 1)
     };
-    let requests = vec![opening(1), shapes, sending([items])];
+    let requests = vec![first_message(1), shapes, items_message([items])];
     let (code, text) = end(&mut connect(&server).await, requests).await;
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "50000 items of 100000 slices each came in one message; at most 67108864 slices in all \
-         are allowed: send fewer at a time"
+        "the message has 50000 items of 100000 slices each; at most 67108864 slices in total are \
+         allowed; send fewer items per message"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_stops_while_too_much_waits() {
-    let engine = engine(vec![narrow("full")]);
+async fn reading_stops_while_too_many_bytes_wait() {
+    let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = inserts(&mut client).await;
-    // Chunks of 4 MB in four parts, released at once: only items that wait keep them.
+    // Chunks of 4 MB in four parts, released at once: only waiting items refer to them.
     let mut whole = chunk(1, 1, 1 << 20, 1);
     let payload = std::mem::take(&mut whole.payload);
     whole.payload = payload.slice(..1 << 20);
     stream
-        .say(pb::InsertRequest {
+        .send(pb::InsertRequest {
             session: Some(1),
             schemas: vec![schema(1 << 20)],
-            ..sending([])
+            ..items_message([])
         })
         .await;
     let requests = stream.requests.clone();
@@ -307,15 +311,15 @@ async fn reading_stops_while_too_much_waits() {
         for number in 1..=100 {
             let first = pb::InsertRequest {
                 chunks: vec![whole.clone()],
-                ..sending([])
+                ..items_message([])
             };
             let parts = (1..4).map(|at| pb::InsertRequest {
                 chunk_part: payload.slice(at << 20..(at + 1) << 20),
-                ..sending([])
+                ..items_message([])
             });
             let items = pb::InsertRequest {
                 released_chunks: vec![1],
-                ..sending([rows("full", number, 1, 1)])
+                ..items_message([rows("full", number, 1, 1)])
             };
             for request in std::iter::once(first).chain(parts).chain([items]) {
                 requests.send(request).await.unwrap();
@@ -324,24 +328,24 @@ async fn reading_stops_while_too_much_waits() {
     });
     let full = engine.table("full").unwrap();
     let waiting = || full.info().waiting_inserts;
-    until("some wait", || waiting() > 10).await;
+    wait_until("some wait", || waiting() > 10).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // 64 MiB, and the one that went beyond.
+    // 64 MiB, and the item that exceeded the bound.
     assert_eq!(waiting(), 16, "items of 4 MiB");
-    // The connection is not held up: its other streams are what lets the items in.
+    // Other streams of the connection still work: they let the items in.
     let mut reader = samples(&mut client).await;
     for id in 0..100 {
-        reader.ask(ask(id, "full")).await;
+        reader.request_batch(batch_request(id, "full")).await;
         let (_, batch) = reader.batch().await;
         assert_eq!(batch.payload[..8], [1, 0, 0, 0, 1, 0, 0, 0]);
     }
-    assert_eq!(stream.settled("full", 100).await, []);
+    assert_eq!(stream.wait_completed("full", 100).await, []);
     talking.await.unwrap();
 }
 
-fn ask(id: u64, table: &str) -> pb::BatchRequest {
+fn batch_request(id: u64, table: &str) -> pb::BatchRequest {
     pb::BatchRequest {
         table: table.into(),
-        ..crate::sample::ask(id, 1)
+        ..crate::sample::batch_request(id, 1)
     }
 }

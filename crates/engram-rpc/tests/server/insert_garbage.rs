@@ -1,4 +1,4 @@
-//! Nothing that a writer sends brings a server down.
+//! Arbitrary insert requests do not crash a server.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,10 +12,10 @@ use proptest::option;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
-use crate::insert::{opening, rows, sending};
+use crate::insert::{first_message, items_message, rows};
 use crate::support::{connect, engine, inserts, options, start};
 
-/// Numbers that are mostly right, sometimes on an edge, rarely anything.
+/// Numbers that are mostly valid, sometimes a limit, rarely arbitrary.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![6 => 0..4_u32, 2 => 0..70_u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
 }
@@ -174,7 +174,7 @@ fn runtime() -> &'static Runtime {
 }
 
 prop_compose! {
-    /// A shape of schema 1's column that is put together well; whether it fits a chunk is open.
+    /// A well-formed shape of schema 1's column; it may or may not fit a chunk.
     fn fitting_shape()(slices in vec(slice(), 1..4), squeeze in any::<bool>(), zero in 0..10)
         -> pb::WindowShape {
         let count = u32::try_from(slices.len()).unwrap();
@@ -193,7 +193,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// A chunk of schema 1 that may be what it says: raw, or compressed and damaged.
+    /// A chunk of schema 1: raw and valid, or compressed and mostly corrupt.
     fn fitting_chunk()(id in 1..4_u32, rows in 1..12_u32, raw in any::<bool>(), noise in vec(any::<u8>(), 1..40))
         -> pb::Chunk {
         let mut chunk = crate::insert::chunk(id, rows, 1, 0);
@@ -248,11 +248,11 @@ prop_compose! {
         chunks in vec(fitting_chunk(), 0..2),
         items in vec(fitting_items(), 1..4),
     ) -> pb::InsertRequest {
-        pb::InsertRequest { window_shapes: vec![shape], chunks, items, ..sending([]) }
+        pb::InsertRequest { window_shapes: vec![shape], chunks, items, ..items_message([]) }
     }
 }
 
-/// Sends all of it, reads what got in, and sees that the next writer is served.
+/// Sends all requests, samples what was inserted, and checks that the next writer is served.
 async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
@@ -271,18 +271,18 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
             .items()
             .map(|item| item.trajectory.clone())
             .collect();
-        // Damage to compressed bytes is an error that readers get.
+        // Corrupt compressed bytes are an error for readers.
         let _ = gather(&items, length_policy, &Arc::default());
         for item in items {
             let _ = gather(&[item], length_policy, &Arc::default());
         }
     }
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(session.wrapping_add(1))).await;
+    stream.send(first_message(session.wrapping_add(1))).await;
     let mut good = rows("t", 1, 10, 1);
     good.keys_le = encode_numbers((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
-    stream.say(sending([good])).await;
-    assert_eq!(stream.settled("t", 10).await, []);
+    stream.send(items_message([good])).await;
+    assert_eq!(stream.wait_completed("t", 10).await, []);
     assert_eq!(table.info().stats.size, before + 10);
 }
 
@@ -290,26 +290,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn garbage_ends_its_stream_at_most(
+    fn arbitrary_requests_end_their_stream_at_most(
         requests in vec(request(), 1..6),
         opened in any::<bool>(),
         session in any::<u64>(),
     ) {
         let first = if opened {
-            opening(session)
+            first_message(session)
         } else {
-            pb::InsertRequest { session: Some(session), ..sending([]) }
+            pb::InsertRequest { session: Some(session), ..items_message([]) }
         };
         let requests = std::iter::once(first).chain(requests).collect();
         runtime().block_on(survives(session, requests));
     }
 
     #[test]
-    fn items_that_may_fit_are_taken_or_refused(
+    fn well_formed_items_are_inserted_or_refused(
         requests in vec(fitting_request(), 1..4),
         session in any::<u64>(),
     ) {
-        let requests = std::iter::once(opening(session)).chain(requests).collect();
+        let requests = std::iter::once(first_message(session)).chain(requests).collect();
         runtime().block_on(survives(session, requests));
     }
 }

@@ -1,9 +1,6 @@
-//! A real server, and the generated client.
+//! Tests of the server over its generated gRPC client.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "test helpers panic on failure")]
 
 mod change;
 mod connections;

@@ -1,4 +1,4 @@
-//! Tables from afar: named, described, made, dropped, reset, limited, counted.
+//! Management calls: creating, describing, resetting and dropping tables, limits, statistics.
 
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_rpc::pb;
@@ -9,13 +9,13 @@ use engram_rpc::wire::{decode_info, decode_options, encode_limits, encode_option
 
 use crate::support::{Client, connect, engine, error_of, fill, options, start};
 
-async fn ask(client: &mut Client, call: Call) -> pb::ManageResponse {
+async fn send(client: &mut Client, call: Call) -> pb::ManageResponse {
     let request = pb::ManageRequest { call: Some(call) };
     client.manage(request).await.unwrap().into_inner()
 }
 
 async fn reply(client: &mut Client, call: Call) -> Outcome {
-    ask(client, call).await.outcome.unwrap()
+    send(client, call).await.outcome.unwrap()
 }
 
 const DONE: Outcome = Outcome::Done(pb::Empty {});
@@ -28,7 +28,7 @@ fn names(names: &[&str]) -> Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_come_and_go() {
+async fn tables_are_created_and_dropped() {
     let engine = engine(vec![options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -42,7 +42,7 @@ async fn tables_come_and_go() {
     let create = Call::Create(encode_options(&wanted));
     assert_eq!(reply(&mut client, create.clone()).await, DONE);
     assert_eq!(
-        error_of(ask(&mut client, create).await).text,
+        error_of(send(&mut client, create).await).text,
         "table `a` already exists; choose another name, or drop that table first"
     );
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
@@ -58,7 +58,7 @@ async fn tables_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_that_clients_make_draw_differently() {
+async fn tables_created_by_clients_have_different_seeds() {
     let engine = engine(vec![]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -77,7 +77,7 @@ async fn tables_that_clients_make_draw_differently() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_and_limits_travel() {
+async fn statistics_and_limits_are_sent() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -126,7 +126,7 @@ async fn numbers_and_limits_travel() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_there_is_named() {
+async fn errors_name_what_does_not_exist() {
     let engine = engine(vec![options("a"), options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -146,7 +146,7 @@ async fn what_is_not_there_is_named() {
         Call::CanSample(may.clone()),
         Call::CanInsert(may),
     ] {
-        let error = error_of(ask(&mut client, call).await);
+        let error = error_of(send(&mut client, call).await);
         assert_eq!(error.text, "no table `c`; known tables: `a`, `b`");
         assert_eq!(error.code(), Code::UnknownTable);
         assert_eq!(
@@ -160,8 +160,8 @@ async fn what_is_not_there_is_named() {
         error.text,
         "empty request, or a call that this server does not know; `call` must be set"
     );
-    let error = error_of(ask(&mut client, Call::Create(pb::TableOptions::default())).await);
-    assert_eq!(error.text, "field `selector` is missing; it is required");
+    let error = error_of(send(&mut client, Call::Create(pb::TableOptions::default())).await);
+    assert_eq!(error.text, "the required field `selector` is missing");
     let column = |axes| pb::ColumnSpec {
         name: "x".into(),
         dtype: "uint8".into(),
@@ -174,7 +174,7 @@ async fn what_is_not_there_is_named() {
         ),
         (
             vec![column(0); 16_385],
-            "a signature has 16385 columns; at most 16384 are allowed over the network",
+            "a signature has 16385 columns; a server accepts at most 16384",
         ),
     ] {
         let signed = pb::TableOptions {
@@ -184,18 +184,18 @@ async fn what_is_not_there_is_named() {
             }),
             ..encode_options(&options("signed"))
         };
-        let error = error_of(ask(&mut client, Call::Create(signed)).await);
+        let error = error_of(send(&mut client, Call::Create(signed)).await);
         assert_eq!(error.text, text);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_store_says_so() {
+async fn calls_of_a_closed_store_fail() {
     let engine = engine(vec![options("a")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     engine.close().unwrap();
-    let error = error_of(ask(&mut client, Call::Tables(NOTHING)).await);
+    let error = error_of(send(&mut client, Call::Tables(NOTHING)).await);
     assert_eq!(error.text, "the store is closed");
     assert_eq!(error.code(), Code::Closed);
 }

@@ -1,4 +1,4 @@
-//! The server's numbers over HTTP: what is told, to whom, and what clumsy readers cannot do.
+//! Metrics over HTTP: their text, the token, invalid requests and slow clients.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,25 +27,25 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// What comes back for these bytes, until the server hangs up.
-fn told(address: SocketAddr, bytes: &[u8]) -> String {
+/// Sends bytes; returns what the server sends until it closes the connection.
+fn response(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
-    // A server that refuses may hang up before it has read everything.
+    // The server may close the connection before it has read everything.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
 }
 
 pub(crate) fn get(address: SocketAddr, path: &str) -> String {
-    told(
+    response(
         address,
         format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes(),
     )
 }
 
 #[test]
-fn numbers_are_those_of_the_moment() {
+fn metrics_are_current() {
     let table = TableOptions {
         max_bytes: Some(1 << 30),
         ..options("quo\"te \\ line\nend")
@@ -81,7 +81,7 @@ fn numbers_are_those_of_the_moment() {
 }
 
 #[test]
-fn a_closed_store_has_no_tables_to_tell_of() {
+fn a_closed_store_has_no_table_metrics() {
     let engine = engine(vec![options("t")]);
     let (_server, address) = serve(&engine);
     engine.close().unwrap();
@@ -105,7 +105,7 @@ fn other_requests_are_refused() {
         missing.ends_with("\r\n\r\nnot found: `/`; the metrics are at `/metrics`\n"),
         "{missing}"
     );
-    let post = told(address, b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    let post = response(address, b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(
         post.starts_with("HTTP/1.1 405 Method Not Allowed\r\n"),
         "{post}"
@@ -115,13 +115,13 @@ fn other_requests_are_refused() {
         post.ends_with("\r\n\r\nthe method POST is not allowed; use GET\n"),
         "{post}"
     );
-    let head = told(address, b"HEAD /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    let head = response(address, b"HEAD /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.ends_with("\r\n\r\n"), "{head}");
 }
 
 #[test]
-fn garbage_is_refused_and_forgotten() {
+fn garbage_is_refused() {
     let (_server, address) = serve(&engine(vec![options("t")]));
     let long = format!("GET /{}", "a".repeat(100_000));
     for garbage in [
@@ -130,17 +130,17 @@ fn garbage_is_refused_and_forgotten() {
         b"GET /metrics SMTP/1.0\r\n\r\n",
         long.as_bytes(),
     ] {
-        let answer = told(address, garbage);
+        let answer = response(address, garbage);
         assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
     assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
 }
 
 #[test]
-fn slow_readers_cost_a_place_for_a_while_and_the_server_nothing() {
+fn slow_clients_occupy_a_connection_for_a_while_only() {
     let engine = engine(vec![options("t")]);
     let (server, address) = serve(&engine);
-    // More than there are places; none ever finishes its request.
+    // More than the maximum number of connections; none finishes its request.
     let idle: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = connect(address);
@@ -166,7 +166,7 @@ fn slow_readers_cost_a_place_for_a_while_and_the_server_nothing() {
 }
 
 #[test]
-fn the_port_is_free_after_stop_and_refused_before() {
+fn a_used_metrics_port_is_refused_and_free_after_close() {
     let engine = engine(vec![]);
     let (server, address) = serve(&engine);
     let again = ServerOptions {
@@ -175,7 +175,7 @@ fn the_port_is_free_after_stop_and_refused_before() {
     };
     let refused = match Server::start(Arc::clone(&engine), again.clone()) {
         Err(Error::InvalidArgument(text)) => text,
-        other => panic!("{other:?} is no refusal"),
+        other => panic!("{other:?} is not an error"),
     };
     assert_eq!(
         refused,
@@ -190,12 +190,12 @@ fn the_port_is_free_after_stop_and_refused_before() {
 }
 
 #[test]
-fn nothing_listens_unless_asked() {
+fn there_is_no_metrics_port_by_default() {
     assert_eq!(start(&engine(vec![])).metrics_address(), None);
 }
 
 #[test]
-fn the_token_opens_it() {
+fn metrics_require_the_token() {
     let options = ServerOptions {
         token: Some("s3cret".into()),
         metrics_port: Some(0),
@@ -216,7 +216,7 @@ fn the_token_opens_it() {
     let with = |token: &str| {
         let request =
             format!("GET /metrics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n");
-        told(address, request.as_bytes())
+        response(address, request.as_bytes())
     };
     let wrong = with("s3cre7");
     assert!(

@@ -1,4 +1,4 @@
-//! What our own writers send, and what they keep of it.
+//! What a client's writers send, and how long they keep it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
 use tokio::time::timeout;
 
-use crate::support::{SOON, chunk, engine, items, options, start, until};
+use crate::support::{SOON, chunk, engine, items, options, start, wait_until};
 
 fn outbox(server: &Server) -> RemoteOutbox {
     let options = ClientOptions {
@@ -30,7 +30,7 @@ async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, may_wa
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_blocks_keeps_nothing_of_what_goes_to_another() {
+async fn a_blocking_table_does_not_keep_items_of_other_tables() {
     let full = TableOptions {
         limits: RateLimits {
             max_diff: 1.0,
@@ -48,7 +48,7 @@ async fn a_table_that_blocks_keeps_nothing_of_what_goes_to_another() {
     let [full, free] = ["full", "free"].map(|name| engine.table(name).unwrap());
     let numbers = [&full, &free].map(|table| outbox.table_number(table.options()));
     send(&mut outbox, numbers[0], items(0, 2, 1), 1).await;
-    // More than the chunks that a server keeps for a writer.
+    // More chunks than a server keeps for a writer.
     let mut kept = Vec::new();
     for first in (0..70_000).step_by(1000) {
         let each = (first..first + 1000).flat_map(|value| items(value, 1, 1));
@@ -59,13 +59,13 @@ async fn a_table_that_blocks_keeps_nothing_of_what_goes_to_another() {
     }
     assert_eq!(free.info().stats.limiter.inserts, 70_000);
     assert_eq!((outbox.in_flight(), full.info().waiting_inserts), (1, 1));
-    until("what is settled is forgotten", || {
+    wait_until("completed items are dropped", || {
         kept.iter().all(|chunk| chunk.strong_count() == 0)
     })
     .await;
 }
 
-/// An item that repeats a chunk's only cell so many times.
+/// An item whose slices repeat a chunk's only cell.
 fn repeated(key: u64, chunk: &Arc<Chunk>, shape: &Arc<WindowShape>) -> NewItem {
     NewItem {
         key,
@@ -79,7 +79,7 @@ fn repeated(key: u64, chunk: &Arc<Chunk>, shape: &Arc<WindowShape>) -> NewItem {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_of_many_slices_are_cut_before_the_server_refuses_them() {
+async fn messages_with_many_slices_are_split_before_the_server_refuses_them() {
     const SLICES: u32 = 10_000;
     let engine = engine(vec![options("t")]);
     let server = start(&engine);

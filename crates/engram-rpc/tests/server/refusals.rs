@@ -1,4 +1,4 @@
-//! What is refused costs little, however much of it there is, and names are bounded.
+//! Refused items cost a bounded amount of memory, and table names are bounded.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::insert::{Inserts, opening, rows, sending, values};
+use crate::insert::{Inserts, first_message, items_message, rows, values};
 use crate::support::{
-    changes, connect, engine, error_of, inserts, narrow, options, queue, samples, start, until,
+    changes, connect, engine, error_of, inserts, one_item_queue, options, queue, samples, start,
+    wait_until,
 };
 
-/// A server that takes nothing for so long reads no more.
+/// A server that reads nothing for this long has stopped reading.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Longer than any name may be.
+/// Longer than the longest allowed name.
 fn long_name() -> String {
     "n".repeat(2 << 20)
 }
@@ -30,8 +31,8 @@ fn too_long() -> String {
     )
 }
 
-/// An item that no table takes.
-fn bad(table: &str, number: u64) -> pb::Items {
+/// An item that every table refuses.
+fn invalid_item(table: &str, number: u64) -> pb::Items {
     pb::Items {
         priorities_le: encode_numbers([f64::NAN].into_iter()),
         ..rows(table, number, 1, 1)
@@ -39,91 +40,95 @@ fn bad(table: &str, number: u64) -> pb::Items {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_stops_while_too_many_refusals_wait() {
-    let engine = engine(vec![narrow("full")]);
+async fn reading_stops_while_too_many_refusals_are_pending() {
+    let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
-    // Nothing waits on our side: what was sent is read, or in the window of the transport.
+    // The client buffers nothing: requests are read, or in the transport's window.
     let (requests, outbound) = mpsc::channel(1);
     let mut client = connect(&server).await;
     let outbound = ReceiverStream::new(outbound);
     let replies = client.insert(outbound).await.unwrap().into_inner();
     let mut stream = Inserts { requests, replies };
-    stream.say(opening(1)).await;
-    stream.say(sending([rows("full", 1, 2, 1)])).await;
-    stream.settled("full", 1).await;
+    stream.send(first_message(1)).await;
+    stream.send(items_message([rows("full", 1, 2, 1)])).await;
+    stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
-    until("an item waits", || full.info().waiting_inserts == 1).await;
-    // They cannot be told before the item that waits is in.
+    wait_until("an item waits", || full.info().waiting_inserts == 1).await;
+    // They are acknowledged only after the waiting item before them.
     for message in 0.. {
         let first = 3 + 1_000 * message;
-        let items = (first..first + 1_000).map(|number| bad("full", number));
-        let saying = stream.requests.send(sending(items));
-        if timeout(QUIET, saying).await.is_err() {
+        let items = (first..first + 1_000).map(|number| invalid_item("full", number));
+        let sending = stream.requests.send(items_message(items));
+        if timeout(QUIET, sending).await.is_err() {
             break;
         }
         // 64 MiB at about 600 bytes each, and 16 MiB at 50.
-        assert!(message < 1_000, "the server reads on for ever");
+        assert!(message < 1_000, "the server never stops reading");
     }
     assert_eq!(values(&full, 1), [100]);
-    let reply = stream.hear().await;
-    let numbers: Vec<u64> = reply.completed.iter().map(|news| news.number).collect();
+    let reply = stream.receive().await;
+    let numbers: Vec<u64> = reply.completed.iter().map(|ack| ack.number).collect();
     assert!(numbers.len() > 100, "{numbers:?}");
     assert!(numbers.into_iter().eq(2..2 + reply.completed.len() as u64));
-    let errors: Vec<_> = reply.completed.into_iter().map(|news| news.error).collect();
+    let errors: Vec<_> = reply.completed.into_iter().map(|ack| ack.error).collect();
     assert_eq!(errors[0], None);
     assert_eq!(errors[1].as_ref().unwrap().code(), Code::Priority);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_message_is_refused_at_length_for_a_while_only() {
+async fn long_error_texts_per_message_are_bounded() {
     let known = (0..100).map(|number| options(&format!("{number:0>100}")));
     let engine = engine(known.collect());
     let server = start(&engine);
     let mut stream = inserts(&mut connect(&server).await).await;
-    stream.say(opening(1)).await;
+    stream.send(first_message(1)).await;
     let names: Vec<String> = (0..3_000)
         .map(|number| format!("unknown {number}"))
         .collect();
     let items = names.iter().map(|name| rows(name, 1, 1, 1));
-    stream.say(sending(items)).await;
-    let (mut told, mut bytes) = (Vec::new(), 0);
-    while told.len() < names.len() {
-        let reply = stream.hear().await;
+    stream.send(items_message(items)).await;
+    let (mut received, mut bytes) = (Vec::new(), 0);
+    while received.len() < names.len() {
+        let reply = stream.receive().await;
         bytes += reply.encoded_len();
-        told.extend(reply.completed);
+        received.extend(reply.completed);
     }
-    // Each would take 22 KB.
+    // Full texts would take 22 KB each.
     assert!(bytes < 64 * 20_000 + 3_000 * 400, "{bytes} bytes");
-    for (news, name) in told.iter().zip(&names) {
-        assert_eq!((&news.table, news.number), (name, 1));
-        let error = news.error.as_ref().unwrap();
+    for (ack, name) in received.iter().zip(&names) {
+        assert_eq!((&ack.table, ack.number), (name, 1));
+        let error = ack.error.as_ref().unwrap();
         assert_eq!((error.code(), &error.table), (Code::UnknownTable, name));
         let text = format!("no table `{name}`; known tables: `0000");
         assert!(error.text.starts_with(&text), "{}", error.text);
         assert_eq!(error.known_tables.last().unwrap(), "...");
     }
-    let first = told[0].error.as_ref().unwrap();
+    let first = received[0].error.as_ref().unwrap();
     assert_eq!(first.known_tables[64], format!("{:0>100}", 64));
-    let last = told[2_999].error.as_ref().unwrap();
+    let last = received[2_999].error.as_ref().unwrap();
     assert_eq!((last.known_tables.len(), last.text.len()), (3, 259));
-    // The next message begins anew.
-    stream.say(sending([rows("unknown again", 1, 1, 1)])).await;
-    let again = stream.hear().await.completed.remove(0).error.unwrap();
+    // The next message has full texts again.
+    stream
+        .send(items_message([rows("unknown again", 1, 1, 1)]))
+        .await;
+    let again = stream.receive().await.completed.remove(0).error.unwrap();
     assert_eq!(again.known_tables, first.known_tables);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_name_of_a_table_has_a_bound() {
+async fn the_name_of_a_table_is_bounded() {
     let longest = "t".repeat(1024);
     let engine = engine(vec![queue(&longest)]);
     let server = start(&engine);
     let mut client = connect(&server).await;
 
     let mut stream = inserts(&mut client).await;
-    stream.say(opening(1)).await;
-    stream.say(sending([rows(&longest, 1, 1, 1)])).await;
-    assert_eq!(stream.settled(&longest, 1).await, []);
-    stream.say(sending([rows(&long_name(), 1, 1, 1)])).await;
+    stream.send(first_message(1)).await;
+    stream.send(items_message([rows(&longest, 1, 1, 1)])).await;
+    assert_eq!(stream.wait_completed(&longest, 1).await, []);
+    stream
+        .send(items_message([rows(&long_name(), 1, 1, 1)]))
+        .await;
     let end = stream.end().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
@@ -131,12 +136,12 @@ async fn the_name_of_a_table_has_a_bound() {
     );
 
     let mut stream = samples(&mut client).await;
-    let ask = pb::BatchRequest {
+    let request = pb::BatchRequest {
         table: long_name(),
-        ..crate::sample::ask(1, 1)
+        ..crate::sample::batch_request(1, 1)
     };
-    stream.ask(ask).await;
-    let Some(pb::sample_response::Outcome::Error(error)) = stream.hear().await.outcome else {
+    stream.request_batch(request).await;
+    let Some(pb::sample_response::Outcome::Error(error)) = stream.receive().await.outcome else {
         panic!("no error");
     };
     assert_eq!(
@@ -149,8 +154,8 @@ async fn the_name_of_a_table_has_a_bound() {
         table: long_name(),
         ..pb::ChangeRequest::default()
     };
-    stream.say(change).await;
-    let Some(pb::change_response::Outcome::Error(error)) = stream.hear().await.outcome else {
+    stream.send(change).await;
+    let Some(pb::change_response::Outcome::Error(error)) = stream.receive().await.outcome else {
         panic!("no error");
     };
     assert_eq!(

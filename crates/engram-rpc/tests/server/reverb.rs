@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
-use crate::support::{engine, narrow, options, queue, start, until};
+use crate::support::{engine, one_item_queue, options, queue, start, wait_until};
 
 pub(crate) type Client = ReverbServiceClient<Channel>;
 
@@ -26,17 +26,17 @@ pub(crate) async fn connect(server: &Server) -> Client {
 }
 
 /// Both ends of a stream.
-pub(crate) struct Talk<T, U> {
+pub(crate) struct TestStream<T, U> {
     pub(crate) requests: Option<mpsc::Sender<T>>,
     pub(crate) replies: Streaming<U>,
 }
 
-impl<T, U> Talk<T, U> {
-    pub(crate) async fn say(&self, request: T) {
+impl<T, U> TestStream<T, U> {
+    pub(crate) async fn send(&self, request: T) {
         self.requests.as_ref().unwrap().send(request).await.unwrap();
     }
 
-    pub(crate) async fn hear(&mut self) -> U {
+    pub(crate) async fn receive(&mut self) -> U {
         self.replies.message().await.unwrap().unwrap()
     }
 
@@ -53,10 +53,10 @@ impl<T, U> Talk<T, U> {
 
 pub(crate) async fn inserts(
     client: &mut Client,
-) -> Talk<pb::InsertStreamRequest, pb::InsertStreamResponse> {
+) -> TestStream<pb::InsertStreamRequest, pb::InsertStreamResponse> {
     let (requests, receiver) = mpsc::channel(8);
     let replies = client.insert_stream(ReceiverStream::new(receiver)).await;
-    Talk {
+    TestStream {
         requests: Some(requests),
         replies: replies.unwrap().into_inner(),
     }
@@ -64,10 +64,10 @@ pub(crate) async fn inserts(
 
 pub(crate) async fn samples(
     client: &mut Client,
-) -> Talk<pb::SampleStreamRequest, pb::SampleStreamResponse> {
+) -> TestStream<pb::SampleStreamRequest, pb::SampleStreamResponse> {
     let (requests, receiver) = mpsc::channel(8);
     let replies = client.sample_stream(ReceiverStream::new(receiver)).await;
-    Talk {
+    TestStream {
         requests: Some(requests),
         replies: replies.unwrap().into_inner(),
     }
@@ -90,7 +90,7 @@ pub(crate) fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
     }
 }
 
-/// An item of some rows of a chunk, of which all but `len` are of no use to it.
+/// An item of `len` rows of a chunk.
 pub(crate) fn item(
     key: u64,
     table: &str,
@@ -129,7 +129,11 @@ pub(crate) fn request(
     }
 }
 
-pub(crate) fn ask(table: &str, num_samples: i64, milliseconds: i64) -> pb::SampleStreamRequest {
+pub(crate) fn sample_request(
+    table: &str,
+    num_samples: i64,
+    milliseconds: i64,
+) -> pb::SampleStreamRequest {
     pb::SampleStreamRequest {
         table: table.into(),
         num_samples,
@@ -137,7 +141,7 @@ pub(crate) fn ask(table: &str, num_samples: i64, milliseconds: i64) -> pb::Sampl
     }
 }
 
-/// The only column of a sample that came in one entry.
+/// The values of a sample with one column in one entry.
 pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
     let info = entry.info.as_ref().unwrap();
     let trajectory = info.item.as_ref().unwrap().flat_trajectory.as_ref();
@@ -149,7 +153,7 @@ pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32
     };
     assert_eq!(slice.chunk_key, chunk.chunk_key);
     let header = check_tensor(&chunk.data.as_ref().unwrap().tensors[0]).unwrap();
-    // Nothing but the rows that the item has.
+    // Only the item's rows.
     assert_eq!((slice.offset, slice.length), (0, header.rows.cast_signed()));
     let mut bytes = vec![0; 4 * header.rows as usize];
     header.decompress(&mut bytes).unwrap();
@@ -166,26 +170,26 @@ pub(crate) fn size(table: &Table) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_are_confirmed_once_and_sampled_without_what_they_do_not_use() {
+async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
     let engine = engine(vec![queue("queue")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
-    // The highest bit of a key is dropped, but not in its confirmation.
+    // The highest bit of a key is dropped, except in its confirmation.
     let high = 1 << 63 | 5;
     let items = vec![item(high, "queue", 9, 2, 3), item(6, "queue", 9, 0, 1)];
     writer
-        .say(request(vec![chunk(9, 100, 10)], vec![], &[]))
+        .send(request(vec![chunk(9, 100, 10)], vec![], &[]))
         .await;
-    writer.say(request(vec![], items, &[9])).await;
-    let mut keys = writer.hear().await.keys;
+    writer.send(request(vec![], items, &[9])).await;
+    let mut keys = writer.receive().await.keys;
     if keys.len() < 2 {
-        keys.extend(writer.hear().await.keys);
+        keys.extend(writer.receive().await.keys);
     }
     assert_eq!(keys, [high, 6]);
     let mut reader = samples(&mut client).await;
-    reader.say(ask("queue", 2, 0)).await;
-    let entries = reader.hear().await.entries;
+    reader.send(sample_request("queue", 2, 0)).await;
+    let entries = reader.receive().await.entries;
     assert_eq!(
         entries.iter().map(values).collect::<Vec<_>>(),
         [vec![102, 103, 104], vec![100]]
@@ -203,7 +207,7 @@ async fn items_are_confirmed_once_and_sampled_without_what_they_do_not_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_there_gets_its_new_priority() {
+async fn inserting_an_existing_key_updates_its_priority() {
     let heap = TableOptions {
         sampler: SelectorKind::MaxHeap,
         ..options("heap")
@@ -215,29 +219,31 @@ async fn a_key_that_is_there_gets_its_new_priority() {
     let mut again = item(1, "heap", 9, 5, 1);
     again.priority = 7.0;
     let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
-    writer.say(request(vec![chunk(9, 0, 10)], items, &[])).await;
+    writer
+        .send(request(vec![chunk(9, 0, 10)], items, &[]))
+        .await;
     let mut keys = Vec::new();
     while keys.len() < 3 {
-        keys.extend(writer.hear().await.keys);
+        keys.extend(writer.receive().await.keys);
     }
     keys.sort_unstable();
     assert_eq!(keys, [1, 1, 2]);
     let info = table(&engine, "heap").info();
     assert_eq!((info.stats.size, info.stats.limiter.inserts), (2, 2));
     let mut reader = samples(&mut client).await;
-    reader.say(ask("heap", 1, 0)).await;
-    let entry = &reader.hear().await.entries[0];
-    // Its data is what it was.
+    reader.send(sample_request("heap", 1, 0)).await;
+    let entry = &reader.receive().await.entries[0];
+    // Its data is unchanged.
     assert_eq!(values(entry), [0]);
     let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
     assert!((item.priority - 7.0).abs() < 1e-9);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_writer_runs_no_further_ahead_than_its_table_lets_it() {
+async fn the_rate_limiter_bounds_a_writer() {
     let small = TableOptions {
         max_size: 20,
-        ..narrow("small")
+        ..one_item_queue("small")
     };
     let engine = engine(vec![small]);
     let server = start(&engine);
@@ -246,21 +252,21 @@ async fn a_writer_runs_no_further_ahead_than_its_table_lets_it() {
     let mut writer = inserts(&mut client).await;
     for key in 0..6 {
         let (chunk, item) = (chunk(key, 0, 1), item(key, "small", key, 0, 1));
-        writer.say(request(vec![chunk], vec![item], &[])).await;
+        writer.send(request(vec![chunk], vec![item], &[])).await;
     }
-    assert_eq!(writer.hear().await.keys, [0]);
-    until("two wait", || small.info().waiting_inserts == 2).await;
-    // A tenth of its size may wait; the others are not read.
+    assert_eq!(writer.receive().await.keys, [0]);
+    wait_until("two wait", || small.info().waiting_inserts == 2).await;
+    // A tenth of the table's size may wait; further items are not read.
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(small.info().waiting_inserts, 2);
-    // What waits goes in without its writer; what was not read is gone with it.
+    // Waiting items are inserted although their writer is gone; unread items are lost.
     drop(writer);
     let mut reader = samples(&mut client).await;
     for _ in 0..3 {
-        reader.say(ask("small", 1, 10_000)).await;
-        reader.hear().await;
+        reader.send(sample_request("small", 1, 10_000)).await;
+        reader.receive().await;
     }
-    reader.say(ask("small", 1, 100)).await;
+    reader.send(sample_request("small", 1, 100)).await;
     let end = reader.end().await;
     assert_eq!(end.code(), Code::DeadlineExceeded);
     assert_eq!(
@@ -270,7 +276,7 @@ async fn a_writer_runs_no_further_ahead_than_its_table_lets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_with_what_is_wrong() {
+async fn invalid_requests_end_the_stream() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -301,7 +307,7 @@ async fn a_stream_ends_with_what_is_wrong() {
             "Kept less chunks than expected: 1 of 2.",
         ),
         (
-            // It was not kept.
+            // The chunk was not kept.
             vec![
                 request(vec![good()], vec![item(2, "table", 9, 0, 1)], &[]),
                 request(vec![], vec![item(3, "table", 9, 0, 1)], &[]),
@@ -310,7 +316,7 @@ async fn a_stream_ends_with_what_is_wrong() {
             "Could not find sequence chunk 9.",
         ),
         (
-            // Without items, what is to be kept is not looked at.
+            // Without items, the list of chunks to keep is ignored.
             vec![
                 request(vec![good()], vec![], &[5]),
                 request(vec![], vec![item(4, "table", 9, 9, 2)], &[]),
@@ -321,35 +327,35 @@ async fn a_stream_ends_with_what_is_wrong() {
     ] {
         let mut writer = inserts(&mut client).await;
         for request in requests {
-            writer.say(request).await;
+            writer.send(request).await;
         }
         let end = writer.end().await;
         assert_eq!(end.code(), code, "{end}");
         assert!(end.message().contains(text), "{end}");
     }
-    // What came before the mistake is in.
-    until("items 1 and 2", || size(&table(&engine, "table")) == 2).await;
+    // Items before the invalid request are inserted.
+    wait_until("items 1 and 2", || size(&table(&engine, "table")) == 2).await;
     for (request, code, text) in [
         (
-            ask("table", 0, 0),
+            sample_request("table", 0, 0),
             Code::InvalidArgument,
             "`num_samples` must be > 0 (got 0).",
         ),
         (
-            ask("other", 1, 0),
+            sample_request("other", 1, 0),
             Code::NotFound,
             "Priority table other was not found",
         ),
     ] {
         let mut reader = samples(&mut client).await;
-        reader.say(request).await;
+        reader.send(request).await;
         let end = reader.end().await;
         assert_eq!((end.code(), end.message()), (code, text));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_samples_come_in_messages_of_their_own() {
+async fn large_samples_are_sent_in_separate_messages() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
@@ -357,38 +363,38 @@ async fn large_samples_come_in_messages_of_their_own() {
     let rows = 1 << 18;
     let item = item(1, "table", 9, 0, rows);
     writer
-        .say(request(vec![chunk(9, 0, rows)], vec![item], &[]))
+        .send(request(vec![chunk(9, 0, rows)], vec![item], &[]))
         .await;
-    assert_eq!(writer.hear().await.keys, [1]);
+    assert_eq!(writer.receive().await.keys, [1]);
     let mut reader = samples(&mut client).await;
-    reader.say(ask("table", 10, 0)).await;
+    reader.send(sample_request("table", 10, 0)).await;
     let mut sizes = Vec::new();
     while sizes.iter().sum::<usize>() < 10 {
-        sizes.push(reader.hear().await.entries.len());
+        sizes.push(reader.receive().await.entries.len());
     }
-    // A MiB each, or nearly: a new message is begun from 2 MiB on.
+    // About 1 MiB each: a message is full from 2 MiB on.
     assert_eq!(sizes, [2; 5]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiting_streams_end_when_the_server_stops() {
-    let engine = engine(vec![narrow("full")]);
+async fn waiting_streams_end_when_the_server_closes() {
+    let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut reader = samples(&mut client).await;
-    reader.say(ask("full", 1, 0)).await;
+    reader.send(sample_request("full", 1, 0)).await;
     let full = table(&engine, "full");
-    until("it waits", || full.info().waiting_samples == 1).await;
+    wait_until("it waits", || full.info().waiting_samples == 1).await;
     let end = tokio::spawn(async move { reader.end().await });
     tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert_eq!(end.await.unwrap().code(), Code::Unavailable);
-    until("it waits no more", || full.info().waiting_samples == 0).await;
+    wait_until("it no longer waits", || full.info().waiting_samples == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_a_token_says_that_these_clients_have_none() {
+async fn a_server_with_a_token_refuses_dm_reverb_clients() {
     let engine = engine(vec![options("table")]);
     let options = ServerOptions {
         token: Some("secret".into()),
@@ -402,12 +408,12 @@ async fn a_server_with_a_token_says_that_these_clients_have_none() {
     assert!(
         refused
             .message()
-            .contains("a dm-reverb client cannot send one")
+            .contains("dm-reverb clients cannot send one")
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_another_process_and_keeps_its_name() {
+async fn a_server_reports_another_process_and_a_stable_name() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -438,7 +444,7 @@ async fn a_server_is_another_process_and_keeps_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_are_all_or_nothing() {
+async fn changes_are_atomic() {
     let weighted = TableOptions {
         sampler: SelectorKind::Prioritized { exponent: 1.0 },
         ..options("weighted")
@@ -448,9 +454,9 @@ async fn changes_are_all_or_nothing() {
     let mut client = connect(&server).await;
     let writer = inserts(&mut client).await;
     let items = vec![item(1, "weighted", 9, 0, 1), item(2, "weighted", 9, 1, 1)];
-    writer.say(request(vec![chunk(9, 0, 2)], items, &[])).await;
+    writer.send(request(vec![chunk(9, 0, 2)], items, &[])).await;
     let weighted = table(&engine, "weighted");
-    until("both are in", || size(&weighted) == 2).await;
+    wait_until("both are inserted", || size(&weighted) == 2).await;
     let update = |key, priority| pb::KeyWithPriority { key, priority };
     let mut changes = pb::MutatePrioritiesRequest {
         table: "weighted".into(),
@@ -460,7 +466,7 @@ async fn changes_are_all_or_nothing() {
     let refused = client.mutate_priorities(changes.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert_eq!(size(&weighted), 2);
-    // Deletes come first: an update of what they delete is passed over.
+    // Deletions are applied first: updates of deleted items are ignored.
     changes.updates[1].priority = 5.0;
     client.mutate_priorities(changes).await.unwrap();
     assert_eq!(size(&weighted), 1);

@@ -1,4 +1,4 @@
-//! dm-reverb's service: what goes back, what waits, and how much of it.
+//! dm-reverb's service: returned samples, waiting items, and their bounds.
 
 use std::sync::Arc;
 
@@ -12,8 +12,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table, values};
-use crate::support::{engine, narrow, options, queue, start, until};
+use crate::reverb::{
+    chunk, connect, inserts, item, request, sample_request, samples, size, table, values,
+};
+use crate::support::{engine, one_item_queue, options, queue, start, wait_until};
 
 /// The keys in a response.
 fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
@@ -23,7 +25,7 @@ fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_reader_got_of_a_batch_does_not_come_again() {
+async fn delivered_samples_of_a_batch_are_not_returned() {
     let engine = engine(vec![queue("queue")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
@@ -32,27 +34,27 @@ async fn what_a_reader_got_of_a_batch_does_not_come_again() {
     for key in 0..count {
         let (chunk, item) = (chunk(1, 0, rows), item(key, "queue", 1, 0, rows));
         let chunks = if key == 0 { vec![chunk] } else { Vec::new() };
-        writer.say(request(chunks, vec![item], &[1])).await;
+        writer.send(request(chunks, vec![item], &[1])).await;
     }
     let queue = table(&engine, "queue");
-    until("all are in", || size(&queue) == count).await;
+    wait_until("all are inserted", || size(&queue) == count).await;
     let mut reader = samples(&mut client).await;
-    reader.say(ask("queue", 60, 0)).await;
-    let mut seen = keys(&reader.hear().await);
-    seen.extend(keys(&reader.hear().await));
+    reader.send(sample_request("queue", 60, 0)).await;
+    let mut seen = keys(&reader.receive().await);
+    seen.extend(keys(&reader.receive().await));
     assert_eq!(seen, [0, 1, 2, 3]);
     drop(reader);
-    until("the rest goes back", || {
+    wait_until("the rest is returned", || {
         let stats = queue.info().stats;
         stats.hidden == 0 && stats.size < count
     })
     .await;
-    // What was handed to the transport is used up, be it read or not.
+    // Samples passed to the transport are used up, whether they were read or not.
     assert!(size(&queue) > count / 2, "{}", size(&queue));
     let left = size(&queue);
     let mut other = samples(&mut client).await;
-    other.say(ask("queue", 1, 0)).await;
-    assert_eq!(keys(&other.hear().await), [count - left]);
+    other.send(sample_request("queue", 1, 0)).await;
+    assert_eq!(keys(&other.receive().await), [count - left]);
 }
 
 /// An item of a type that dm-reverb's clients do not have.
@@ -85,22 +87,22 @@ fn foreign(key: u64) -> NewItem {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_before_a_sample_that_cannot_be_is_sent() {
+async fn samples_before_an_invalid_one_are_sent() {
     let engine = engine(vec![queue("queue")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
     let items = (0..3).map(|key| item(key, "queue", 9, 0, 1));
     let message = request(vec![chunk(9, 0, 1)], items.collect(), &[]);
-    writer.say(message).await;
+    writer.send(message).await;
     let queue = table(&engine, "queue");
-    until("three are in", || size(&queue) == 3).await;
+    wait_until("three are inserted", || size(&queue) == 3).await;
     queue.insert(vec![foreign(3)]).unwrap().await.unwrap();
     let mut reader = samples(&mut client).await;
-    reader.say(ask("queue", 4, 0)).await;
-    assert_eq!(keys(&reader.hear().await), [0, 1, 2]);
+    reader.send(sample_request("queue", 4, 0)).await;
+    assert_eq!(keys(&reader.receive().await), [0, 1, 2]);
     assert_eq!(reader.end().await.code(), Code::InvalidArgument);
-    until("the other is back", || queue.info().stats.hidden == 0).await;
+    wait_until("the other is returned", || queue.info().stats.hidden == 0).await;
     assert_eq!(size(&queue), 1);
     writer.requests = None;
 }
@@ -111,7 +113,7 @@ async fn a_table_that_blocks_does_not_hold_up_another() {
         max_size: 10,
         ..options("free")
     };
-    let engine = engine(vec![narrow("full"), small]);
+    let engine = engine(vec![one_item_queue("full"), small]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
@@ -121,12 +123,12 @@ async fn a_table_that_blocks_does_not_hold_up_another() {
             item(100 + key, "free", key, 0, 1),
         ];
         for (chunks, item) in [vec![chunk(key, 0, 1)], vec![]].into_iter().zip(items) {
-            writer.say(request(chunks, vec![item], &[key])).await;
+            writer.send(request(chunks, vec![item], &[key])).await;
         }
     }
     let mut keys = Vec::new();
     while keys.len() < 21 {
-        keys.extend(writer.hear().await.keys);
+        keys.extend(writer.receive().await.keys);
     }
     keys.sort_unstable();
     assert_eq!(keys, [1].into_iter().chain(101..=120).collect::<Vec<_>>());
@@ -134,10 +136,10 @@ async fn a_table_that_blocks_does_not_hold_up_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_goes_in_when_others_have_expired() {
+async fn waiting_items_are_inserted_when_others_expire() {
     let fleeting = TableOptions {
         ttl: Some(20_000_000),
-        ..narrow("fleeting")
+        ..one_item_queue("fleeting")
     };
     let engine = engine(vec![fleeting]);
     let server = start(&engine);
@@ -145,21 +147,21 @@ async fn what_waits_goes_in_when_others_have_expired() {
     let mut writer = inserts(&mut client).await;
     let items = (0..5).map(|key| item(key, "fleeting", 9, 0, 1));
     writer
-        .say(request(vec![chunk(9, 0, 1)], items.collect(), &[]))
+        .send(request(vec![chunk(9, 0, 1)], items.collect(), &[]))
         .await;
     let mut keys = Vec::new();
     while keys.len() < 5 {
-        keys.extend(writer.hear().await.keys);
+        keys.extend(writer.receive().await.keys);
     }
     assert_eq!(keys, [0, 1, 2, 3, 4]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_waits_gets_its_new_priority() {
+async fn a_waiting_key_gets_its_new_priority() {
     let heap = TableOptions {
         sampler: SelectorKind::MaxHeap,
         max_times_sampled: 0,
-        ..narrow("heap")
+        ..one_item_queue("heap")
     };
     let engine = engine(vec![heap]);
     let server = start(&engine);
@@ -168,22 +170,24 @@ async fn a_key_that_waits_gets_its_new_priority() {
     let mut again = item(2, "heap", 9, 2, 1);
     again.priority = 7.0;
     let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
-    writer.say(request(vec![chunk(9, 0, 10)], items, &[])).await;
+    writer
+        .send(request(vec![chunk(9, 0, 10)], items, &[]))
+        .await;
     let heap = table(&engine, "heap");
-    until("both wait", || heap.info().waiting_inserts == 2).await;
+    wait_until("both wait", || heap.info().waiting_inserts == 2).await;
     let mut reader = samples(&mut client).await;
     for _ in 0..2 {
-        reader.say(ask("heap", 1, 10_000)).await;
-        reader.hear().await;
+        reader.send(sample_request("heap", 1, 10_000)).await;
+        reader.receive().await;
     }
     let mut keys = Vec::new();
     while keys.len() < 3 {
-        keys.extend(writer.hear().await.keys);
+        keys.extend(writer.receive().await.keys);
     }
     assert_eq!(keys, [1, 2, 2]);
-    reader.say(ask("heap", 1, 10_000)).await;
-    let entry = &reader.hear().await.entries[0];
-    // Its data is that of the first.
+    reader.send(sample_request("heap", 1, 10_000)).await;
+    let entry = &reader.receive().await.entries[0];
+    // Its data is that of the first item.
     assert_eq!(values(entry), [1]);
     let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
     assert_eq!(item.key, 2);
@@ -191,7 +195,7 @@ async fn a_key_that_waits_gets_its_new_priority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_asks_nothing_ends_when_the_server_stops() {
+async fn an_idle_connection_stream_ends_when_the_server_closes() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;

@@ -1,4 +1,4 @@
-//! Where dm-reverb's service differs from dm-reverb's own on purpose: the table of `docs/reverb-wire.md`.
+//! Intended differences from dm-reverb's server: the table in `docs/reverb-wire.md`.
 
 use engram_core::{CellSpec, DType, SelectorKind, TableOptions};
 use engram_reverb::encode_tensor;
@@ -7,30 +7,32 @@ use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
 use smallvec::smallvec;
 use tonic::Code;
 
-use crate::reverb::{ask, chunk, connect, inserts, item, request, samples, size, table};
-use crate::support::{SOON, engine, narrow, options, start, until};
+use crate::reverb::{chunk, connect, inserts, item, request, sample_request, samples, size, table};
+use crate::support::{SOON, engine, one_item_queue, options, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_when_the_server_stops_is_not_confirmed() {
-    let engine = engine(vec![narrow("full")]);
+async fn waiting_items_are_not_confirmed_when_the_server_closes() {
+    let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
     let items = (0..3).map(|key| item(key, "full", 9, 0, 1)).collect();
-    writer.say(request(vec![chunk(9, 0, 1)], items, &[9])).await;
-    assert_eq!(writer.hear().await.keys, [0]);
+    writer
+        .send(request(vec![chunk(9, 0, 1)], items, &[9]))
+        .await;
+    assert_eq!(writer.receive().await.keys, [0]);
     let full = table(&engine, "full");
-    until("two wait", || full.info().waiting_inserts == 2).await;
+    wait_until("two wait", || full.info().waiting_inserts == 2).await;
     let stopped = tokio::task::spawn_blocking(move || server.close());
     let end = writer.replies.message().await;
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
     stopped.await.unwrap();
-    until("they are withdrawn", || full.info().waiting_inserts == 0).await;
+    wait_until("they are withdrawn", || full.info().waiting_inserts == 0).await;
     assert_eq!(size(&full), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_drawn_of_a_table_that_keeps_items_stays_counted() {
+async fn samples_of_a_table_that_keeps_items_stay_counted() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
@@ -38,35 +40,35 @@ async fn what_is_drawn_of_a_table_that_keeps_items_stays_counted() {
     let rows = 1 << 18;
     let items = vec![item(1, "table", 1, 0, rows)];
     writer
-        .say(request(vec![chunk(1, 0, rows)], items, &[]))
+        .send(request(vec![chunk(1, 0, rows)], items, &[]))
         .await;
-    assert_eq!(writer.hear().await.keys, [1]);
+    assert_eq!(writer.receive().await.keys, [1]);
     let table = table(&engine, "table");
     let mut reader = samples(&mut client).await;
-    reader.say(ask("table", 60, 0)).await;
-    assert_eq!(reader.hear().await.entries.len(), 2);
+    reader.send(sample_request("table", 60, 0)).await;
+    assert_eq!(reader.receive().await.entries.len(), 2);
     drop(reader);
-    // Another reader is served after it; by then it would have given back what it gives.
+    // Another reader is served after it; by then, samples would have been returned.
     let mut other = samples(&mut client).await;
-    other.say(ask("table", 1, 0)).await;
-    let entries = other.hear().await.entries;
+    other.send(sample_request("table", 1, 0)).await;
+    let entries = other.receive().await.entries;
     let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
     assert_eq!(item.times_sampled, 61);
     assert_eq!(table.info().stats.limiter.samples, 61);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sample_does_not_tell_when_its_item_came() {
+async fn a_sample_has_no_insertion_time() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
     let items = vec![item(1, "table", 1, 0, 1)];
-    writer.say(request(vec![chunk(1, 0, 1)], items, &[])).await;
-    assert_eq!(writer.hear().await.keys, [1]);
+    writer.send(request(vec![chunk(1, 0, 1)], items, &[])).await;
+    assert_eq!(writer.receive().await.keys, [1]);
     let mut reader = samples(&mut client).await;
-    reader.say(ask("table", 1, 0)).await;
-    let entries = reader.hear().await.entries;
+    reader.send(sample_request("table", 1, 0)).await;
+    let entries = reader.receive().await.entries;
     let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
     assert_eq!((item.key, item.inserted_at), (1, None));
 }
@@ -107,7 +109,7 @@ fn sliced(key: u64, slices: &[(u64, i32, i32)]) -> pb::PrioritizedItem {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slices_that_nobody_could_read_are_refused() {
+async fn unreadable_slices_are_refused() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -126,7 +128,7 @@ async fn slices_that_nobody_could_read_are_refused() {
     ] {
         let mut writer = inserts(&mut client).await;
         writer
-            .say(request(chunks, vec![sliced(5, slices)], &[]))
+            .send(request(chunks, vec![sliced(5, slices)], &[]))
             .await;
         let end = writer.end().await;
         assert_eq!(end.code(), Code::InvalidArgument, "{end}");
@@ -139,30 +141,30 @@ async fn slices_that_nobody_could_read_are_refused() {
 async fn a_new_priority_does_not_wait_for_the_limiter() {
     let heap = TableOptions {
         sampler: SelectorKind::MaxHeap,
-        ..narrow("heap")
+        ..one_item_queue("heap")
     };
     let engine = engine(vec![heap]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
     let message = request(vec![chunk(9, 0, 1)], vec![item(1, "heap", 9, 0, 1)], &[9]);
-    writer.say(message).await;
-    assert_eq!(writer.hear().await.keys, [1]);
+    writer.send(message).await;
+    assert_eq!(writer.receive().await.keys, [1]);
     assert!(!table(&engine, "heap").can_insert(1));
     let mut again = item(1, "heap", 9, 0, 1);
     again.priority = 7.0;
-    writer.say(request(vec![], vec![again], &[9])).await;
-    let confirmed = tokio::time::timeout(SOON, writer.hear()).await;
+    writer.send(request(vec![], vec![again], &[9])).await;
+    let confirmed = tokio::time::timeout(SOON, writer.receive()).await;
     assert_eq!(confirmed.unwrap().keys, [1]);
     let mut reader = samples(&mut client).await;
-    reader.say(ask("heap", 1, 0)).await;
-    let entries = reader.hear().await.entries;
+    reader.send(sample_request("heap", 1, 0)).await;
+    let entries = reader.receive().await.entries;
     let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
     assert!((item.priority - 7.0).abs() < 1e-9);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_are_no_workers_whose_time_could_be_told() {
+async fn there_are_no_worker_statistics() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -172,14 +174,14 @@ async fn there_are_no_workers_whose_time_could_be_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_has_a_bound() {
+async fn messages_are_bounded() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = inserts(&mut client).await;
     let mut large = chunk(1, 0, 1);
     large.data.as_mut().unwrap().tensors[0].tensor_content = vec![0; 256 << 20].into();
-    writer.say(request(vec![large], vec![], &[])).await;
+    writer.send(request(vec![large], vec![], &[])).await;
     let end = writer.end().await;
     assert_eq!(end.code(), Code::OutOfRange, "{end}");
     assert!(

@@ -1,4 +1,4 @@
-//! dm-reverb's calls among the server's numbers.
+//! Metrics of dm-reverb's calls.
 
 use engram_reverb::pb;
 use tokio::sync::mpsc;
@@ -6,8 +6,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use crate::metrics::{get, serve};
-use crate::reverb::{Client, ask, chunk, inserts, item, request, samples};
-use crate::support::{engine, narrow, options, until};
+use crate::reverb::{Client, chunk, inserts, item, request, sample_request, samples};
+use crate::support::{engine, one_item_queue, options, wait_until};
 
 const CALLS: [&str; 7] = [
     "insert_stream",
@@ -19,7 +19,7 @@ const CALLS: [&str; 7] = [
     "initialize_connection",
 ];
 
-/// One number of the text.
+/// One value of the text.
 fn number(text: &str, name: &str) -> u64 {
     let found = text
         .lines()
@@ -30,7 +30,7 @@ fn number(text: &str, name: &str) -> u64 {
         .unwrap()
 }
 
-/// How many of each call began, and how many are open.
+/// Numbers of begun and of open calls, by call.
 fn calls(text: &str) -> [(u64, u64); 7] {
     CALLS.map(|call| {
         let labels = format!("{{protocol=\"reverb\",call=\"{call}\"}}");
@@ -44,7 +44,7 @@ fn calls(text: &str) -> [(u64, u64); 7] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_streams_are_counted_while_they_are_open() {
-    let engine = engine(vec![options("table"), narrow("narrow")]);
+    let engine = engine(vec![options("table"), one_item_queue("one_item_queue")]);
     let (server, address) = serve(&engine);
     let scrape = || get(address, "/metrics");
     assert_eq!(calls(&scrape()), [(0, 0); 7]);
@@ -52,16 +52,18 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.address()));
     let mut client = Client::new(endpoint.unwrap().connect().await.unwrap());
     let mut writer = inserts(&mut client).await;
-    let items = (1..=2).map(|key| item(key, "narrow", 9, 0, 1));
+    let items = (1..=2).map(|key| item(key, "one_item_queue", 9, 0, 1));
     let items = items.chain([item(3, "table", 9, 0, 1)]).collect();
-    writer.say(request(vec![chunk(9, 0, 1)], items, &[9])).await;
+    writer
+        .send(request(vec![chunk(9, 0, 1)], items, &[9]))
+        .await;
     let mut keys = Vec::new();
     while keys.len() < 2 {
-        keys.extend(writer.hear().await.keys);
+        keys.extend(writer.receive().await.keys);
     }
     let mut reader = samples(&mut client).await;
-    reader.say(ask("table", 5, 0)).await;
-    assert_eq!(reader.hear().await.entries.len(), 5);
+    reader.send(sample_request("table", 5, 0)).await;
+    assert_eq!(reader.receive().await.entries.len(), 5);
     client.server_info(pb::ServerInfoRequest {}).await.unwrap();
     for table in ["table", "other"] {
         let request = pb::MutatePrioritiesRequest {
@@ -91,17 +93,17 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
         ),
         ("engram_table_inserts_total{table=\"table\"}", 1),
         ("engram_table_samples_total{table=\"table\"}", 5),
-        ("engram_table_waiting_inserts{table=\"narrow\"}", 1),
+        ("engram_table_waiting_inserts{table=\"one_item_queue\"}", 1),
     ] {
         assert_eq!(number(&text, name), expected, "{name}");
     }
 
-    // One that ends as it should, and two whose clients are gone.
+    // One stream ends normally; the clients of two others are gone.
     writer.requests = None;
     assert_eq!(writer.end().await.code(), Code::Ok);
     drop(reader);
     drop((questions, answers));
-    until("all are over", || {
+    wait_until("all are closed", || {
         calls(&scrape()).iter().all(|(_, open)| *open == 0)
     })
     .await;

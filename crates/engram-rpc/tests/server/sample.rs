@@ -1,4 +1,4 @@
-//! Batches from afar: their data, their order, their deadlines, and what is on lease.
+//! Sampling over the network: data, order, deadlines, leases.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,14 @@ use engram_rpc::pb::sample_response::Outcome;
 use engram_rpc::wire::{decode_f64s, decode_u32s, decode_u64s, encode_numbers};
 use engram_rpc::{Server, ServerOptions};
 
-use crate::support::{Talk, connect, engine, fill, items, options, queue, samples, start, until};
+use crate::support::{
+    TestStream, connect, engine, fill, items, options, queue, samples, start, wait_until,
+};
 
-pub(crate) type Samples = Talk<pb::SampleRequest, pb::SampleResponse>;
+pub(crate) type Samples = TestStream<pb::SampleRequest, pb::SampleResponse>;
 
-/// An ask of table `t`, to be changed.
-pub(crate) fn ask(id: u64, n: u32) -> pb::BatchRequest {
+/// A request for a batch of table `t`, with default options.
+pub(crate) fn batch_request(id: u64, n: u32) -> pb::BatchRequest {
     pb::BatchRequest {
         id,
         table: "t".into(),
@@ -27,42 +29,42 @@ pub(crate) fn ask(id: u64, n: u32) -> pb::BatchRequest {
 }
 
 impl Samples {
-    pub(crate) async fn ask(&self, ask: pb::BatchRequest) {
-        self.request(Request::Batch(ask)).await;
+    pub(crate) async fn request_batch(&self, request: pb::BatchRequest) {
+        self.request(Request::Batch(request)).await;
     }
 
     pub(crate) async fn request(&self, request: Request) {
-        self.say(pb::SampleRequest {
+        self.send(pb::SampleRequest {
             request: Some(request),
             ..pb::SampleRequest::default()
         })
         .await;
     }
 
-    /// The next batch, its parts put together.
+    /// Receives the next batch with all its parts.
     pub(crate) async fn batch(&mut self) -> (u64, pb::Batch) {
-        let reply = self.hear().await;
+        let reply = self.receive().await;
         let Some(Outcome::Batch(mut batch)) = reply.outcome else {
             panic!("{:?} instead of a batch", reply.outcome);
         };
-        let due: u64 = batch.columns.iter().map(|column| column.bytes).sum();
+        let expected: u64 = batch.columns.iter().map(|column| column.bytes).sum();
         let mut payload = batch.payload.to_vec();
-        while (payload.len() as u64) < due {
-            let next = self.hear().await;
-            assert_eq!(next.id, reply.id, "batches are mixed up");
+        while (payload.len() as u64) < expected {
+            let next = self.receive().await;
+            assert_eq!(next.id, reply.id, "parts of two batches are mixed");
             let Some(Outcome::BatchPart(part)) = next.outcome else {
                 panic!("{:?} instead of a part", next.outcome);
             };
             assert!(part.len() <= 1 << 20, "{} bytes", part.len());
             payload.extend_from_slice(&part);
         }
-        assert_eq!(payload.len() as u64, due);
+        assert_eq!(payload.len() as u64, expected);
         batch.payload = payload.into();
         (reply.id, batch)
     }
 
-    /// The same, and says that it was used.
-    pub(crate) async fn taken(&mut self) -> (u64, pb::Batch) {
+    /// Receives the next batch and acknowledges it.
+    pub(crate) async fn acknowledged_batch(&mut self) -> (u64, pb::Batch) {
         let (id, batch) = self.batch().await;
         assert!(batch.leased, "nothing to acknowledge");
         self.request(Request::Acknowledge(id)).await;
@@ -70,7 +72,7 @@ impl Samples {
     }
 
     pub(crate) async fn error(&mut self) -> (u64, pb::Error) {
-        let reply = self.hear().await;
+        let reply = self.receive().await;
         match reply.outcome {
             Some(Outcome::Error(error)) => (reply.id, error),
             other => panic!("{other:?} instead of an error"),
@@ -87,17 +89,17 @@ fn hidden(table: &Table) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_brings_data_and_facts() {
+async fn a_batch_has_data_and_item_infos() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     fill(&engine.table("t").unwrap(), 5, 10, 3);
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 4)).await;
+    stream.request_batch(batch_request(1, 4)).await;
     let (id, batch) = stream.batch().await;
-    // First in, first out: the same item until it is removed.
+    // FIFO: the same item until it is removed.
     assert_eq!((id, keys(&batch)), (1, vec![5; 4]));
     assert_eq!(decode_u32s("payload", &batch.payload).unwrap(), [5; 12]);
-    assert!(!batch.leased, "sampling uses nothing up");
+    assert!(!batch.leased, "sampling removes no items");
     let layout = batch.layout.unwrap();
     assert_eq!(
         (&*layout.names, &*layout.structure),
@@ -124,21 +126,21 @@ async fn a_batch_brings_data_and_facts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_batch_comes_in_parts() {
+async fn a_large_batch_is_sent_in_parts() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     fill(&engine.table("t").unwrap(), 0, 40, 70_000);
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 20)).await;
-    stream.ask(ask(2, 20)).await;
+    stream.request_batch(batch_request(1, 20)).await;
+    stream.request_batch(batch_request(2, 20)).await;
     for (id, first) in [(1, 0), (2, 20)] {
-        let (found, batch) = stream.taken().await;
+        let (found, batch) = stream.acknowledged_batch().await;
         assert_eq!(found, id);
         let cells = decode_u32s("payload", &batch.payload).unwrap();
         let wanted = (first..first + 20).flat_map(|item| vec![item; 70_000]);
         assert!(cells.into_iter().eq(wanted));
     }
-    until("all are used", || {
+    wait_until("all are used", || {
         engine.table("t").unwrap().info().stats.size == 0
     })
     .await;
@@ -157,7 +159,7 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
     }
     table.insert(items).unwrap().await.unwrap();
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 3)).await;
+    stream.request_batch(batch_request(1, 3)).await;
     let (_, batch) = stream.batch().await;
     let splits = encode_numbers([0_i64, 1, 3, 6].into_iter());
     assert_eq!(
@@ -166,7 +168,12 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
     );
     assert_eq!(decode_u32s("", &batch.payload).unwrap(), [0, 1, 2, 2, 3, 4]);
     let pad = true;
-    stream.ask(pb::BatchRequest { pad, ..ask(2, 2) }).await;
+    stream
+        .request_batch(pb::BatchRequest {
+            pad,
+            ..batch_request(2, 2)
+        })
+        .await;
     let (_, batch) = stream.batch().await;
     let lengths = encode_numbers([1_i64, 2].into_iter());
     assert_eq!(
@@ -174,19 +181,19 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
         Some(TimeAxis::PaddedLengthsLe(lengths))
     );
     assert_eq!(decode_u32s("", &batch.payload).unwrap(), [3, 0, 4, 5]);
-    stream.ask(ask(3, 1)).await;
+    stream.request_batch(batch_request(3, 1)).await;
     let (_, batch) = stream.batch().await;
     assert_eq!(batch.columns[0].time_axis, Some(TimeAxis::EqualLength(1)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asks_are_served_in_their_order_by_two_writers() {
+async fn requests_are_served_in_order_with_two_writers() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = samples(&mut connect(&server).await).await;
-    // Ids need not ascend.
+    // Ids need not be ascending.
     for id in (0..1_000).rev() {
-        stream.ask(ask(id, 3)).await;
+        stream.request_batch(batch_request(id, 3)).await;
     }
     let table = engine.table("t").unwrap();
     let writers = [0, 1].map(|writer| {
@@ -199,7 +206,7 @@ async fn asks_are_served_in_their_order_by_two_writers() {
     });
     let mut seen = Vec::new();
     for id in (0..1_000).rev() {
-        let (found, batch) = stream.taken().await;
+        let (found, batch) = stream.acknowledged_batch().await;
         assert_eq!(found, id);
         seen.extend(keys(&batch));
     }
@@ -211,7 +218,7 @@ async fn asks_are_served_in_their_order_by_two_writers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_says_how_far_it_got_and_puts_back() {
+async fn a_deadline_error_reports_the_progress_and_returns_items() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
@@ -219,9 +226,9 @@ async fn a_deadline_says_how_far_it_got_and_puts_back() {
     let mut stream = samples(&mut connect(&server).await).await;
     let late = pb::BatchRequest {
         timeout_s: Some(0.1),
-        ..ask(1, 5)
+        ..batch_request(1, 5)
     };
-    stream.ask(late.clone()).await;
+    stream.request_batch(late.clone()).await;
     let (id, error) = stream.error().await;
     assert_eq!((id, error.code()), (1, Code::DeadlineExceeded));
     let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
@@ -232,47 +239,54 @@ async fn a_deadline_says_how_far_it_got_and_puts_back() {
         allow_partial: true,
         ..late
     };
-    stream.ask(some.clone()).await;
-    let (_, batch) = stream.taken().await;
+    stream.request_batch(some.clone()).await;
+    let (_, batch) = stream.acknowledged_batch().await;
     assert_eq!(keys(&batch), [0, 1, 2]);
-    until("they are used", || table.info().stats.size == 0).await;
-    stream.ask(pb::BatchRequest { id: 3, ..some }).await;
+    wait_until("they are used", || table.info().stats.size == 0).await;
+    stream
+        .request_batch(pb::BatchRequest { id: 3, ..some })
+        .await;
     let (_, error) = stream.error().await;
     let text = "table `t` yielded 0 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_ends_an_ask_behind_one_that_waits_for_ever() {
+async fn a_deadline_ends_a_request_behind_one_without_a_deadline() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 5)).await;
+    stream.request_batch(batch_request(1, 5)).await;
     let late = pb::BatchRequest {
         timeout_s: Some(0.1),
-        ..ask(2, 1)
+        ..batch_request(2, 1)
     };
-    stream.ask(late).await;
+    stream.request_batch(late).await;
     assert_eq!(stream.error().await.0, 2);
     fill(&engine.table("t").unwrap(), 0, 5, 1);
     assert_eq!(stream.batch().await.0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_asks_are_answered_in_their_place() {
+async fn invalid_requests_are_answered_in_order() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = samples(&mut connect(&server).await).await;
     let unknown = pb::BatchRequest {
         table: "u".into(),
-        ..ask(1, 1)
+        ..batch_request(1, 1)
     };
     let never = pb::BatchRequest {
         timeout_s: Some(f64::NAN),
-        ..ask(2, 1)
+        ..batch_request(2, 1)
     };
-    for ask in [unknown, never, ask(3, 0), ask(4, 65_537)] {
-        stream.ask(ask).await;
+    for request in [
+        unknown,
+        never,
+        batch_request(3, 0),
+        batch_request(4, 65_537),
+    ] {
+        stream.request_batch(request).await;
     }
     let texts = [
         "no table `u`; known tables: `t`",
@@ -287,22 +301,22 @@ async fn bad_asks_are_answered_in_their_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_ask_makes_room_for_the_next() {
+async fn a_cancelled_request_unblocks_the_next() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 2, 1);
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 3)).await;
-    stream.ask(ask(2, 2)).await;
-    until("two asks wait", || table.info().waiting_samples == 2).await;
+    stream.request_batch(batch_request(1, 3)).await;
+    stream.request_batch(batch_request(2, 2)).await;
+    wait_until("two requests wait", || table.info().waiting_samples == 2).await;
     stream.request(Request::Cancel(1)).await;
     let (id, batch) = stream.batch().await;
     assert_eq!((id, keys(&batch)), (2, vec![0, 1]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_end_with_an_acknowledgement_or_go_back() {
+async fn leases_are_acknowledged_or_returned() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
@@ -311,33 +325,33 @@ async fn leases_end_with_an_acknowledgement_or_go_back() {
     for id in 1..=4 {
         let leased = true;
         stream
-            .ask(pb::BatchRequest {
+            .request_batch(pb::BatchRequest {
                 lease: leased,
-                ..ask(id, 2)
+                ..batch_request(id, 2)
             })
             .await;
         stream.batch().await;
     }
     assert_eq!(hidden(&table), 8);
     stream.request(Request::Acknowledge(2)).await;
-    until("one batch is used", || table.info().stats.size == 6).await;
+    wait_until("one batch is used", || table.info().stats.size == 6).await;
     stream.request(Request::Cancel(3)).await;
-    until("one batch is back", || hidden(&table) == 4).await;
-    // What nobody has, or has no more, is ignored.
+    wait_until("one batch is returned", || hidden(&table) == 4).await;
+    // Unknown ids and ended leases are ignored.
     for id in [2, 3, 99] {
         stream.request(Request::Acknowledge(id)).await;
         stream.request(Request::Cancel(id)).await;
     }
-    stream.ask(ask(5, 1)).await;
-    assert_eq!(keys(&stream.taken().await.1), [4]);
-    until("it is used", || table.info().stats.size == 5).await;
+    stream.request_batch(batch_request(5, 1)).await;
+    assert_eq!(keys(&stream.acknowledged_batch().await.1), [4]);
+    wait_until("it is used", || table.info().stats.size == 5).await;
     drop(stream);
-    until("the rest is back", || hidden(&table) == 0).await;
+    wait_until("the rest is returned", || hidden(&table) == 0).await;
     assert_eq!(table.info().stats.size, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rest_of_a_batch_goes_back() {
+async fn unused_items_of_a_batch_are_returned() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
@@ -351,16 +365,16 @@ async fn the_rest_of_a_batch_goes_back() {
     ] {
         let table_has = table.info().stats.size;
         stream
-            .ask(ask(id, 4.min(u32::try_from(table_has).unwrap())))
+            .request_batch(batch_request(id, 4.min(u32::try_from(table_has).unwrap())))
             .await;
         let first = *keys(&stream.batch().await.1).first().unwrap();
-        assert_eq!(first, 8 - table_has, "in the old order");
+        assert_eq!(first, 8 - table_has, "the order has changed");
         let request = pb::SampleRequest {
             request: Some(Request::Acknowledge(id)),
             used_items: items,
         };
-        stream.say(request).await;
-        until("it is settled", || {
+        stream.send(request).await;
+        wait_until("it is acknowledged", || {
             (table.info().stats.size, hidden(&table)) == (left, 0)
         })
         .await;
@@ -369,7 +383,7 @@ async fn the_rest_of_a_batch_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_sampling_uses_up_is_leased_unasked() {
+async fn batches_of_a_queue_are_always_leased() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
@@ -377,27 +391,27 @@ async fn what_sampling_uses_up_is_leased_unasked() {
     let mut client = connect(&server).await;
     let mut stream = samples(&mut client).await;
     for id in 1..=2 {
-        stream.ask(ask(id, 1)).await;
+        stream.request_batch(batch_request(id, 1)).await;
         let (_, batch) = stream.batch().await;
         assert!(batch.leased);
     }
     stream.request(Request::Acknowledge(1)).await;
-    // Once this is answered, what was said before is done.
+    // Once this is answered, all earlier requests are handled.
     stream.request(Request::Barrier(9)).await;
-    let settled = stream.hear().await;
-    let due = (9, Some(Outcome::BarrierDone(pb::Empty {})));
-    assert_eq!((settled.id, settled.outcome), due);
+    let settled = stream.receive().await;
+    let expected = (9, Some(Outcome::BarrierDone(pb::Empty {})));
+    assert_eq!((settled.id, settled.outcome), expected);
     assert_eq!((table.info().stats.size, hidden(&table)), (3, 1));
-    // The connection is lost: what was not acknowledged comes first again.
+    // The connection is lost: items that were not acknowledged are sampled first again.
     drop((stream, client));
-    until("the second is back", || hidden(&table) == 0).await;
+    wait_until("the second is returned", || hidden(&table) == 0).await;
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 3)).await;
+    stream.request_batch(batch_request(1, 3)).await;
     assert_eq!(keys(&stream.batch().await.1), [1, 2, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_goes_back_after_its_time() {
+async fn an_expired_lease_is_returned() {
     let engine = engine(vec![queue("t")]);
     let options = ServerOptions {
         lease_timeout: Duration::from_millis(200),
@@ -409,38 +423,38 @@ async fn a_lease_goes_back_after_its_time() {
     let mut stream = samples(&mut connect(&server).await).await;
     let leased = true;
     stream
-        .ask(pb::BatchRequest {
+        .request_batch(pb::BatchRequest {
             lease: leased,
-            ..ask(1, 2)
+            ..batch_request(1, 2)
         })
         .await;
     let began = Instant::now();
     stream.batch().await;
     assert_eq!(hidden(&table), 2);
-    until("the batch is back", || hidden(&table) == 0).await;
+    wait_until("the batch is returned", || hidden(&table) == 0).await;
     assert!(began.elapsed() > Duration::from_millis(150));
     stream.request(Request::Acknowledge(1)).await;
-    stream.ask(ask(2, 2)).await;
+    stream.request_batch(batch_request(2, 2)).await;
     assert_eq!(keys(&stream.batch().await.1), [0, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asks_are_served_after_the_reader_has_said_its_last() {
+async fn requests_are_served_after_a_half_close() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     let mut stream = samples(&mut connect(&server).await).await;
-    stream.ask(ask(1, 1)).await;
+    stream.request_batch(batch_request(1, 1)).await;
     let (mute, _) = tokio::sync::mpsc::channel(1);
     stream.requests = mute;
-    until("the ask waits", || table.info().waiting_samples == 1).await;
+    wait_until("the request waits", || table.info().waiting_samples == 1).await;
     fill(&table, 0, 1, 1);
     assert_eq!(stream.batch().await.0, 1);
     assert!(stream.end().await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_ends_what_waits() {
+async fn closing_the_server_ends_waiting_requests() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
@@ -448,16 +462,16 @@ async fn a_stop_ends_what_waits() {
     let mut stream = samples(&mut connect(&server).await).await;
     let leased = true;
     stream
-        .ask(pb::BatchRequest {
+        .request_batch(pb::BatchRequest {
             lease: leased,
-            ..ask(1, 2)
+            ..batch_request(1, 2)
         })
         .await;
     stream.batch().await;
     for id in 2..5 {
-        stream.ask(ask(id, 1)).await;
+        stream.request_batch(batch_request(id, 1)).await;
     }
-    until("three asks wait", || table.info().waiting_samples == 3).await;
+    wait_until("three requests wait", || table.info().waiting_samples == 3).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = Instant::now();
     let stop = tokio::task::spawn_blocking(move || server.close());
@@ -478,5 +492,5 @@ async fn a_stop_ends_what_waits() {
         began.elapsed()
     );
     assert_eq!((hidden(&table), table.info().waiting_samples), (0, 0));
-    assert!(engine.table("t").is_ok(), "the engine is the caller's");
+    assert!(engine.table("t").is_ok(), "the engine was closed, too");
 }

@@ -1,4 +1,4 @@
-//! What the tests have in common: servers, clients, tables with known items.
+//! Shared by the tests: servers, clients, tables with known items.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint};
 
 pub(crate) type Client = EngramClient<Channel>;
 
-/// Longer than anything here takes.
+/// Longer than any step of a test takes.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) fn options(name: &str) -> TableOptions {
@@ -52,8 +52,8 @@ pub(crate) fn queue(name: &str) -> TableOptions {
     }
 }
 
-/// A queue that takes one item before somebody samples.
-pub(crate) fn narrow(name: &str) -> TableOptions {
+/// A queue whose rate limiter allows one insert more than samples.
+pub(crate) fn one_item_queue(name: &str) -> TableOptions {
     TableOptions {
         limits: RateLimits {
             kind: "Queue".into(),
@@ -74,13 +74,13 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Server {
 
 pub(crate) async fn connect(server: &Server) -> Client {
     let url = format!("http://{}", server.address());
-    // As of our own client: the transport ends a connection on which more small frames wait than its window is worth.
+    // Engram's client does the same: the transport closes a connection on which too many small frames wait for its window.
     let endpoint = Endpoint::from_shared(url).unwrap();
     let endpoint = endpoint.initial_connection_window_size(64 << 20);
     EngramClient::new(endpoint.connect().await.unwrap())
 }
 
-/// A chunk of `rows` rows of `width` uint32s each; row `r` holds `first + r` everywhere.
+/// A chunk of `rows` rows of `width` uint32s each; all values of row `r` are `first + r`.
 pub(crate) fn chunk(rows: usize, width: usize, first: u32) -> Arc<engram_core::Chunk> {
     let layout = Arc::new(Layout {
         names: Box::new(["x".into()]),
@@ -109,7 +109,7 @@ pub(crate) fn chunk(rows: usize, width: usize, first: u32) -> Arc<engram_core::C
     Arc::new(builder.seal(origin, &mut compressor).unwrap())
 }
 
-/// Items `first..first + n`, keyed and valued by their numbers, one row of `width` each.
+/// Items with keys `first..first + n`, one row each; all values of a row are the item's key.
 pub(crate) fn items(first: u32, n: u32, width: usize) -> Vec<NewItem> {
     let chunk = chunk(n as usize, width, first);
     let items = (0..n).map(|row| NewItem {
@@ -125,20 +125,20 @@ pub(crate) fn items(first: u32, n: u32, width: usize) -> Vec<NewItem> {
     items.collect()
 }
 
-/// Inserts [`items`].
+/// Inserts [`items`] into a table.
 pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
     let mut ticket = table.insert(items(first, n, width)).unwrap();
-    let mut patience = WaitOptions {
+    let mut options = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
     };
-    let WaitOutcome::Ready(Ok(())) = wait(&mut ticket, &mut patience) else {
-        panic!("the items are not in");
+    let WaitOutcome::Ready(Ok(())) = wait(&mut ticket, &mut options) else {
+        panic!("the items were not inserted");
     };
 }
 
 /// Waits until `done`, and panics with `what` if that takes too long.
-pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if done() {
             return;
@@ -148,23 +148,26 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("not within 20 s: {what}");
 }
 
-/// Both ends of a stream.
-pub(crate) struct Talk<Q, R> {
+/// The client's ends of a stream.
+pub(crate) struct TestStream<Q, R> {
     pub(crate) requests: mpsc::Sender<Q>,
     pub(crate) replies: Streaming<R>,
 }
 
-impl<Q, R> Talk<Q, R> {
-    pub(crate) async fn say(&self, request: Q) {
-        assert!(self.requests.send(request).await.is_ok(), "stream is over");
+impl<Q, R> TestStream<Q, R> {
+    pub(crate) async fn send(&self, request: Q) {
+        assert!(
+            self.requests.send(request).await.is_ok(),
+            "the stream has ended"
+        );
     }
 
-    /// The next reply, which must come soon.
-    pub(crate) async fn hear(&mut self) -> R {
+    /// Receives the next reply within [`SOON`].
+    pub(crate) async fn receive(&mut self) -> R {
         self.end().await.unwrap().unwrap()
     }
 
-    /// The next reply, the end, or the status it ends with.
+    /// Receives the next reply, `None` at the end, or the status that the stream ends with.
     pub(crate) async fn end(&mut self) -> Result<Option<R>, tonic::Status> {
         let next = tokio::time::timeout(SOON, self.replies.message());
         next.await.unwrap()
@@ -176,27 +179,33 @@ fn outbound<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
     (requests, ReceiverStream::new(outbound))
 }
 
-pub(crate) async fn changes(client: &mut Client) -> Talk<pb::ChangeRequest, pb::ChangeResponse> {
+pub(crate) async fn changes(
+    client: &mut Client,
+) -> TestStream<pb::ChangeRequest, pb::ChangeResponse> {
     let (requests, outbound) = outbound();
     let replies = client.change(outbound).await.unwrap().into_inner();
-    Talk { requests, replies }
+    TestStream { requests, replies }
 }
 
-pub(crate) async fn samples(client: &mut Client) -> Talk<pb::SampleRequest, pb::SampleResponse> {
+pub(crate) async fn samples(
+    client: &mut Client,
+) -> TestStream<pb::SampleRequest, pb::SampleResponse> {
     let (requests, outbound) = outbound();
     let replies = client.sample(outbound).await.unwrap().into_inner();
-    Talk { requests, replies }
+    TestStream { requests, replies }
 }
 
-pub(crate) async fn inserts(client: &mut Client) -> Talk<pb::InsertRequest, pb::InsertResponse> {
+pub(crate) async fn inserts(
+    client: &mut Client,
+) -> TestStream<pb::InsertRequest, pb::InsertResponse> {
     let (requests, outbound) = outbound();
     let replies = client.insert(outbound).await.unwrap().into_inner();
-    Talk { requests, replies }
+    TestStream { requests, replies }
 }
 
 pub(crate) fn error_of(reply: pb::ManageResponse) -> pb::Error {
     match reply.outcome {
         Some(pb::manage_response::Outcome::Error(error)) => error,
-        other => panic!("{other:?} is no error"),
+        other => panic!("{other:?} is not an error"),
     }
 }

@@ -1,6 +1,6 @@
-"""Double DQN with prioritized replay and n-step returns: `train(DQNConfig())` plays, learns and returns a `Result`.
+"""Double DQN with prioritized replay and n-step returns: `train(DQNConfig())` trains an agent and returns a `Result`.
 
-Names are imported when first used: a process that only acts never imports JAX.
+Names are imported on first use, so that a process that only acts does not import JAX.
 """
 
 import importlib
@@ -54,7 +54,7 @@ _NAMES_BY_MODULE = {
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401, whatever it is
+def __getattr__(name: str) -> Any:  # noqa: ANN401, any of the names
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

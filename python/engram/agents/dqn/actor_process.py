@@ -1,4 +1,4 @@
-"""An actor in a process of its own: NumPy and Engram, no JAX."""
+"""An actor in a process of its own, with NumPy and Engram but without JAX."""
 
 import itertools
 
@@ -14,11 +14,16 @@ from engram.errors import UnavailableError
 
 
 def play(address: str, config: DQNConfig, index: int) -> None:
-    """Play into the server at `address` for ever: the body of actor `index`, which the learner ends.
+    """Acts and writes to the server at `address` until the learner kills the process; the main function of an actor.
+
+    Args:
+        address: The server's address.
+        config: The agent's configuration.
+        index: The actor's number, from 0 on.
 
     Raises:
         ClosedError: The server's tables were closed.
-        SystemExit: The server is gone.
+        SystemExit: The server cannot be reached.
     """
     try:
         with engram.Client(address) as client, Environment(config.env_id) as env:
@@ -28,9 +33,9 @@ def play(address: str, config: DQNConfig, index: int) -> None:
 
 
 def play_into(client: engram.Client, env: Environment, config: DQNConfig, index: int) -> None:
-    """Act by the newest network, write the steps, tell of finished episodes.
+    """Acts with the newest network, and writes steps and the returns of finished episodes.
 
-    All actors follow one exploration schedule, as if they had done all steps by turns; they differ in their seeds.
+    All actors follow one exploration schedule, as if their steps alternated; their seeds differ.
     """
     env_seed, seed = np.random.SeedSequence(config.seed, spawn_key=(index,)).generate_state(2).tolist()
     num_actors = config.processes - 1
@@ -38,12 +43,12 @@ def play_into(client: engram.Client, env: Environment, config: DQNConfig, index:
         for step in itertools.count():
             if step % config.refresh_period == 0:
                 params = newest_params(client)
-            finished = actor.step(params, epsilon_at(config, step * num_actors))
-            if finished is not None:
-                client.insert({"return": finished}, {EPISODES: 1.0})
+            episode_return = actor.step(params, epsilon_at(config, step * num_actors))
+            if episode_return is not None:
+                client.insert({"return": episode_return}, {EPISODES: 1.0})
 
 
 def newest_params(client: engram.Client) -> Params:
-    """The network that the learner published last; waits only for its first."""
+    """Returns the network that the learner published last; waits until there is one."""
     layers = client.sample(WEIGHTS, 1).data
     return tuple(Layer(layer.weight[0], layer.bias[0]) for layer in layers)

@@ -1,4 +1,4 @@
-"""Every knob of the agent, each default written once."""
+"""The agent's configuration."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -16,38 +16,38 @@ ATARI_DEFAULTS: Final[dict[str, Any]] = {
     "batch_size": 32,
     "learn_period": 4,
 }
-"""What Atari wants otherwise; sized for two CPU cores, to be watched rather than to set records."""
+"""Other defaults for Atari games; sized for a demonstration on two CPU cores, not for record scores."""
 
 
 def is_atari(env_id: str) -> bool:
-    """Whether it is a game of the Arcade Learning Environment."""
+    """True if the id is of a game of the Arcade Learning Environment."""
     return env_id.startswith("ALE/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DQNConfig:
-    """What to play, how to learn it and when to stop.
+    """Environment, hyperparameters and stopping conditions.
 
-    Frozen and hashable, so that jitted functions take it as a static argument.
-    The defaults are tuned for CartPole-v1 on two CPU cores. "Step" is one environment step throughout.
+    Frozen and hashable, so that jitted functions accept it as a static argument. The defaults are tuned for CartPole-v1
+    on two CPU cores. A "step" is one environment step.
     """
 
     env_id: str = "CartPole-v1"
-    """Any Gymnasium id with a vector observation and discrete actions, or an Atari game."""
+    """Gymnasium id of an environment with vector observations and discrete actions, or of an Atari game."""
     seed: int = 0
-    """Everything random follows from it: weights, exploration, the environment, what the store samples.
+    """Seed of everything random: weights, exploration, environment, samples of the store.
 
-    With several processes, timing plays a part, too."""
+    With several processes, results also depend on timing."""
 
     max_steps: int = 100_000
-    """Budget; training stops here if it has not solved the environment before."""
+    """Maximum number of steps."""
     solved_return: float | None = 195.0
-    """Mean undiscounted return over `solved_episodes` at which training stops; None: use up the budget."""
+    """Mean undiscounted return over `solved_episodes` at which training stops. None: train for `max_steps`."""
     solved_episodes: int = 20
-    """How many of the last finished training episodes that mean covers."""
+    """Number of the last finished training episodes in that mean."""
 
     conv_layers: tuple[tuple[int, int], ...] = ((16, 4), (32, 2))
-    """Channels and stride of each convolution (kernel: twice the stride), where observations are images."""
+    """Channels and stride of each convolution (kernel: twice the stride), for observations that are images."""
     hidden_sizes: tuple[int, ...] = (128, 128)
     """Units of each hidden layer."""
     learning_rate: float = 1e-3
@@ -55,21 +55,21 @@ class DQNConfig:
     max_gradient_norm: float = 10.0
     """Gradients are scaled down to this global L2 norm."""
     gamma: float = 0.99
-    """Discount of a step that did not end the episode."""
+    """Discount of a step that does not end the episode."""
     n_step: int = 5
     """Rewards summed before the target bootstraps."""
     target_period: int = 100
     """Learner steps between copies of the online parameters to the target network."""
 
     epsilon_end: float = 0.01
-    """Share of random actions once exploration has been annealed (it starts at 1)."""
+    """Share of random actions after `epsilon_steps`; it starts at 1."""
     epsilon_steps: int = 5_000
     """Steps over which epsilon falls linearly from 1 to `epsilon_end`."""
 
     replay_size: int = 50_000
-    """Items kept; the oldest leaves first."""
+    """Maximum number of items; the oldest is removed first."""
     min_replay_size: int = 1_000
-    """Items needed before learning starts: the table's `MinSize` limit."""
+    """Number of items at which learning starts: the table's `MinSize`."""
     batch_size: int = 128
     """Items per learner step."""
     learn_period: int = 2
@@ -80,24 +80,24 @@ class DQNConfig:
     """The beta of Schaul et al. 2016, section 3.4, at the first step; it grows linearly to 1 at `max_steps`."""
 
     processes: int = 1
-    """1: everything in this one, by turns. More: this one learns, the others act, all at once."""
+    """Number of processes. With 1, acting and learning alternate; with more, this one learns and the others act."""
     actor_lead: int = 32
-    """Steps by which actors may run ahead of the learner, or it of them, where they do not take turns."""
+    """Steps by which actors may be ahead of the learner, or the learner of them, with several processes."""
     publish_period: int = 10
-    """Learner steps between two publications of the network to actors in other processes."""
+    """Learner steps between two publications of the network for actors in other processes."""
     refresh_period: int = 20
-    """Steps of an actor in another process between two looks at the published network."""
+    """Steps of an actor in another process after which it loads the published network again."""
 
     @classmethod
     def for_env(cls, env_id: str, **given: Any) -> Self:  # noqa: ANN401, the fields
-        """The defaults for `env_id`, and what is `given` otherwise."""
+        """Returns the defaults for `env_id`, overridden by `given`."""
         return cls(env_id=env_id, **{**(ATARI_DEFAULTS if is_atari(env_id) else {}), **given})
 
     def __post_init__(self) -> None:
-        """Check every bound once.
+        """Checks the ranges of all values.
 
         Raises:
-            InvalidArgumentError: If a value is out of its range.
+            InvalidArgumentError: A value is out of its range.
         """
         for name in (
             "max_steps",
@@ -113,12 +113,12 @@ class DQNConfig:
             "refresh_period",
         ):
             if getattr(self, name) < 1:
-                msg = f"`{name}` is {getattr(self, name)}; allowed are 1 and more"
+                msg = f"`{name}` must be at least 1; got {getattr(self, name)}"
                 raise InvalidArgumentError(msg)
         if not 1 <= self.min_replay_size <= self.replay_size:
-            msg = f"`min_replay_size` is {self.min_replay_size}; allowed are 1 to `replay_size`, {self.replay_size}"
+            msg = f"`min_replay_size` must be from 1 to `replay_size`, {self.replay_size}; got {self.min_replay_size}"
             raise InvalidArgumentError(msg)
         for name in ("gamma", "epsilon_end", "beta_start"):
             if not 0 <= getattr(self, name) <= 1:
-                msg = f"`{name}` is {getattr(self, name)}; allowed are 0 to 1"
+                msg = f"`{name}` must be from 0 to 1; got {getattr(self, name)}"
                 raise InvalidArgumentError(msg)

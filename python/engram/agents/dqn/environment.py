@@ -1,82 +1,86 @@
-"""The environments this agent can play: a vector observation or Atari's screen, discrete actions."""
+"""Environments for the agent: vector observations or Atari screens, and discrete actions."""
 
 from typing import Any, NamedTuple, Self
 
-import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
 
+from engram._extras import importing_extra
 from engram.agents.dqn.config import is_atari
 from engram.errors import InvalidArgumentError
 
-ALLOWED = (
-    "allowed is a `Box` observation of one axis with `Discrete` actions,"
-    " as CartPole-v1, Acrobot-v1 or MountainCar-v0 have, or an Atari game, as ALE/Pong-v5"
+with importing_extra("agents", "engram.agents"):
+    import gymnasium as gym
+    from gymnasium.spaces import Box, Discrete
+
+EXPECTED = (
+    "expected a `Box` observation of one axis and `Discrete` actions, for example CartPole-v1, Acrobot-v1 or"
+    " MountainCar-v0, or an Atari game, for example ALE/Pong-v5"
 )
 
 
 class Spaces(NamedTuple):
-    """What an agent must know of its environment."""
+    """Shapes and types of an environment's observations and actions."""
 
     shape: tuple[int, ...]
-    """Of one observation: (O,) or (H, W)."""
+    """Shape of one observation: (O,) or (H, W)."""
     dtype: npt.DTypeLike
-    """Of an observation: f32 or u8."""
+    """Dtype of an observation: f32 or u8."""
     stack: int
-    """How many observations the agent looks at, the newest last: 4 on Atari, where one shows no motion, else 1."""
+    """Number of last observations in the network's input, the newest last: 4 for Atari, to show motion, else 1."""
     num_actions: int
     """Actions are 0 ... num_actions - 1."""
 
 
 class Outcome(NamedTuple):
-    """What an action led to."""
+    """Result of an action."""
 
     observation: npt.NDArray[Any]  # f32[O] or u8[H, W]
     reward: float
-    terminated: bool  # the episode is over by the rules of the environment: nothing follows
-    truncated: bool  # cut short, by a time limit say: it could have gone on
+    terminated: bool  # the environment's rules ended the episode
+    truncated: bool  # the episode was cut off, for example by a time limit
 
 
 class Environment:
-    """A Gymnasium environment that speaks single observations and actions 0 ... A - 1; a context manager."""
+    """A Gymnasium environment with actions 0 ... A - 1; a context manager."""
 
     def __init__(self, env_id: str) -> None:
-        """Open the Gymnasium environment `env_id` and check that this agent can play it.
+        """Opens the Gymnasium environment `env_id`, and checks that the agent supports its spaces.
 
         Raises:
-            InvalidArgumentError: If there is no such environment, it cannot be opened, or its spaces do not fit.
+            InvalidArgumentError: The environment does not exist, cannot be opened, or has other spaces.
+            ModuleNotFoundError: A package of the extra `agents` is not installed.
         """
         try:
             env = _open_atari(env_id) if is_atari(env_id) else gym.make(env_id, disable_env_checker=True)
         except ModuleNotFoundError as err:
-            if err.name == "ale_py":  # the extra `agents` brings it
+            if err.name in {"ale_py", "cv2"}:  # packages of the extra `agents`
                 raise
-            msg = f"cannot open environment `{env_id}`: {err}; {ALLOWED}"
+            msg = f"cannot open environment `{env_id}`: {err}; {EXPECTED}"
             raise InvalidArgumentError(msg) from err
         except (gym.error.Error, ImportError) as err:
-            msg = f"cannot open environment `{env_id}`: {err}; {ALLOWED}"
+            msg = f"cannot open environment `{env_id}`: {err}; {EXPECTED}"
             raise InvalidArgumentError(msg) from err
-        seen, action = env.observation_space, env.action_space
+        observation, action = env.observation_space, env.action_space
         axes = 2 if is_atari(env_id) else 1
-        if not (isinstance(seen, Box) and len(seen.shape) == axes and isinstance(action, Discrete)):
+        if not (isinstance(observation, Box) and len(observation.shape) == axes and isinstance(action, Discrete)):
             env.close()
-            msg = f"environment `{env_id}` has observations `{seen}` and actions `{action}`; {ALLOWED}"
+            msg = f"environment `{env_id}` has observations `{observation}` and actions `{action}`; {EXPECTED}"
             raise InvalidArgumentError(msg)
         dtype, stack = (np.uint8, 4) if is_atari(env_id) else (np.float32, 1)
-        self.spaces = Spaces(tuple(seen.shape), dtype, stack, int(action.n))
+        self.spaces = Spaces(tuple(observation.shape), dtype, stack, int(action.n))
         self.reward_threshold = env.spec.reward_threshold if env.spec is not None else None
-        """The mean return at which Gymnasium calls it solved; None if it does not say."""
+        """Gymnasium's mean return of a solved environment; None if it has none."""
         self._first_action = int(action.start)
         self._env = env
 
     def reset(self, seed: int | None = None) -> npt.NDArray[Any]:
-        """Start an episode and return its first observation; `seed` restarts the environment's randomness."""
+        """Starts an episode and returns its first observation; `seed` reseeds the environment."""
         observation, _ = self._env.reset(seed=seed)
         return np.asarray(observation, self.spaces.dtype)
 
     def step(self, action: int) -> Outcome:
-        """Do `action`."""
+        """Does an action."""
         observation, reward, terminated, truncated, _ = self._env.step(self._first_action + action)
         return Outcome(np.asarray(observation, self.spaces.dtype), float(reward), terminated, truncated)
 
@@ -88,8 +92,10 @@ class Environment:
 
 
 def _open_atari(env_id: str) -> gym.Env[Any, Any]:
-    """An Atari game as in Machado et al. 2018: each fourth frame, u8[84, 84] in grey, up to 30 idle frames first."""
-    import ale_py  # noqa: PLC0415, only Atari needs it
+    """Returns an Atari game as in Machado et al. 2018: every fourth frame, u8[84, 84] grey, up to 30 no-ops first."""
+    with importing_extra("agents", "an Atari environment"):
+        import ale_py  # noqa: PLC0415, only Atari needs it
+        import cv2  # noqa: F401, PLC0415, Gymnasium's preprocessing imports it later
 
     gym.register_envs(ale_py)
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)

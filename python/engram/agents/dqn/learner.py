@@ -3,23 +3,26 @@
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-import optax
-from jax import Array
 
 import engram
+from engram._extras import importing_extra
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Spaces
 from engram.agents.dqn.network import Layer, Params, layer_shapes, q_values
 from engram.agents.dqn.returns import n_step_return
 from engram.agents.dqn.tables import REPLAY, Step
 
+with importing_extra("agents", "engram.agents"):
+    import jax
+    import jax.numpy as jnp
+    import optax
+    from jax import Array
+
 
 class LearnerState(NamedTuple):
-    """Everything that a learner step reads and replaces."""
+    """The state that a learner step reads and replaces."""
 
     params: Params
     target_params: Params
@@ -28,29 +31,29 @@ class LearnerState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a learner step tells besides its new state."""
+    """Metrics of a learner step."""
 
     loss: Array  # f32[]
     td_error: Array  # f32[B]
 
 
 def init_params(key: Array, shapes: list[tuple[int, ...]]) -> Params:
-    """He-normal weights (He et al. 2015) of these shapes, and zero biases."""
+    """Returns He-normal weights (He et al. 2015) of these shapes, and zero biases."""
     keys = jax.random.split(key, len(shapes))
     he_normal = jax.nn.initializers.he_normal()
     return tuple(Layer(he_normal(k, shape), jnp.zeros(shape[-1])) for k, shape in zip(keys, shapes, strict=True))
 
 
 def loss(params: Params, target_params: Params, batch: Step, weight: Array) -> tuple[Array, Array]:
-    """Importance-weighted Huber loss of the n-step double-Q error.
+    """Returns the importance-weighted Huber loss of the n-step double-Q error.
 
-    The online network chooses the action at the end of each sequence, the target network values it (van Hasselt et
-    al. 2016, eq. 4); the weights correct for drawing by priority (Schaul et al. 2016, section 3.4).
+    The online network chooses the action at the end of each sequence, the target network evaluates it (van Hasselt et
+    al. 2016, eq. 4); the weights correct for prioritized sampling (Schaul et al. 2016, section 3.4).
 
     Args:
         params: Online network, differentiated.
         target_params: Target network, constant.
-        batch: As `Step` says; of the last step only the observation counts.
+        batch: A batch as described by `Step`; of the last step, only the observation is used.
         weight: f32[B], importance weights.
 
     Returns:
@@ -69,7 +72,7 @@ def loss(params: Params, target_params: Params, batch: Step, weight: Array) -> t
 
 
 def make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    """Adam with clipped gradients and a learning rate that falls to a tenth."""
+    """Returns Adam with clipped gradients and a learning rate that decays to a tenth."""
     rate = optax.linear_schedule(
         config.learning_rate, config.learning_rate / 10, config.max_steps // config.learn_period
     )
@@ -77,14 +80,14 @@ def make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
 
 
 def init_learner(config: DQNConfig, key: Array, spaces: Spaces) -> LearnerState:
-    """Fresh networks (target equal to online) and optimizer."""
+    """Returns new networks, target equal to online, and a new optimizer."""
     params = init_params(key, layer_shapes(config, spaces))
     return LearnerState(params, params, make_optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
 
 @partial(jax.jit, static_argnames="config")
 def learner_step(state: LearnerState, batch: Step, weight: Array, *, config: DQNConfig) -> tuple[LearnerState, Metrics]:
-    """One gradient step on a batch (as `Step` says) with importance weights f32[B]."""
+    """Does one gradient step on a batch, as described by `Step`, with importance weights f32[B]."""
     grad_of_loss = jax.value_and_grad(loss, has_aux=True)
     (value, td_error), grads = grad_of_loss(state.params, state.target_params, batch, weight)
     updates, opt_state = make_optimizer(config).update(grads, state.opt_state)
@@ -95,9 +98,9 @@ def learner_step(state: LearnerState, batch: Step, weight: Array, *, config: DQN
 
 
 def priority_of(td_error: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """|error| clipped to [0.001, 1] (Schaul et al. 2016, section 4, clip at 1 too).
+    """Returns |error| clipped to [0.001, 1] (Schaul et al. 2016, section 4, also clip at 1).
 
-    New items enter with the pattern's priority of 1, so with the largest there is: each is soon seen once.
+    New items have the pattern's priority of 1, the largest one, so that each is soon sampled once.
     """
     return np.clip(np.abs(td_error), 1e-3, 1.0)
 
@@ -106,28 +109,28 @@ class Learner:
     """A network that learns from a store."""
 
     def __init__(self, config: DQNConfig, spaces: Spaces, *, seed: int) -> None:
-        """Start with a random network."""
+        """Starts with a random network."""
         self._config = config
         self._state = init_learner(config, jax.random.key(seed), spaces)
         self.steps = 0
-        """Learner steps done."""
+        """Number of learner steps done."""
 
     @property
     def params(self) -> Params:
-        """The network as it is now, as NumPy arrays."""
+        """The current network, as NumPy arrays."""
         params: Params = jax.tree.map(np.asarray, self._state.params)
         return params
 
     def learn(self, store: engram.Store, step: int, *, timeout: float) -> None:
-        """Draw a batch, learn from it and set its priorities.
+        """Samples a batch, learns from it and updates its priorities.
 
         Args:
-            store: Where the replay table is.
-            step: Environment steps done; the importance weights depend on it.
+            store: The store with the replay table.
+            step: Number of environment steps done, on which the importance weights depend.
             timeout: Seconds to wait for the batch.
 
         Raises:
-            DeadlineExceededError: The batch did not come.
+            DeadlineExceededError: No batch was available in time.
         """
         config = self._config
         beta = 1 - (1 - config.beta_start) * (1 - step / config.max_steps)

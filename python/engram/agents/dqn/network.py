@@ -1,4 +1,4 @@
-"""The network as arithmetic that JAX arrays (to learn) and NumPy's (to act) share; neither is imported for it."""
+"""The network, as arithmetic that works on JAX arrays (to learn) and on NumPy arrays (to act)."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ CONV_AXES = 4
 
 
 class Layer(NamedTuple):
-    """A dense layer or a convolution; the network is a tuple of them, the convolutions first."""
+    """A dense layer or a convolution; a network is a tuple of layers, convolutions first."""
 
     weight: Any  # f32[I, O]; of a convolution f32[2, 2, I, O], see `convolve`
     bias: Any  # f32[O]
@@ -21,7 +21,7 @@ Params: TypeAlias = tuple[Layer, ...]
 
 
 def layer_shapes(config: DQNConfig, spaces: Spaces) -> list[tuple[int, ...]]:
-    """Shapes of the layers' weights for observations and actions of these spaces."""
+    """Returns the shapes of the layers' weights for observations and actions of these spaces."""
     shapes: list[tuple[int, ...]] = []
     if len(spaces.shape) == 1:
         inputs = spaces.stack * spaces.shape[0]
@@ -35,11 +35,11 @@ def layer_shapes(config: DQNConfig, spaces: Spaces) -> list[tuple[int, ...]]:
 
 
 def q_values(params: Params, observation: Any) -> Any:  # noqa: ANN401, JAX or NumPy arrays, as given
-    """Action values f32[..., A] of stacked vectors f32[..., S, O] or stacked images u8[..., S, H, W]."""
+    """Returns action values f32[..., A] of stacked vectors f32[..., S, O] or stacked images u8[..., S, H, W]."""
     convolutions = [layer for layer in params if layer.weight.ndim == CONV_AXES]
     *hidden, head = params[len(convolutions) :]
     if convolutions:
-        x = observation.swapaxes(-3, -2).swapaxes(-2, -1).astype("float32") / 255  # the stack becomes the channels
+        x = observation.swapaxes(-3, -2).swapaxes(-2, -1).astype("float32") / 255  # the stack becomes channels
         for layer in convolutions:
             x = rectify(convolve(x, layer))
         x = x.reshape(*x.shape[:-3], -1)
@@ -51,10 +51,17 @@ def q_values(params: Params, observation: Any) -> Any:  # noqa: ANN401, JAX or N
 
 
 def convolve(x: Any, layer: Layer) -> Any:  # noqa: ANN401, JAX or NumPy arrays, as given
-    """Convolution with stride s and kernel 2s x 2s, unpadded: f32[..., H, W, C] -> f32[..., H/s - 1, W/s - 1, O].
+    """Returns an unpadded convolution with stride s and kernel 2s x 2s.
 
-    Blocks of s x s pixels become one pixel with s * s * C channels; an output sees 2 x 2 of those. So it is four
-    matrix products, the same in NumPy and in JAX. The weight's I is s * s * C, which gives s; it divides H and W.
+    Blocks of s x s pixels become one pixel with s * s * C channels, and each output depends on 2 x 2 of those pixels:
+    four matrix products, in NumPy as in JAX. The weight's I is s * s * C, from which s follows; s must divide H and W.
+
+    Args:
+        x: f32[..., H, W, C].
+        layer: The weights.
+
+    Returns:
+        f32[..., H/s - 1, W/s - 1, O].
     """
     *batch, height, width, channels = x.shape
     s = math.isqrt(layer.weight.shape[2] // channels)

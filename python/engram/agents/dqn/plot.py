@@ -1,22 +1,25 @@
-"""The picture of one or several runs: return of every episode, its moving mean, the target."""
+"""A plot of one or several runs: the return of every episode, the moving mean, and the target."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
+from engram._extras import importing_extra
 from engram.agents.dqn.result import Result
+
+with importing_extra("agents", "engram.agents"):
+    from matplotlib.figure import Figure
 
 COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#dc2626", "#4d7c0f")
 INK, FAINT = "#1f2937", "#9ca3af"
 
 
 def plot_returns(results: Sequence[Result], path: Path) -> Path:
-    """Draw the runs of one environment into a PNG of 1600 x 800 pixels and return its path.
+    """Plots the runs of one environment to a PNG of 1600 x 800 pixels, and returns its path.
 
-    Dots are finished training episodes, lines their mean over the last `solved_episodes`, the dashed line is the
-    return that counts as solved. Missing folders are made.
+    Dots are finished training episodes, lines their mean over the last `solved_episodes`, and the dashed line is
+    `solved_return`. Missing directories are created.
     """
     config = results[0].config
     figure = Figure(figsize=(10, 5), dpi=160, layout="constrained", facecolor="white")
@@ -58,14 +61,14 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
 
 
 def moving_mean(returns: Sequence[float], count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Mean of each `count` consecutive returns: f64[len(returns) - count + 1], empty when there are too few."""
+    """Returns the means of `count` consecutive returns, f64[len(returns) - count + 1]; empty if there are too few."""
     if len(returns) < count:
         return np.zeros(0)
     return np.convolve(returns, np.full(count, 1 / count), mode="valid")
 
 
 def describe(result: Result) -> str:
-    """How a run ended, in the words of a legend."""
+    """Returns how a run ended, for the legend."""
     words = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
     if result.config.solved_return is None and result.stopped == "budget":
         words["budget"] = "ran for"

@@ -1,4 +1,4 @@
-"""Training in several processes: the learner here, which serves the tables; the actors spawned, and connected to it."""
+"""Training in several processes: this one learns and serves the tables, spawned actors connect to it."""
 
 import multiprocessing
 import signal
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
 SAMPLE_POLL_TIMEOUT = 0.1
-"""Seconds that the learner waits for a batch before it looks after everything else."""
+"""Seconds that the learner waits for a batch before it checks the actors and reports progress."""
 
 
 class ActorDiedError(EngramError, RuntimeError):
-    """The process of an actor ended before the learner did."""
+    """The process of an actor ended before the learner."""
 
 
 class Actors:
-    """The actors' processes; a context manager, which ends them."""
+    """The processes of the actors; the end of its `with` block kills them."""
 
     def __init__(self, address: str, config: DQNConfig) -> None:
-        """Prepare `config.processes - 1` of them, to play into the server at `address`."""
-        spawn = multiprocessing.get_context("spawn")  # a forked JAX or tokio would hang
+        """Prepares `config.processes - 1` actors that write to the server at `address`."""
+        spawn = multiprocessing.get_context("spawn")  # JAX and Tokio hang in forked processes
         self._processes: list[SpawnProcess] = [
             spawn.Process(target=play, args=(address, config, index), name=f"actor {index}", daemon=True)
             for index in range(config.processes - 1)
         ]
 
     def check(self) -> None:
-        """See that all live.
+        """Checks that all actors run.
 
         Raises:
-            ActorDiedError: One does not.
+            ActorDiedError: An actor has ended.
         """
         for process in self._processes:
             code = process.exitcode
             if code is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
                 raise ActorDiedError(
-                    f"{process.name} (process {process.pid}) {how}; all {len(self._processes)} must play until the"
-                    " learner ends them. If it failed, it has said why on stderr"
+                    f"{process.name} (process {process.pid}) {how}; all {len(self._processes)} actors must run until "
+                    "the learner ends them; see its output on stderr"
                 )
 
     def __enter__(self) -> Self:
-        # Ctrl-C goes to all processes of a terminal; what becomes of the actors is the learner's business. They are
-        # born with SIGINT blocked, as nothing they do could catch it before they have finished importing. The helper
-        # of `multiprocessing` goes first: starting it would unblock the signal again.
+        # A terminal sends Ctrl-C to all processes, but the learner ends the actors. They start with SIGINT blocked, as
+        # they could not handle it while they import. The resource tracker of `multiprocessing` is started before, as
+        # its start would unblock the signal again.
         resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for process in self._processes:
                 process.start()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         except BaseException:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
             self.__exit__()
             raise
         return self
@@ -74,13 +74,13 @@ class Actors:
     def __exit__(self, *_: object) -> None:
         started = [process for process in self._processes if process.pid is not None]
         for process in started:
-            process.kill()  # there is nothing that an actor would have to finish
+            process.kill()  # an actor has nothing to save
         for process in started:
             process.join()
 
 
 def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
-    """Learn here from what `config.processes - 1` actors play."""
+    """Learns in this process from the steps of `config.processes - 1` actors."""
     learner_seed, store_seed = np.random.SeedSequence(config.seed).generate_state(4).tolist()[2:]
     with Environment(config.env_id) as env:
         spaces = env.spaces
@@ -99,12 +99,12 @@ def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
                 try:
                     learner.learn(store, step, timeout=SAMPLE_POLL_TIMEOUT)
                 except DeadlineExceededError:
-                    pass  # the actors are not that far yet
+                    pass  # the actors have not written enough items yet
                 else:
                     if learner.steps % config.publish_period == 0:
                         store.insert(learner.params, {WEIGHTS: 1.0})
                 tables = store.info()
-                step = tables[REPLAY].inserts  # each step of a whole window of n starts an item
+                step = tables[REPLAY].inserts  # each step starts an item, once n further steps are written
                 for _ in range(tables[EPISODES].size):
                     history.add_episode(float(store.sample(EPISODES, 1).data["return"][0]), step)
                     if history.solved:

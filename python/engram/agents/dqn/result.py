@@ -1,4 +1,4 @@
-"""What a training run tells: while it goes on, and at its end."""
+"""Progress and result of a training run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,55 +10,55 @@ import engram
 from engram.agents.dqn.config import DQNConfig
 
 Stopped: TypeAlias = Literal["solved", "budget", "interrupted"]
-"""`config.solved_return` reached, `config.max_steps` used up, or Ctrl-C."""
+"""Why a run stopped: `config.solved_return` reached, `config.max_steps` done, or Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a run stands; handed to the `report` callback of `train`."""
+    """Progress of a run, passed to the `report` callback of `train`."""
 
     step: int
-    """Environment steps done."""
+    """Number of environment steps done."""
     returns: Sequence[float]
     """Undiscounted return of each finished training episode; the run's own list, which grows."""
     mean_return: float
-    """Mean over the last `config.solved_episodes` of them (NaN before there are that many)."""
+    """Mean of the last `config.solved_episodes` returns; NaN if there are fewer."""
     epsilon: float
-    """Share of random actions now."""
+    """Current share of random actions."""
     seconds: float
-    """Since `train` was called."""
+    """Seconds since `train` was called."""
     table: engram.TableInfo
-    """The replay table: sizes, rates, why it blocks."""
+    """State of the replay table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run achieved."""
+    """Result of a run."""
 
     config: DQNConfig
     stopped: Stopped
-    """Why it ended."""
+    """Why the run stopped."""
     steps: int
-    """Environment steps done."""
+    """Number of environment steps done."""
     learner_steps: int
-    """Gradient steps done."""
+    """Number of gradient steps done."""
     returns: Sequence[float]
     """Undiscounted return of each finished training episode."""
     episode_ends: Sequence[int]
-    """Environment steps done when each of them finished."""
+    """Number of environment steps at the end of each of these episodes."""
     seconds: float
-    """Wall time of `train`, compilation included."""
+    """Wall time of `train`, including compilation."""
     table: engram.TableInfo
-    """The replay table at the end."""
+    """State of the replay table at the end."""
     params: Any
-    """The learned network: the `Params` of `network.q_values`, as NumPy arrays."""
+    """The trained network: the `Params` of `network.q_values`, as NumPy arrays."""
 
     @property
     def mean_return(self) -> float:
-        """Mean over the last `config.solved_episodes` finished episodes (NaN before there are that many)."""
+        """Mean return of the last `config.solved_episodes` finished episodes; NaN if there are fewer."""
         return mean_of_last(self.returns, self.config.solved_episodes)
 
 
 def mean_of_last(returns: Sequence[float], count: int) -> float:
-    """Mean of the last `count` returns, or NaN while there are fewer."""
+    """Returns the mean of the last `count` returns, or NaN if there are fewer."""
     return float(np.mean(returns[-count:])) if len(returns) >= count else float("nan")

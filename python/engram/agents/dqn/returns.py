@@ -1,31 +1,34 @@
-"""n-step returns of sequences, as a pure function."""
+"""n-step returns of sequences."""
 
-import jax
-from jax import Array
+from engram._extras import importing_extra
+
+with importing_extra("agents", "engram.agents"):
+    import jax
+    from jax import Array
 
 
 def n_step_return(reward: Array, discount: Array, bootstrap: Array) -> Array:
-    """Discounted sum of the rewards of each sequence, then the value of where it led.
+    """Returns the discounted sum of the rewards of each sequence, plus the discounted value of its last state.
 
-    With step discounts `g` this is `r_0 + g_0 (r_1 + g_1 (... + g_{n-1} v))`, the n-step return of Sutton and Barto
-    2018, eq. 7.1. The discounts carry gamma and the end of the episode: 0 after a terminal step (nothing beyond it
-    counts), 1 on padding behind a truncated one (the bootstrap value moves on unchanged).
+    With the discounts `g` of the steps this is `r_0 + g_0 (r_1 + g_1 (... + g_{n-1} v))`, the n-step return of Sutton
+    and Barto 2018, eq. 7.1. The discounts contain gamma and the end of the episode: they are 0 after a terminal step,
+    and 1 for padding after a truncated one, which leaves the bootstrap value unchanged.
 
     Args:
-        reward: f32[B, n], the reward that followed each step.
-        discount: f32[B, n], what a value after each step is worth before it.
+        reward: f32[B, n], the reward of each step.
+        discount: f32[B, n], the discount of each step.
         bootstrap: f32[B], the value of the state after the last step.
 
     Returns:
         f32[B].
 
     Raises:
-        ValueError: If the shapes do not fit each other.
+        ValueError: The shapes do not match.
     """
     if reward.shape != (*bootstrap.shape, reward.shape[-1]) or bootstrap.ndim != 1 or discount.shape != reward.shape:
         msg = (
-            f"got reward {reward.shape}, discount {discount.shape}, bootstrap {bootstrap.shape};"
-            " allowed are [B, n], [B, n] and [B]"
+            f"`reward`, `discount` and `bootstrap` must have the shapes [B, n], [B, n] and [B]; got {reward.shape},"
+            f" {discount.shape} and {bootstrap.shape}"
         )
         raise ValueError(msg)
 

@@ -1,4 +1,4 @@
-"""The history of a run: its episodes, whether they are good enough, and who is told."""
+"""The history of a training run: its episodes, and reports of its progress."""
 
 import time
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from engram.agents.dqn.tables import REPLAY
 
 
 class RunHistory:
-    """What a run has achieved so far."""
+    """The finished episodes of a run."""
 
     def __init__(self, config: DQNConfig, report: Callable[[Progress], None] | None, report_period: float) -> None:
-        """Start the clock. `report` is called every `report_period` seconds at most."""
+        """Starts the clock; `report` is called at most every `report_period` seconds."""
         self._config, self._report, self._report_period = config, report, report_period
         self._started = self._reported = time.perf_counter()
         self._returns: list[float] = []
         self._episode_ends: list[int] = []
 
     def add_episode(self, undiscounted_return: float, step: int) -> None:
-        """Note a finished episode and how many environment steps had been done by then."""
+        """Adds a finished episode, and the number of environment steps at its end."""
         self._returns.append(undiscounted_return)
         self._episode_ends.append(step)
 
     @property
     def solved(self) -> bool:
-        """Whether the mean of the last episodes reached the target, if there is one (NaN never does)."""
+        """True if the mean of the last episodes has reached the target; False without a target or for a mean of NaN."""
         target = self._config.solved_return
         return target is not None and mean_of_last(self._returns, self._config.solved_episodes) >= target
 
     def report(self, step: int, epsilon: float, store: engram.Store) -> None:
-        """Report where the run stands, if it is time to."""
+        """Reports the progress if `report_period` has passed since the last report."""
         now = time.perf_counter()
         if self._report is None or now - self._reported < self._report_period:
             return
@@ -51,7 +51,7 @@ class RunHistory:
     def result(
         self, stopped: Stopped, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
     ) -> Result:
-        """Stop the clock and draw the balance."""
+        """Stops the clock and returns the result."""
         return Result(
             config=self._config,
             stopped=stopped,

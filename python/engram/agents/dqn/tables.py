@@ -1,4 +1,4 @@
-"""What is stored: the steps of a player, how an episode becomes items, and the tables they are in."""
+"""The tables of the agent, the steps that actors write, and the items that are created from them."""
 
 from typing import Any, NamedTuple
 
@@ -10,28 +10,28 @@ from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Spaces
 
 REPLAY = "replay"
-"""Items to learn from."""
+"""Table of the items to learn from."""
 WEIGHTS = "weights"
-"""The newest network, for actors in other processes."""
+"""Table with the newest network, for actors in other processes."""
 EPISODES = "episodes"
-"""Finished episodes of actors in other processes, for the learner."""
+"""Table of the finished episodes of actors in other processes, for the learner."""
 
 
 class Step(NamedTuple):
-    """What an actor writes at each step; a drawn batch has the same nest with two axes in front.
+    """One step of an actor. A sampled batch has the same fields, with two additional leading axes.
 
-    A batch has S + n observations, the first S of them the stack seen at the first step, the last S the one after n
-    steps, and n + 1 of all else: [B, S + n, ...] and [B, n + 1].
+    In a batch, observations are [B, S + n, ...], all other fields are [B, n + 1]. The first S observations are the
+    stack at the first step, the last S the stack n steps later.
     """
 
-    observation: Any  # f32[O] or u8[H, W]: the newest one only, so each is stored once
-    action: Any  # i32[], taken after seeing `observation`
-    reward: Any  # f32[], received for it
+    observation: Any  # f32[O] or u8[H, W]: only the newest one, so that each is stored once
+    action: Any  # i32[], the action at `observation`
+    reward: Any  # f32[], the reward for the action
     discount: Any  # f32[]: gamma, or 0 if the action ended the episode
 
 
 def make_pattern(config: DQNConfig, spaces: Spaces) -> engram.Pattern:
-    """Items of n + 1 consecutive steps, and of the S - 1 observations before them that complete the first stack."""
+    """Returns the pattern of n + 1 consecutive steps, with S - 1 more observations before them for the first stack."""
     length = config.n_step + 1
 
     def trajectory(step: Step) -> Step:
@@ -46,18 +46,18 @@ def make_pattern(config: DQNConfig, spaces: Spaces) -> engram.Pattern:
 
 
 def begin_episode(writer: engram.PatternWriter, observation: npt.NDArray[Any], *, stack: int) -> None:
-    """Fill the first stack up with the first observation; these steps only lend their observations to items."""
+    """Writes steps that fill the first stack with the first observation; items use only their observations."""
     for _ in range(stack - 1):
         writer.append(Step(observation, np.int32(0), np.float32(0), np.float32(0)))
 
 
 def pad_episode(writer: engram.PatternWriter, observation: npt.NDArray[Any], *, terminated: bool, n_step: int) -> None:
-    """Close an episode so that each of its steps starts an item, the last one included.
+    """Ends an episode with padding, so that each of its steps, including the last, starts an item.
 
-    The final observation is repeated `n_step` times without reward. Behind a terminal step the padding is worth
-    nothing. Behind a truncation its discount is 1: standing still costs nothing, so the last steps get shorter n-step
-    returns that bootstrap from the final observation, as if the time limit were not there. (A stack shows it standing
-    still, too: an approximation, of `n_step` items per truncated episode.)
+    The padding repeats the final observation `n_step` times, with a reward of 0. After a terminal step its discount is
+    0. After a truncation its discount is 1: the returns of the last steps are shorter and bootstrap from the final
+    observation, as if there were no time limit. In a stack, the repeated observation shows no motion: an approximation
+    that affects `n_step` items per truncated episode.
     """
     padding = Step(observation, np.int32(0), np.float32(0), np.float32(not terminated))
     for _ in range(n_step):
@@ -68,7 +68,7 @@ def pad_episode(writer: engram.PatternWriter, observation: npt.NDArray[Any], *, 
 def make_replay(
     config: DQNConfig, spaces: Spaces, rate_limiter: engram.rate_limiters.AnyRateLimiter | None = None
 ) -> engram.Table:
-    """The replay table: drawn by priority, oldest out first, shut to the learner until it holds enough."""
+    """Returns the replay table: sampled by priority from `min_replay_size` items on, oldest item removed first."""
     length = config.n_step + 1
     return engram.Table(
         REPLAY,
@@ -86,19 +86,19 @@ def make_replay(
 
 
 def make_shared_tables(config: DQNConfig, spaces: Spaces) -> list[engram.Table]:
-    """What a learner serves to actors in other processes.
+    """Returns the tables for training in several processes.
 
-    Nobody takes turns there, so the replay table keeps the pace: a batch for every `learn_period` steps, as in one
-    process, give or take what `actor_lead` allows.
+    The rate limiter of the replay table keeps actors and learner in step: one batch per `learn_period` steps, as in one
+    process, with the tolerance `actor_lead`.
     """
     samples_per_insert = config.batch_size / config.learn_period
-    pace = engram.rate_limiters.SampleToInsertRatio(
+    rate_limiter = engram.rate_limiters.SampleToInsertRatio(
         samples_per_insert,
         min_size=config.min_replay_size,
         error_buffer=max(config.actor_lead * samples_per_insert, config.batch_size),
     )
     return [
-        make_replay(config, spaces, pace),
+        make_replay(config, spaces, rate_limiter),
         engram.Table(WEIGHTS, max_size=1),
         engram.Table.queue(EPISODES, max_size=1_000),
     ]

@@ -1,8 +1,8 @@
-"""Training: `train` plays and learns, in one process or in several.
+"""Training, in one process or in several.
 
-In one process actor and learner take turns and share one `engram.Store`. The actor appends each step once; a pattern
-turns the stream into items of n + 1 consecutive steps, which the learner draws by priority. One seed, one run: nothing
-depends on the clock but the progress reports. For several processes see `processes`.
+In one process, actor and learner alternate and share one `engram.Store`. The actor appends each step once; a pattern
+creates items of n + 1 consecutive steps, which the learner samples by priority. A seed determines a run: only progress
+reports depend on the clock. For several processes see `processes`.
 """
 
 from collections.abc import Callable
@@ -20,31 +20,32 @@ from engram.agents.dqn.run_history import RunHistory
 from engram.agents.dqn.tables import REPLAY, make_replay
 
 SAMPLE_TIMEOUT = 30.0
-"""Seconds until a batch that does not come is an error that says why, instead of a silent wait."""
+"""Seconds that the learner waits for a batch; then it raises an error that states why sampling is blocked."""
 
 
 def train(
     config: DQNConfig, report: Callable[[Progress], None] | None = None, *, report_period: float = 0.25
 ) -> Result:
-    """Play and learn until solved, out of budget or interrupted by Ctrl-C.
+    """Trains until the environment is solved, `max_steps` are done, or Ctrl-C.
 
     Args:
-        config: What to play and how, and in how many processes. With more than one, a script must guard
-            its main code with `if __name__ == "__main__"`: actors are spawned, and import it.
-        report: Called now and then, between two steps; a KeyboardInterrupt that it raises ends the run like Ctrl-C.
-        report_period: Seconds between two reports.
+        config: The configuration. With several processes, a script must guard its main code with
+            `if __name__ == "__main__"`, as spawned actors import the script.
+        report: Called between two steps, at most every `report_period` seconds. A KeyboardInterrupt that it raises ends
+            the run like Ctrl-C. Default: None, no reports.
+        report_period: Minimum seconds between two reports. Default: 0.25.
 
     Raises:
-        InvalidArgumentError: If the environment does not exist or does not fit.
-        ActorDiedError: If an actor's process ended too early.
+        InvalidArgumentError: The environment does not exist or is not supported.
+        ActorDiedError: The process of an actor ended before the learner.
     """
     history = RunHistory(config, report, report_period)
-    return train_in_turns(config, history) if config.processes == 1 else train_in_processes(config, history)
+    return train_in_process(config, history) if config.processes == 1 else train_in_processes(config, history)
 
 
-def train_in_turns(config: DQNConfig, history: RunHistory) -> Result:
-    """Act and learn by turns, in this process."""
-    # NumPy seeds: one stream for each source of chance, all from one seed.
+def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
+    """Trains in this process; acting and learning alternate."""
+    # One seed for each source of randomness, all from the configuration's seed.
     seeds = np.random.SeedSequence(config.seed).generate_state(4).tolist()
     env_seed, actor_seed, learner_seed, store_seed = seeds
     stopped: Stopped = "budget"
@@ -59,18 +60,18 @@ def train_in_turns(config: DQNConfig, history: RunHistory) -> Result:
         try:
             while step < config.max_steps:
                 epsilon = epsilon_at(config, step)
-                finished = actor.step(params, epsilon)
+                episode_return = actor.step(params, epsilon)
                 step += 1
-                if finished is not None:
-                    history.add_episode(finished, step)
+                if episode_return is not None:
+                    history.add_episode(episode_return, step)
                     if history.solved:
                         stopped = "solved"
                         break
 
-                # Learn, once the table holds `min_replay_size` items: the open episode is n items behind its steps.
+                # The table has `min_replay_size` items at this step: in the current episode, items are n steps late.
                 warm_up = config.min_replay_size + config.n_step
                 if step == warm_up:
-                    actor.flush()  # the first sample would wait for items whose chunk is not full yet
+                    actor.flush()  # items whose chunk is not full are not visible yet
                 if step >= warm_up and step % config.learn_period == 0:
                     learner.learn(store, step, timeout=SAMPLE_TIMEOUT)
                     params = learner.params

@@ -1,7 +1,7 @@
-//! A checkpoint: what it says, and whether all that it needs is there.
+//! Checks a checkpoint, and whether everything that it requires exists.
 
-use crate::disk::byte_codec::{CorruptRecord, TakeBytes};
-use crate::disk::checkpoint_reader::{check, first_logs, table_in};
+use crate::disk::byte_codec::{BodyReader, CorruptRecord};
+use crate::disk::checkpoint_reader::{read_first_record, read_table_header, verify};
 use crate::disk::checkpoint_writer::CheckpointHeader;
 use crate::disk::file_format::FileHeader;
 use crate::disk::file_names::{checkpoint_name, log_name};
@@ -12,27 +12,27 @@ use super::Chunks;
 use super::file_check;
 use super::report::{FileState, InspectedCheckpoint, InspectedFile, InspectedTable, InvalidRecord};
 
-/// Reads its file, and the tables in it.
-pub(super) fn read(
+/// Reads a checkpoint's file; returns its report and its tables.
+pub(super) fn read_checkpoint(
     files: &dyn FileSystem,
     name: &str,
-    head: FileHeader,
+    header: FileHeader,
 ) -> (InspectedFile, Vec<InspectedTable>) {
     let mut tables: Vec<InspectedTable> = Vec::new();
-    let looked = file_check::read(files, name, head, |kind, body| {
-        let mut take = TakeBytes(body);
+    let checked = file_check::check_file(files, name, header, |kind, body| {
+        let mut reader = BodyReader(body);
         match (kind, tables.last_mut()) {
-            (kind::TABLE, _) => tables.extend(table(&mut take)),
-            (kind::ITEMS, Some(table)) => table.items += take.u32().map_or(0, u64::from),
+            (kind::TABLE, _) => tables.extend(table(&mut reader)),
+            (kind::ITEMS, Some(table)) => table.items += reader.u32().map_or(0, u64::from),
             _ => {}
         }
     });
     tables.sort_by(|one, other| one.name.cmp(&other.name));
-    (looked.report, tables)
+    (checked.report, tables)
 }
 
-fn table(take: &mut TakeBytes<'_>) -> Option<InspectedTable> {
-    let (_, options, counters) = table_in(take).ok()?;
+fn table(reader: &mut BodyReader<'_>) -> Option<InspectedTable> {
+    let (_, options, counters) = read_table_header(reader).ok()?;
     Some(InspectedTable {
         name: options.name,
         items: 0,
@@ -41,17 +41,17 @@ fn table(take: &mut TakeBytes<'_>) -> Option<InspectedTable> {
     })
 }
 
-/// Looks whether the file is whole, and whether logs hold all of its chunks.
-pub(super) fn verify(
+/// Checks that a checkpoint is complete, and that the logs contain all of its chunks.
+pub(super) fn check_checkpoint(
     files: &dyn FileSystem,
-    head: FileHeader,
+    header: FileHeader,
     tables: Vec<InspectedTable>,
     logs: &Chunks,
 ) -> InspectedCheckpoint {
-    let name = checkpoint_name(head.number);
-    let open = || file_check::open(files, &name, head).map_err(told);
+    let name = checkpoint_name(header.number);
+    let open = || file_check::open(files, &name, header).map_err(reason);
     let mut found = InspectedCheckpoint {
-        number: head.number,
+        number: header.number,
         made: None,
         first_change: None,
         tables,
@@ -60,34 +60,38 @@ pub(super) fn verify(
         missing_chunks: 0,
         problem: None,
     };
-    let said = match open().and_then(check) {
-        Ok(said) => {
-            count_chunks(&mut found, &said, logs);
-            Ok(said)
+    let header = match open().and_then(verify) {
+        Ok(header) => {
+            count_chunks(&mut found, &header, logs);
+            Ok(header)
         }
-        Err(CorruptRecord(why)) => {
-            found.problem = Some(why);
-            open().and_then(first_logs)
+        Err(CorruptRecord(reason)) => {
+            found.problem = Some(reason);
+            open().and_then(read_first_record)
         }
     };
-    if let Ok(said) = said {
-        found.made = Some(said.moment.system);
-        found.first_change = Some(said.first_change);
+    if let Ok(header) = header {
+        found.made = Some(header.clock.system);
+        found.first_change = Some(header.first_change);
     }
     found
 }
 
-/// What is wrong with a file that cannot be begun.
-fn told(state: FileState) -> CorruptRecord {
+/// The reason why a file cannot be opened.
+fn reason(state: FileState) -> CorruptRecord {
     CorruptRecord(match state {
-        FileState::Unusable(why) | FileState::Damaged(InvalidRecord { reason: why, .. }) => why,
+        FileState::Unusable(reason) | FileState::Damaged(InvalidRecord { reason, .. }) => reason,
         _ => "it cannot be used".into(),
     })
 }
 
-fn count_chunks(found: &mut InspectedCheckpoint, said: &CheckpointHeader, logs: &Chunks) {
-    let before = said.needed.iter().map(|(log, _)| *log).chain([said.first]);
-    let since = logs.range(said.first..).map(|(log, _)| *log);
+fn count_chunks(found: &mut InspectedCheckpoint, header: &CheckpointHeader, logs: &Chunks) {
+    let before = header
+        .earlier_logs
+        .iter()
+        .map(|(log, _)| *log)
+        .chain([header.first_log]);
+    let since = logs.range(header.first_log..).map(|(log, _)| *log);
     let mut needed: Vec<u64> = before.chain(since).collect();
     needed.sort_unstable();
     needed.dedup();
@@ -98,19 +102,19 @@ fn count_chunks(found: &mut InspectedCheckpoint, said: &CheckpointHeader, logs: 
             Some(Some(held)) => {
                 chunks.extend(
                     held.iter()
-                        .filter(|(serial, _)| said.serials.contains(*serial)),
+                        .filter(|(serial, _)| header.serials.contains(*serial)),
                 );
                 continue;
             }
             Some(None) => "cannot be used",
             None => "is missing",
         };
-        problems.push(format!("{}, which it needs, {problem}", log_name(log)));
+        problems.push(format!("it needs {}, which {problem}", log_name(log)));
     }
-    // A chunk that was moved may be in two logs.
+    // A chunk that was moved can be in two logs.
     chunks.sort_unstable();
     chunks.dedup_by_key(|(serial, _)| *serial);
-    let all = said.serials.len();
+    let all = header.serials.len();
     let missing = all.saturating_sub(chunks.len() as u64);
     if missing > 0 {
         problems.push(format!(

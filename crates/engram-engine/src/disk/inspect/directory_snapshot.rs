@@ -1,4 +1,4 @@
-//! A directory as it was at one moment, whatever its store does meanwhile.
+//! A read-only view of a directory at one moment, while its store may be running.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -6,18 +6,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::file_names::Name;
-use crate::disk::file_system::{FileSystem, Read, WritableFile};
+use crate::disk::file_names::FileName;
+use crate::disk::file_system::{FileSystem, ReadableFile, WritableFile};
 
-/// Times that a directory is listed whose files come and go meanwhile.
-const TRIES: usize = 10;
+/// How often a directory is listed again because its files have changed meanwhile.
+const MAX_ATTEMPTS: usize = 10;
 
-/// FileSystem of ours, open: those removed since are read all the same, those that grew up to where they were.
-/// Nothing can be written through it.
+/// Open files of a directory. Removed files remain readable; growing files keep their size. Nothing
+/// can be written.
 #[derive(Debug)]
 pub(super) struct DirectorySnapshot {
     path: PathBuf,
-    /// In order; those not UTF-8 with signs in place of what is not.
+    /// Sorted; bytes that are not UTF-8 are replaced.
     names: Vec<String>,
     files: BTreeMap<String, SnapshotFile>,
 }
@@ -31,21 +31,21 @@ struct SnapshotFile {
 impl DirectorySnapshot {
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let mut names = list(path)?;
-        for _ in 1..TRIES {
-            let still = Self::with(path, names);
-            // A file that came or went may belong to another that did.
+        for _ in 1..MAX_ATTEMPTS {
+            let snapshot = Self::with(path, names);
+            // Files that were created or removed together must be seen together.
             names = list(path)?;
-            if names == still.names {
-                return Ok(still);
+            if names == snapshot.names {
+                return Ok(snapshot);
             }
         }
         Ok(Self::with(path, names))
     }
 
-    /// Opens those of these that are ours and can be opened.
+    /// Opens all Engram files that can be opened.
     fn with(path: &Path, names: Vec<String>) -> Self {
-        let ours = names.iter().filter(|name| Name::of(name).is_some());
-        let opened = ours.filter_map(|name| {
+        let engram_files = names.iter().filter(|name| FileName::parse(name).is_some());
+        let opened = engram_files.filter_map(|name| {
             let file = File::open(path.join(name)).ok()?;
             let len = file.metadata().ok()?.len();
             let file = Arc::new(file);
@@ -78,10 +78,10 @@ impl FileSystem for DirectorySnapshot {
         Ok(self.names.clone())
     }
 
-    fn open(&self, name: &str) -> io::Result<Box<dyn Read>> {
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         match self.files.get(name) {
             Some(file) => Ok(Box::new(file.clone())),
-            // Says why that is so.
+            // Fails with the reason why it was not opened.
             None => Ok(Box::new(File::open(self.path.join(name))?)),
         }
     }
@@ -90,7 +90,7 @@ impl FileSystem for DirectorySnapshot {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
-    fn cut(&self, _: &str, _: u64) -> io::Result<()> {
+    fn truncate(&self, _: &str, _: u64) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
@@ -111,12 +111,12 @@ impl FileSystem for DirectorySnapshot {
     }
 }
 
-impl Read for SnapshotFile {
+impl ReadableFile for SnapshotFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.len)
     }
 
-    fn read_at(&self, buffer: &mut [u8], place: u64) -> io::Result<()> {
-        Read::read_at(&*self.file, buffer, place)
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        ReadableFile::read_at(&*self.file, buffer, offset)
     }
 }

@@ -1,6 +1,6 @@
-//! One file's records: which pass, and what lies beyond the first that does not.
+//! Checks the records of one file, and counts the valid ones after the first invalid one.
 
-use crate::disk::byte_codec::{CorruptRecord, TakeBytes};
+use crate::disk::byte_codec::{BodyReader, CorruptRecord};
 use crate::disk::file_format::{FILE_HEADER_BYTES, FileHeader, HeaderError, VERSION};
 use crate::disk::file_system::FileSystem;
 use crate::disk::record_codec::kind;
@@ -8,64 +8,68 @@ use crate::disk::record_reader::{EndOfRecords, RecordReader};
 
 use super::report::{FileState, InspectedFile, InvalidRecord};
 
-/// Bytes of a file that are searched for records beyond places that do not pass.
-const SEARCHED: u64 = 256 << 20;
+/// Maximum number of bytes searched for valid records after an invalid one.
+const SEARCH_LIMIT: u64 = 256 << 20;
 
-/// A file that was read.
+/// A file that was checked.
 pub(super) struct CheckedFile {
     pub(super) report: InspectedFile,
-    /// Its head is right: a store reads it up to where it stops to pass.
+    /// The header is valid: a store reads the file up to the first invalid record.
     pub(super) is_usable: bool,
 }
 
-/// A file whose head should be this one, or what is wrong with it.
+/// Opens a file that should have this header.
 pub(super) fn open(
     files: &dyn FileSystem,
     name: &str,
-    head: FileHeader,
+    header: FileHeader,
 ) -> Result<RecordReader, FileState> {
-    let unusable = |why: String| Err(FileState::Unusable(why));
-    let scan = match files.open(name).and_then(RecordReader::new) {
+    let unusable = |reason: String| Err(FileState::Unusable(reason));
+    let file_reader = match files.open(name).and_then(RecordReader::new) {
         Err(error) => return unusable(format!("it cannot be read: {error}")),
         Ok(Err(HeaderError::UnsupportedVersion(version))) => {
             return unusable(format!(
-                "it is of format version {version}; this release reads version {VERSION}"
+                "it has format version {version}, but this release reads only version {VERSION}"
             ));
         }
-        Ok(Err(HeaderError::Corrupt(CorruptRecord(why)))) => {
+        Ok(Err(HeaderError::Corrupt(CorruptRecord(reason)))) => {
             return Err(FileState::Damaged(InvalidRecord {
-                reason: why,
+                reason,
                 ..InvalidRecord::default()
             }));
         }
-        Ok(Ok(scan)) => scan,
+        Ok(Ok(file_reader)) => file_reader,
     };
-    if (scan.head.kind, scan.head.number) != (head.kind, head.number) {
-        return unusable("it is another file under its name".into());
+    if (file_reader.header.kind, file_reader.header.number) != (header.kind, header.number) {
+        return unusable("it is another file, renamed or copied to this name".into());
     }
-    if scan.head.store != head.store {
-        return unusable("it is of another store".into());
+    if file_reader.header.store != header.store {
+        return unusable("it belongs to another store".into());
     }
-    Ok(scan)
+    Ok(file_reader)
 }
 
-/// Reads a file whose head should be this one, and tells each record that passes.
-pub(super) fn read(
+/// Reads a file that should have this header; calls `on_record` with each record up to the first
+/// invalid one.
+pub(super) fn check_file(
     files: &dyn FileSystem,
     name: &str,
-    head: FileHeader,
-    mut tell: impl FnMut(u32, &[u8]),
+    header: FileHeader,
+    mut on_record: impl FnMut(u32, &[u8]),
 ) -> CheckedFile {
-    let mut report = unread(files, name, FileState::Whole);
-    let mut scan = match open(files, name, head) {
-        Ok(scan) => scan,
+    let mut report = report_unread(files, name, FileState::Whole);
+    let mut file_reader = match open(files, name, header) {
+        Ok(file_reader) => file_reader,
         Err(mut state) => {
-            // RecordWriter know their places, and pass without a head.
+            // Records contain their offset, so they can be checked without the file header.
             if let FileState::Damaged(invalid) = &mut state
                 && report.bytes > FILE_HEADER_BYTES as u64
                 && let Ok(file) = files.open(name)
             {
-                count(&mut RecordReader::after(file, head, report.bytes), invalid);
+                count_valid_after(
+                    &mut RecordReader::after(file, header, report.bytes),
+                    invalid,
+                );
             }
             report.state = state;
             return CheckedFile {
@@ -75,21 +79,21 @@ pub(super) fn read(
         }
     };
     report.state = loop {
-        let place = scan.place();
+        let offset = file_reader.offset();
         let mut invalid = InvalidRecord {
-            offset: place,
+            offset: offset,
             ..InvalidRecord::default()
         };
-        match scan.next() {
+        match file_reader.next() {
             Ok(Ok(record)) => {
                 report.records += 1;
-                report.changes += changes(record.kind, record.body);
-                tell(record.kind, record.body);
+                report.changes += count_changes(record.kind, record.body);
+                on_record(record.kind, record.body);
             }
             Ok(Err(EndOfRecords::EndOfFile)) => break FileState::Whole,
-            Ok(Err(EndOfRecords::Invalid { why, .. })) => {
-                invalid.reason = why;
-                count(&mut scan, &mut invalid);
+            Ok(Err(EndOfRecords::Invalid { reason, .. })) => {
+                invalid.reason = reason;
+                count_valid_after(&mut file_reader, &mut invalid);
                 break match invalid.records_after {
                     0 => FileState::Torn(invalid),
                     _ => FileState::Damaged(invalid),
@@ -107,8 +111,8 @@ pub(super) fn read(
     }
 }
 
-/// A file of which nothing was read.
-pub(super) fn unread(files: &dyn FileSystem, name: &str, state: FileState) -> InspectedFile {
+/// Report for a file whose records are not read.
+pub(super) fn report_unread(files: &dyn FileSystem, name: &str, state: FileState) -> InspectedFile {
     let bytes = files.open(name).and_then(|file| file.len());
     InspectedFile {
         name: name.into(),
@@ -120,27 +124,27 @@ pub(super) fn unread(files: &dyn FileSystem, name: &str, state: FileState) -> In
     }
 }
 
-/// Counts the records that pass from here on, be there more places that do not.
-fn count(scan: &mut RecordReader, invalid: &mut InvalidRecord) {
-    let mut most = SEARCHED;
+/// Counts all valid records from here to the end, and their changes, skipping invalid ones.
+fn count_valid_after(file_reader: &mut RecordReader, invalid: &mut InvalidRecord) {
+    let mut limit = SEARCH_LIMIT;
     loop {
-        while let Ok(Ok(record)) = scan.next() {
+        while let Ok(Ok(record)) = file_reader.next() {
             invalid.records_after += 1;
-            invalid.changes_after += changes(record.kind, record.body);
+            invalid.changes_after += count_changes(record.kind, record.body);
         }
-        if !scan.search(&mut most).unwrap_or(false) {
+        if !file_reader.skip_to_valid(&mut limit).unwrap_or(false) {
             return;
         }
     }
 }
 
 /// Changes of a record.
-fn changes(kind: u32, body: &[u8]) -> u64 {
+fn count_changes(kind: u32, body: &[u8]) -> u64 {
     match kind {
         kind::CHANGES => {
-            // Of which table, and the number of the first.
-            let mut take = TakeBytes(body);
-            let count = take.take(16).and_then(|_| take.u32());
+            // The table and the number of the first change.
+            let mut reader = BodyReader(body);
+            let count = reader.bytes(16).and_then(|_| reader.u32());
             count.map_or(0, u64::from)
         }
         kind::TABLE_CREATED | kind::TABLE_DROPPED => 1,

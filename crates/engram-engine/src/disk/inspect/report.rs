@@ -1,127 +1,127 @@
-//! What an inspection finds, and which of it is damage.
+//! The result of an inspection.
 
 use crate::disk::file_names::checkpoint_name;
 
-/// What lies in a directory, and what a store opened there would begin with.
+/// Contents of a directory, and what opening it would restore.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// Who has it open, as its `LOCK` says.
+    /// The process that has it open, as recorded in `LOCK`.
     pub in_use: Option<String>,
-    /// Random number of the store; `None` where there is none.
+    /// Random id of the store; `None` if there is no store.
     pub store: Option<u64>,
-    /// FileSystem of ours but for `LOCK`: checkpoints, then logs, then those not finished, then those that a repair set
-    /// aside, each in order.
+    /// Engram files except `LOCK`: checkpoints, logs, unfinished files, and files that a repair has set
+    /// aside, each sorted by name.
     pub files: Vec<InspectedFile>,
-    /// Names of files that are not ours, in order.
+    /// Names of files that are not Engram's, sorted.
     pub others: Vec<String>,
-    /// In order.
+    /// Checkpoints, oldest first.
     pub checkpoints: Vec<InspectedCheckpoint>,
-    /// What a store would begin with; `None` where not even a repair would find any.
+    /// What opening the directory would restore; `None` if even a repair would fail.
     pub opening: Option<InspectedOpening>,
-    /// Why a store would not open without a repair.
+    /// Why the directory cannot be opened without a repair.
     pub refusal: Option<String>,
-    /// What a store would say when it opens, and what could not be looked at.
+    /// Notes that opening the directory would produce, and what could not be inspected.
     pub notes: Vec<String>,
 }
 
-/// A file of ours.
+/// An Engram file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedFile {
-    /// Its name.
+    /// The file's name.
     pub name: String,
-    /// Its bytes.
+    /// The file's size.
     pub bytes: u64,
-    /// RecordWriter that pass, up to the first that does not.
+    /// Number of valid records before the first invalid one.
     pub records: u64,
-    /// Of a log: the number of its first change; `None` where it holds chunks alone, or it cannot be read.
+    /// Number of a log's first change; `None` if it contains only chunks or cannot be read.
     pub first_change: Option<u64>,
-    /// Of a log: changes in those records.
+    /// Number of changes in those records.
     pub changes: u64,
-    /// Whether it is whole.
+    /// Whether the file is intact.
     pub state: FileState,
 }
 
-/// Whether a file is whole.
+/// Whether a file is intact.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FileState {
-    /// All of it passes.
+    /// All records are valid.
     Whole,
-    /// The end of a log was never written whole: nobody was told that it was.
+    /// The end of a log was not written completely, so it was never acknowledged.
     Torn(InvalidRecord),
-    /// Bytes of it are not those that were written.
+    /// Bytes have changed since they were written.
     Damaged(InvalidRecord),
-    /// None of it is read, and why.
+    /// The file cannot be read at all, for this reason.
     Unusable(String),
-    /// It was never finished: the next to open the directory removes it.
+    /// Writing the file was not finished: opening the directory removes it.
     Unfinished,
-    /// A repair had no use for it.
+    /// A repair did not use the file.
     SetAside,
 }
 
-/// Where a file stops to pass.
+/// The first invalid record of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InvalidRecord {
-    /// The byte from which on it does not.
+    /// Offset of the record.
     pub offset: u64,
-    /// What is wrong there.
+    /// What is wrong with it.
     pub reason: String,
-    /// RecordWriter beyond that pass, and that no store reads.
+    /// Number of valid records after it, which recovery does not read.
     pub records_after: u64,
-    /// Changes in those.
+    /// Number of changes in those.
     pub changes_after: u64,
 }
 
 /// A checkpoint, as far as it can be read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedCheckpoint {
-    /// Its number.
+    /// The checkpoint's number.
     pub number: u64,
-    /// When it was made: seconds since 1970.
+    /// When it was written, in seconds since 1970.
     pub made: Option<u64>,
-    /// The change with which replay begins.
+    /// Number of the first change that is replayed after it.
     pub first_change: Option<u64>,
     /// Its tables.
     pub tables: Vec<InspectedTable>,
-    /// Distinct chunks that its items refer to.
+    /// Number of distinct chunks that its items refer to.
     pub chunks: u64,
-    /// Bytes of those that are there, as logs hold them.
+    /// Bytes of those chunks that exist, as stored in logs.
     pub chunk_bytes: u64,
-    /// Those that are not there.
+    /// Number of chunks that are missing.
     pub missing_chunks: u64,
-    /// Why a store cannot begin with it.
+    /// Why recovery cannot use it.
     pub problem: Option<String>,
 }
 
 /// A table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedTable {
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// Its items.
+    /// Number of items.
     pub items: u64,
-    /// Of the distinct chunks they refer to, and of themselves; `None` where that was not looked at.
+    /// Bytes of the items and of the distinct chunks they refer to; `None` if not computed.
     pub bytes: Option<u64>,
-    /// Number of its last change; 0 where none was numbered.
+    /// Number of its last change; 0 if it has none.
     pub last_change: u64,
 }
 
-/// What a store begins with.
+/// What opening a directory restores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedOpening {
-    /// Something is lost: it opens if it is told to repair.
+    /// True if acknowledged data is missing: the directory opens only with a repair.
     pub repaired: bool,
-    /// The checkpoint that it takes.
+    /// Number of the checkpoint that recovery uses.
     pub checkpoint: Option<u64>,
-    /// Changes that are replayed after it.
+    /// Number of changes replayed after it.
     pub changes: u64,
-    /// Nanoseconds since the store was created.
+    /// Age of the store in nanoseconds.
     pub age: u64,
-    /// Its tables, in order of their names.
+    /// Tables, sorted by name.
     pub tables: Vec<InspectedTable>,
 }
 
 impl Inspection {
-    /// What is damaged or lost, in words; nothing where a store opens with all that was acknowledged.
+    /// Describes what is damaged or lost; empty if opening restores everything acknowledged.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let repair = match self.opening {
@@ -129,7 +129,7 @@ impl Inspection {
             None => "",
         };
         let refused = self.refusal.iter();
-        let refused = refused.map(|why| format!("no store can be opened here{repair}: {why}"));
+        let refused = refused.map(|reason| format!("the store cannot be opened{repair}: {reason}"));
         let files = self.files.iter().filter_map(InspectedFile::problem);
         let mut problems: Vec<String> = refused.chain(files).collect();
         for InspectedCheckpoint {
@@ -137,7 +137,7 @@ impl Inspection {
         } in &self.checkpoints
         {
             let name = checkpoint_name(*number);
-            // What is wrong with its own file was said.
+            // Problems of its own file are already in the list.
             let is_whole =
                 |file: &InspectedFile| file.name == name && file.state == FileState::Whole;
             if let Some(problem) = problem
@@ -154,7 +154,7 @@ impl InspectedFile {
     fn problem(&self) -> Option<String> {
         let name = &self.name;
         match &self.state {
-            FileState::Unusable(why) => Some(format!("{name} cannot be used: {why}")),
+            FileState::Unusable(reason) => Some(format!("{name} cannot be used: {reason}")),
             FileState::Damaged(invalid) => {
                 let InvalidRecord { offset, reason, .. } = invalid;
                 let after = invalid.after();
@@ -168,7 +168,7 @@ impl InspectedFile {
 }
 
 impl InvalidRecord {
-    /// What lies beyond, in words.
+    /// Describes the valid records after this one, as a suffix.
     fn after(&self) -> String {
         let changes = match self.changes_after {
             0 => String::new(),
@@ -177,9 +177,9 @@ impl InvalidRecord {
         };
         match self.records_after {
             0 => String::new(),
-            1 => format!("; 1 whole record{changes} follows, which a store does not read"),
+            1 => format!("; 1 intact record{changes} follows, which recovery does not read"),
             records => {
-                format!("; {records} whole records{changes} follow, which a store does not read")
+                format!("; {records} intact records{changes} follow, which recovery does not read")
             }
         }
     }

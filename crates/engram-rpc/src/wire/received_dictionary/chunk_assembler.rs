@@ -1,4 +1,4 @@
-//! A chunk whose bytes come in parts.
+//! Assembles a chunk whose bytes arrive in parts.
 
 use std::sync::Arc;
 
@@ -12,28 +12,29 @@ use super::{InsertStreamError, invalid};
 use crate::pb;
 use crate::wire::decode_u64s;
 
-/// A chunk of so many bytes has room for all of them from the beginning.
-const SMALL: usize = 1 << 20;
+/// Chunks up to this size get memory for all of their bytes at once.
+const SMALL_CHUNK_BYTES: usize = 1 << 20;
 
-/// A chunk on its way. What it claims to be costs nothing: memory follows the bytes that come.
+/// A chunk of which not all bytes have been received. Memory grows with the bytes received, not with
+/// the announced size, which may be wrong.
 #[derive(Debug)]
 pub(super) struct ChunkAssembler {
     id: u32,
     schema: Arc<Schema>,
     origin: Origin,
     extents: SmallVec<[Extent; 4]>,
-    /// None until the first come.
+    /// `None` until the first bytes are received.
     bytes: Option<AlignedBytesBuilder>,
-    /// Bytes in all.
-    due: usize,
+    /// Announced size of the payload.
+    total: usize,
 }
 
 impl ChunkAssembler {
     pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, InsertStreamError> {
-        let due = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
-        if due > MAX_CHUNK_BYTES {
+        let total = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
+        if total > MAX_CHUNK_BYTES {
             return Err(invalid(format!(
-                "chunk {} has {} bytes; a chunk has at most {MAX_CHUNK_BYTES}",
+                "chunk {} has {} bytes; at most {MAX_CHUNK_BYTES} are allowed",
                 chunk.id, chunk.payload_bytes
             )));
         }
@@ -43,16 +44,16 @@ impl ChunkAssembler {
             first_step: chunk.first_step,
             steps: chunk.steps,
         };
-        let mut arriving = Self {
+        let mut assembler = Self {
             id: chunk.id,
             schema,
             origin,
             extents: extents(chunk)?,
             bytes: None,
-            due,
+            total,
         };
-        arriving.push(&chunk.payload)?;
-        Ok(arriving)
+        assembler.push(&chunk.payload)?;
+        Ok(assembler)
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -61,25 +62,25 @@ impl ChunkAssembler {
 
     pub(super) fn push(&mut self, part: &[u8]) -> Result<(), InsertStreamError> {
         let end = self.filled() + part.len();
-        if end > self.due {
+        if end > self.total {
             return Err(invalid(format!(
-                "{end} bytes came for chunk {}, which has {}",
-                self.id, self.due
+                "received {end} bytes for chunk {}, which has {}",
+                self.id, self.total
             )));
         }
         let bytes = match &mut self.bytes {
             Some(bytes) if bytes.capacity() >= end => bytes,
-            before => {
-                // As much again as has come, at most, but for small ones.
-                let room = self.due.min(SMALL.max(2 * end));
+            smaller => {
+                // At most twice the bytes received so far, except for small chunks.
+                let room = self.total.min(SMALL_CHUNK_BYTES.max(2 * end));
                 let mut bytes = AlignedBytesBuilder::with_capacity(room).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
                     InsertStreamError::LimitExceeded(error.to_string())
                 })?;
-                if let Some(before) = before {
-                    bytes.push(before.filled());
+                if let Some(smaller) = smaller {
+                    bytes.push(smaller.filled());
                 }
-                before.insert(bytes)
+                smaller.insert(bytes)
             }
         };
         bytes.push(part);
@@ -91,32 +92,32 @@ impl ChunkAssembler {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.filled() == self.due
+        self.filled() == self.total
     }
 
-    /// The chunk, once it is complete.
+    /// Returns the complete chunk.
     pub(super) fn finish(self) -> Result<Chunk> {
-        // `new` has pushed what came with it, be it nothing.
+        // `new` calls `push` even for an empty payload, so `bytes` is set.
         let bytes = self
             .bytes
             .and_then(AlignedBytesBuilder::finish)
-            .ok_or_else(|| Error::InvalidArgument(format!("chunk {} has no bytes yet", self.id)))?;
+            .ok_or_else(|| Error::InvalidArgument(format!("chunk {} is incomplete", self.id)))?;
         let payload = Payload::Heap(bytes);
         Chunk::from_parts(self.origin, self.schema, self.extents, payload)
     }
 }
 
-/// Columns lie one after the other, each from a multiple of 64 bytes.
+/// Computes the columns' offsets: each column starts at the next multiple of 64 bytes.
 fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError> {
     let mut offset = 0_usize;
     let extents = chunk.extents.iter().map(|extent| {
         let first = u32::try_from(offset).map_err(|_| {
             invalid(format!(
-                "the columns of chunk {} have more than {MAX_CHUNK_BYTES} bytes",
+                "the columns of chunk {} have more than {MAX_CHUNK_BYTES} bytes, the most allowed",
                 chunk.id
             ))
         })?;
-        // 32 bits each: no sum of a message's worth of them overflows.
+        // Sizes have 32 bits, so the sum over the extents of one message cannot overflow 64 bits.
         offset += aligned(extent.stored_bytes as usize);
         Ok(Extent {
             offset: first,
@@ -128,7 +129,7 @@ fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError
                 2 => Codec::Delta,
                 other => {
                     return Err(invalid(format!(
-                        "chunk {} has a column of codec {other}; this protocol has 0 to 2",
+                        "chunk {} has a column with unknown codec {other}; known are 0 to 2",
                         chunk.id
                     )));
                 }

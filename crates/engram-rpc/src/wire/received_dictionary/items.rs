@@ -1,4 +1,4 @@
-//! A message's items, out of the chunks and shapes that their stream has told of.
+//! Decodes the items of a message, which refer to the stream's chunks and window shapes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,15 +11,16 @@ use crate::pb::items::Trajectories;
 use crate::wire::options::check_columns;
 use crate::wire::{decode_f64s, decode_layout, decode_u32s, decode_u64s};
 
-/// Slices that the items of one message may have in all, each counted for each item: checking
-/// them takes time that a short message would not pay for.
+/// Largest number of slices of all items of one message, where each item counts all slices of its
+/// window shape. Otherwise a short message could take very long to check.
 pub(in crate::wire) const MAX_SLICES: usize = 1 << 26;
 
-/// The columns of a shape or an item, and their slices.
+/// The columns of a window shape or an item, and their slices.
 type Columns = (Box<[SpanColumn]>, Box<[Slice]>);
 
 impl ReceivedDictionary {
-    /// The items of a message. Their parts are there; whether they fit together is not checked.
+    /// Returns the items of a message. Checks that the chunks and shapes exist, but not that the
+    /// slices fit their chunks.
     ///
     /// # Errors
     /// [`InsertStreamError`].
@@ -28,7 +29,8 @@ impl ReceivedDictionary {
         let priorities = decode_f64s("priorities_le", &message.priorities_le)?;
         if priorities.len() != 1 && priorities.len() != keys.len() {
             return Err(invalid(format!(
-                "{} priorities came for {} items; there is one for all or one each",
+                "`priorities_le` has {} priorities for {} items; expected one for all items or one \
+                 each",
                 priorities.len(),
                 keys.len()
             )));
@@ -51,9 +53,9 @@ impl ReceivedDictionary {
     ) -> Result<Vec<Trajectory>, InsertStreamError> {
         Ok(match &message.trajectories {
             Some(Trajectories::Rows(pb::Rows { len, squeeze })) => {
-                let rows = self.places(message, n)?;
-                rows.map(|place| {
-                    place.map(|(chunk, offset)| Trajectory::Rows {
+                let rows = self.first_rows(message, n)?;
+                rows.map(|first_row| {
+                    first_row.map(|(chunk, offset)| Trajectory::Rows {
                         chunk: Arc::clone(chunk),
                         offset,
                         len: *len,
@@ -63,18 +65,18 @@ impl ReceivedDictionary {
                 .collect::<Result<_, _>>()?
             }
             Some(Trajectories::WindowShape(id)) => {
-                let shape = self.shapes.get("shape", *id)?;
+                let shape = self.window_shapes.get("window shape", *id)?;
                 if n.saturating_mul(shape.slices.len()) > MAX_SLICES {
                     return Err(InsertStreamError::LimitExceeded(format!(
-                        "{n} items of {} slices each came in one message; at most {MAX_SLICES} \
-                         slices in all are allowed: send fewer at a time",
+                        "the message has {n} items of {} slices each; at most {MAX_SLICES} slices \
+                         in total are allowed; send fewer items per message",
                         shape.slices.len()
                     )));
                 }
-                let windows = self.places(message, n)?;
+                let windows = self.first_rows(message, n)?;
                 windows
-                    .map(|place| {
-                        place.map(|(chunk, offset)| Trajectory::Window {
+                    .map(|first_row| {
+                        first_row.map(|(chunk, offset)| Trajectory::Window {
                             chunk: Arc::clone(chunk),
                             offset,
                             shape: Arc::clone(shape),
@@ -85,19 +87,21 @@ impl ReceivedDictionary {
             Some(Trajectories::Spans(spans)) if n == 1 => vec![self.spans(spans)?],
             Some(Trajectories::Spans(_)) => {
                 return Err(invalid(format!(
-                    "{n} items came with the slices of one; there is one at a time"
+                    "`spans` must describe exactly 1 item; got {n} keys"
                 )));
             }
             None => {
                 return Err(invalid(
-                    "items of no form came; they are `rows`, of a `shape`, or `spans`".into(),
+                    "the items have no trajectories; one of `rows`, `window_shape` and `spans` is \
+                     required"
+                        .into(),
                 ));
             }
         })
     }
 
-    /// Each item's chunk and first row.
-    fn places<'a>(
+    /// Returns each item's chunk and first row.
+    fn first_rows<'a>(
         &'a self,
         message: &pb::Items,
         n: usize,
@@ -109,12 +113,12 @@ impl ReceivedDictionary {
         let offsets = decode_u32s("offsets_le", &message.offsets_le)?;
         if chunks.len() != n || offsets.len() != n {
             return Err(invalid(format!(
-                "{} chunks and {} rows came for {n} items; there is one of each per item",
+                "`chunks_le` has {} and `offsets_le` {} numbers for {n} items; expected one per item",
                 chunks.len(),
                 offsets.len()
             )));
         }
-        // Items side by side are mostly of one chunk.
+        // Neighbouring items are mostly in the same chunk.
         let mut last: Option<(u32, &Arc<Chunk>)> = None;
         Ok(chunks.into_iter().zip(offsets).map(move |(id, offset)| {
             let chunk = match last {
@@ -133,7 +137,7 @@ impl ReceivedDictionary {
                 return self.find_chunk(*id).cloned();
             }
             Err(invalid(format!(
-                "an item names chunk {id} twice; it names each once"
+                "`spans` lists chunk {id} twice; list each chunk once"
             )))
         });
         let chunks = chunks.collect::<Result<_, _>>()?;
@@ -147,21 +151,24 @@ impl ReceivedDictionary {
     }
 }
 
-/// Columns and their slices, as many as they say.
+/// Decodes columns and slices, and checks the slice counts.
 pub(super) fn columns(
     columns: &[pb::SpanColumn],
     slices: &[pb::Slice],
 ) -> Result<Columns, InsertStreamError> {
-    check_columns("an item or a shape", columns.len())?;
+    check_columns("an item or a window shape", columns.len())?;
     let mut next = 0_usize;
     let columns = columns.iter().map(|column| {
         let first = next;
         next += column.slice_count as usize;
-        let Some(own) = slices.get(first..next) else {
-            return Err(miscounted(slices.len()));
+        let Some(column_slices) = slices.get(first..next) else {
+            return Err(wrong_slice_count(slices.len()));
         };
-        let len = own.iter().map(|slice| u64::from(slice.len)).sum::<u64>();
-        let narrow = |number: u64| {
+        let len = column_slices
+            .iter()
+            .map(|slice| u64::from(slice.len))
+            .sum::<u64>();
+        let to_u32 = |number: u64| {
             u32::try_from(number).map_err(|_| {
                 invalid(format!(
                     "a column has {number} cells or slices; at most {} are allowed",
@@ -170,14 +177,14 @@ pub(super) fn columns(
             })
         };
         Ok(SpanColumn {
-            first_slice: narrow(first as u64)?,
-            len: narrow(len)?,
+            first_slice: to_u32(first as u64)?,
+            len: to_u32(len)?,
             squeeze: column.squeeze,
         })
     });
     let columns = columns.collect::<Result<_, _>>()?;
     if next != slices.len() {
-        return Err(miscounted(slices.len()));
+        return Err(wrong_slice_count(slices.len()));
     }
     let slices = slices.iter().map(|slice| Slice {
         chunk: slice.chunk,
@@ -188,8 +195,8 @@ pub(super) fn columns(
     Ok((columns, slices.collect()))
 }
 
-fn miscounted(slices: usize) -> InsertStreamError {
+fn wrong_slice_count(slices: usize) -> InsertStreamError {
     invalid(format!(
-        "{slices} slices came, which is not how many their columns say they have"
+        "the `slice_count`s of the columns do not add up to the {slices} slices"
     ))
 }

@@ -1,6 +1,6 @@
-//! An allocator that knows how much a thread has taken.
+//! An allocator that counts the memory in use per thread.
 
-#![expect(unsafe_code, reason = "what an allocator is made of")]
+#![expect(unsafe_code, reason = "an allocator implements an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-pub(crate) struct Counting;
+pub(crate) struct CountingAllocator;
 
 fn count(bytes: isize) {
     let now = NOW.get() + bytes;
@@ -22,39 +22,39 @@ fn signed(bytes: usize) -> isize {
     isize::try_from(bytes).unwrap_or(isize::MAX)
 }
 
-// SAFETY: the system's allocator does everything; we count, without allocating.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: all calls are forwarded to the system's allocator. Counting does not allocate.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(signed(layout.size()));
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(signed(layout.size()));
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-signed(layout.size()));
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // While it moves, both are there.
+        // While the data is moved, both allocations may exist.
         count(signed(size));
         count(-signed(layout.size()));
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller upholds the same contract.
         unsafe { System.realloc(at, layout, size) }
     }
 }
 
-/// What a piece of work returns, and the most memory that it held at a time, in bytes.
-pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
+/// Runs `work`, and returns its result and its peak memory in bytes.
+pub(crate) fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);
-    let done = work();
-    (done, usize::try_from(PEAK.get() - before).unwrap_or(0))
+    let result = work();
+    (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }

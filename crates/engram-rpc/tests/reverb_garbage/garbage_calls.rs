@@ -1,4 +1,4 @@
-//! Calls of no sense, of those that make some.
+//! Invalid calls, derived from valid ones.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use prost::Message as _;
 use smallvec::smallvec;
 
 use crate::corpus::corpus;
-use crate::mutate::{Chance, mutate, noise};
+use crate::mutate::{RandomSource, mutate, random_message};
 
 /// The methods of the service, and one that it does not have.
 pub(crate) const METHODS: [&str; 8] = [
@@ -25,20 +25,22 @@ pub(crate) const METHODS: [&str; 8] = [
     "Nothing",
 ];
 
-/// One call: what its body has, and whether it says that this is all.
+/// A call with an arbitrary body.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct GarbageCall {
+    /// Index into [`METHODS`].
     pub(crate) method: usize,
     pub(crate) body: Vec<u8>,
-    pub(crate) is_over: bool,
+    /// True if the client closes its side of the stream after the body.
+    pub(crate) is_complete: bool,
 }
 
-/// Good messages of each method.
-pub(crate) struct Messages {
-    good: [Vec<Vec<u8>>; METHODS.len()],
+/// Valid messages of each method.
+pub(crate) struct ValidMessages {
+    by_method: [Vec<Vec<u8>>; METHODS.len()],
 }
 
-fn samples(table: &str, num_samples: i64) -> Vec<u8> {
+fn sample_request(table: &str, num_samples: i64) -> Vec<u8> {
     let request = pb::SampleStreamRequest {
         table: table.into(),
         num_samples,
@@ -47,7 +49,7 @@ fn samples(table: &str, num_samples: i64) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-fn changes() -> Vec<u8> {
+fn mutate_request() -> Vec<u8> {
     let update = |key: u64, priority| pb::KeyWithPriority { key, priority };
     let changes = pb::MutatePrioritiesRequest {
         table: "table".into(),
@@ -57,65 +59,65 @@ fn changes() -> Vec<u8> {
     changes.encode_to_vec()
 }
 
-impl Messages {
+impl ValidMessages {
     pub(crate) fn new() -> Self {
         let reset = pb::ResetRequest {
             table: "other".into(),
         };
-        let question = pb::InitializeConnectionRequest {
+        let initialize = pb::InitializeConnectionRequest {
             pid: 1,
             table_name: "table".into(),
             ownership_transferred: true,
         };
         Self {
-            good: [
+            by_method: [
                 corpus(),
-                vec![samples("table", 3), samples("other", 1)],
-                vec![changes()],
+                vec![sample_request("table", 3), sample_request("other", 1)],
+                vec![mutate_request()],
                 vec![reset.encode_to_vec()],
                 vec![Vec::new()],
                 vec![Vec::new()],
-                vec![question.encode_to_vec()],
+                vec![initialize.encode_to_vec()],
                 vec![Vec::new()],
             ],
         }
     }
 
-    /// A call of some method: messages most of which are spoilt, sometimes also how they are told apart.
-    pub(crate) fn call(&self, chance: &mut Chance) -> Call {
-        let method = match chance.below(3) {
+    /// Returns a call of a random method. Most of its messages are mutated, sometimes also their framing.
+    pub(crate) fn garbage_call(&self, random: &mut RandomSource) -> GarbageCall {
+        let method = match random.below(3) {
             0 => 0,
-            1 => chance.below(2),
-            _ => chance.below(METHODS.len()),
+            1 => random.below(2),
+            _ => random.below(METHODS.len()),
         };
-        let good = &self.good[method];
+        let valid = &self.by_method[method];
         let mut body = Vec::new();
-        for _ in 0..=chance.below(3) {
-            let mut message = good[chance.below(good.len())].clone();
-            match chance.below(8) {
+        for _ in 0..=random.below(3) {
+            let mut message = valid[random.below(valid.len())].clone();
+            match random.below(8) {
                 0 => {}
-                1 => message = noise(chance),
+                1 => message = random_message(random),
                 _ => {
-                    let others = &self.good[chance.below(METHODS.len())];
-                    mutate(&mut message, &others[chance.below(others.len())], chance);
+                    let others = &self.by_method[random.below(METHODS.len())];
+                    mutate(&mut message, &others[random.below(others.len())], random);
                 }
             }
             body.push(0);
             body.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
             body.extend(message);
         }
-        if chance.below(6) == 0 {
-            mutate(&mut body, &good[0], chance);
+        if random.below(6) == 0 {
+            mutate(&mut body, &valid[0], random);
         }
-        Call {
+        GarbageCall {
             method,
             body,
-            is_over: chance.below(4) > 0,
+            is_complete: random.below(4) > 0,
         }
     }
 }
 
-/// Puts an item into a table that has none.
+/// Inserts an item into a table if it is empty.
 pub(crate) fn refill(table: &Arc<Table>) {
     if table.info().stats.size > 0 {
         return;
@@ -144,7 +146,7 @@ pub(crate) fn refill(table: &Arc<Table>) {
         },
         priority: 1.0,
     };
-    // It is in, or there is one of its key.
+    // Succeeds even if another task has inserted an item with the same key.
     let ticket = table.insert_or_update(vec![item]).unwrap();
     ticket.now_or_never().unwrap().unwrap();
 }

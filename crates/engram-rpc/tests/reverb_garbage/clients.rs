@@ -1,4 +1,4 @@
-//! Both sides of a connection: calls whose bytes are ours, and a client that makes sense.
+//! Clients: a connection for calls with arbitrary bodies, and a client that makes valid calls.
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -23,48 +23,48 @@ use tonic::{Status, Streaming};
 use tower::{Service as _, ServiceExt as _};
 
 use crate::corpus::item;
-use crate::messages::{Call, METHODS};
+use crate::garbage_calls::{GarbageCall, METHODS};
 
-/// Longer than anything here takes.
-const SOON: Duration = Duration::from_secs(20);
+/// Upper bound of the duration of any call.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of an answer after which no more of it is read: some requests ask for samples without end.
-const ENOUGH: usize = 100_000;
+/// Bytes of an response after which no more of it is read: some requests ask for samples without end.
+const MAX_RESPONSE_BYTES: usize = 100_000;
 
 /// How a call ended.
-pub(crate) enum End {
-    /// With this status's number.
+pub(crate) enum CallEnd {
+    /// The server sent this gRPC status.
     Status(usize),
-    /// By us.
-    Left,
+    /// The client cancelled it.
+    Cancelled,
 }
 
-/// A connection.
-pub(crate) struct Link(Channel);
+/// A connection to the server.
+pub(crate) struct Connection(Channel);
 
 fn status(headers: &HeaderMap) -> Option<usize> {
     let number = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
     (number <= 16).then_some(number)
 }
 
-impl Link {
+impl Connection {
     pub(crate) async fn new(address: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         Self(endpoint.connect().await.unwrap())
     }
 
-    /// Makes a call and sees it through.
-    pub(crate) async fn call(&self, call: &Call) -> Result<End, String> {
+    /// Makes a call and waits for its end. Cancels calls that are not complete.
+    pub(crate) async fn call(&self, call: &GarbageCall) -> Result<CallEnd, String> {
         let frame = Frame::data(Bytes::copy_from_slice(&call.body));
         let frames = stream::iter([Ok::<_, Status>(frame)]);
-        let (_leaves, left) = oneshot::channel::<()>();
-        let body = if call.is_over {
+        let (_cancel, cancelled) = oneshot::channel::<()>();
+        let body = if call.is_complete {
             Body::new(StreamBody::new(frames))
         } else {
-            // Taken back when this returns.
+            // The body ends with an error when this function returns and drops `_cancel`.
             let rest = async move {
-                let _ = left.await;
-                Err(Status::cancelled("left"))
+                let _ = cancelled.await;
+                Err(Status::cancelled("cancelled by the test"))
             };
             Body::new(StreamBody::new(frames.chain(stream::once(rest))))
         };
@@ -72,29 +72,29 @@ impl Link {
         let request = Request::post(path)
             .header("content-type", "application/grpc")
             .header("te", "trailers");
-        let answer = self.answer(request.body(body).unwrap());
-        if call.is_over {
-            let end = timeout(SOON, answer).await;
-            return end.map_err(|_| "it does not end".to_owned())?;
+        let response = self.read_response(request.body(body).unwrap());
+        if call.is_complete {
+            let end = timeout(TIMEOUT, response).await;
+            return end.map_err(|_| "the call did not end".to_owned())?;
         }
-        // It may wait for more: it is left in the middle, or gets its status.
-        let end = timeout(Duration::from_millis(2), answer).await;
-        end.unwrap_or(Ok(End::Left))
+        // The server may wait for more of the body, so the call is cancelled if it does not end.
+        let end = timeout(Duration::from_millis(2), response).await;
+        end.unwrap_or(Ok(CallEnd::Cancelled))
     }
 
-    async fn answer(&self, request: Request<Body>) -> Result<End, String> {
+    async fn read_response(&self, request: Request<Body>) -> Result<CallEnd, String> {
         let mut channel = self.0.clone();
         let channel = channel
             .ready()
             .await
             .map_err(|error| format!("{error:?}"))?;
-        let answer = channel.call(request).await;
-        let (head, mut body) = answer.map_err(|error| format!("{error:?}"))?.into_parts();
+        let response = channel.call(request).await;
+        let (head, mut body) = response.map_err(|error| format!("{error:?}"))?.into_parts();
         if head.status != 200 {
             return Err(format!("{head:?}"));
         }
         if let Some(status) = status(&head.headers) {
-            return Ok(End::Status(status));
+            return Ok(CallEnd::Status(status));
         }
         let mut bytes = 0;
         while let Some(frame) = body.frame().await {
@@ -103,49 +103,49 @@ impl Link {
                 Ok(data) => bytes += data.len(),
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
-                    let status = status(&trailers).ok_or("no status")?;
-                    return Ok(End::Status(status));
+                    let status = status(&trailers).ok_or("the trailers have no status")?;
+                    return Ok(CallEnd::Status(status));
                 }
             }
-            if bytes > ENOUGH {
-                return Ok(End::Left);
+            if bytes > MAX_RESPONSE_BYTES {
+                return Ok(CallEnd::Cancelled);
             }
         }
-        Err("an answer without a status".into())
+        Err("the response has no status".into())
     }
 }
 
-/// A client of sense, that keeps a stream of each kind open.
-pub(crate) struct Neighbour {
+/// A client that makes valid calls and keeps an insert stream and a sample stream open.
+pub(crate) struct WellBehavedClient {
     table: String,
     items: Sender<pb::InsertStreamRequest>,
     keys: Streaming<pb::InsertStreamResponse>,
-    asks: Sender<pb::SampleStreamRequest>,
+    requests: Sender<pb::SampleStreamRequest>,
     samples: Streaming<pb::SampleStreamResponse>,
-    next: u64,
+    next_key: u64,
 }
 
-impl Neighbour {
-    pub(crate) async fn new(link: &Link, table: &str) -> Self {
-        let mut client = ReverbServiceClient::new(link.0.clone());
+impl WellBehavedClient {
+    pub(crate) async fn new(connection: &Connection, table: &str) -> Self {
+        let mut client = ReverbServiceClient::new(connection.0.clone());
         let (items, receiver) = mpsc::channel(1);
         let keys = client.insert_stream(ReceiverStream::new(receiver)).await;
-        let (asks, receiver) = mpsc::channel(1);
+        let (requests, receiver) = mpsc::channel(1);
         let samples = client.sample_stream(ReceiverStream::new(receiver)).await;
         Self {
             table: table.into(),
             items,
             keys: keys.unwrap().into_inner(),
-            asks,
+            requests,
             samples: samples.unwrap().into_inner(),
-            next: 1,
+            next_key: 1,
         }
     }
 
-    /// Writes an item and samples it.
-    pub(crate) async fn is_well(&mut self) {
-        let key = self.next;
-        self.next += 1;
+    /// Inserts an item and samples it.
+    pub(crate) async fn check_round_trip(&mut self) {
+        let key = self.next_key;
+        self.next_key += 1;
         let cell = CellSpec {
             dtype: DType::Uint64,
             shape: smallvec![],
@@ -165,27 +165,30 @@ impl Neighbour {
             keep_chunk_keys: vec![],
         };
         self.items.send(request).await.unwrap();
-        let keys = timeout(SOON, self.keys.message()).await;
+        let keys = timeout(TIMEOUT, self.keys.message()).await;
         assert_eq!(keys.unwrap().unwrap().unwrap().keys, [key]);
         let request = pb::SampleStreamRequest {
             table: self.table.clone(),
             num_samples: 1,
             rate_limiter_timeout: None,
         };
-        self.asks.send(request).await.unwrap();
-        let sample = timeout(SOON, self.samples.message()).await;
+        self.requests.send(request).await.unwrap();
+        let sample = timeout(TIMEOUT, self.samples.message()).await;
         let sample = sample.unwrap().unwrap().unwrap();
         let [entry] = &*sample.entries else {
             panic!("{sample:?}");
         };
         let tensor = &entry.data[0].data.as_ref().unwrap().tensors[0];
         let mut value = [0; 8];
-        check_tensor(tensor).unwrap().decompress(&mut value).unwrap();
+        check_tensor(tensor)
+            .unwrap()
+            .decompress(&mut value)
+            .unwrap();
         assert_eq!(u64::from_le_bytes(value), key);
     }
 }
 
-/// What the server tells of itself.
+/// Returns the server's metrics as text.
 pub(crate) fn scrape(address: SocketAddr) -> String {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     let request = "GET /metrics HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -195,7 +198,7 @@ pub(crate) fn scrape(address: SocketAddr) -> String {
     text
 }
 
-/// Waits until `done`, and panics with `what` if that takes too long.
+/// Waits until `done` returns true. Panics after 20 seconds.
 pub(crate) async fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if done() {
@@ -203,5 +206,5 @@ pub(crate) async fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
         }
         sleep(Duration::from_millis(10)).await;
     }
-    panic!("not within 20 s: {what}");
+    panic!("waited 20 s for {what}");
 }
