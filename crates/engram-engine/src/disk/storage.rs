@@ -21,7 +21,7 @@
 //! A checkpoint runs in its caller's thread while changes continue:
 //!
 //! 1. Log rotation: a new log is created, and later changes go there. Replay will start at it.
-//! 2. Each table is snapshot. Chunks that are in no log, and the chunks in use of sparse logs (less
+//! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs (less
 //!    than half of their bytes in use), are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
