@@ -108,7 +108,7 @@ def test_the_base_class_is_checked():
         rate_limiters.RateLimiter(1.0, 0, 0, 5)
     with raises(TypeError, "`min_size_to_sample` must be an integer; got 1.5 (float)"):
         rate_limiters.RateLimiter(1.0, 1.5, 0, 5)
-    with raises(ValueError, "`min_diff` 5 is above `max_diff` 1"):
+    with raises(ValueError, "`min_diff` must be at most `max_diff`; got 5 and 1"):
         rate_limiters.RateLimiter(1.0, 1, 5, 1)
     with pytest.raises(TypeError, match="missing 4 required positional arguments"):
         rate_limiters.RateLimiter()

@@ -18,7 +18,7 @@ from engram.compat.reverb import structured_writer as sw
 
 STEP = {"x": None}
 REF = sw.create_reference_step(STEP)
-BUSY = "this writer is in the middle of another call; a writer belongs to one thread"
+BUSY = "this writer is in use by another call; use each writer from one thread only"
 
 
 @pytest.fixture

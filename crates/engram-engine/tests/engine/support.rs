@@ -149,9 +149,12 @@ impl WakeCounter {
     }
 }
 
-/// Polls once; `wakes` counts the wake-ups after it.
-pub(crate) fn poll<F: Future + Unpin>(ticket: &mut F, wakes: &Arc<WakeCounter>) -> Poll<F::Output> {
-    let waker = Waker::from(Arc::clone(wakes));
+/// Polls once; `counter` counts the wake-ups after it.
+pub(crate) fn poll<F: Future + Unpin>(
+    ticket: &mut F,
+    counter: &Arc<WakeCounter>,
+) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::clone(counter));
     Pin::new(ticket).poll(&mut Context::from_waker(&waker))
 }
 
