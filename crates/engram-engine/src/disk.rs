@@ -11,6 +11,7 @@ mod chunk_loader;
 mod chunk_log;
 mod direct_io;
 mod directory_lock;
+mod directory_setup;
 mod file_format;
 mod file_names;
 mod file_system;

@@ -262,10 +262,10 @@ impl Table {
             locked.check_open()?;
             locked.state.check_sample(at_least)?;
             if locked.samples.is_empty() && locked.state.can_draw_at_once(n) {
-                let drawn = locked
+                let count = locked
                     .state
                     .draw(n, leased, &mut draws, &mut after.deferred);
-                locked.meter.samples += drawn as u64;
+                locked.meter.samples += count as u64;
                 return Ok(None);
             }
             let id = locked.new_ticket_id();

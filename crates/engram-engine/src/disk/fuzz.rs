@@ -1,5 +1,5 @@
 //! Fuzzing of recovery: no directory makes it panic or use too much memory, and no damaged bytes are
-//! opened_count for content that was not written.
+//! taken for content that was not written.
 //!
 //! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` sets the number of directories;
 //! `ENGRAM_FUZZ_SEED` sets the seed.

@@ -169,7 +169,7 @@ impl RecordReader {
         Ok(Ok(Record { kind, body }))
     }
 
-    /// FileKind, place in the block and length of the next record's body.
+    /// Kind of the next record, and position and length of its body in the block.
     fn check_next(&mut self) -> io::Result<Result<(u32, usize, usize), EndOfRecords>> {
         let offset = self.offset;
         if offset >= self.len {

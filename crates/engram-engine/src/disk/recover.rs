@@ -10,7 +10,7 @@
 //! Recovered ── Storage::start: cut off the torn tail, sync the logs, begin a new log, end all leases
 //! ```
 //!
-//! If acknowledged data is missing, recovery fails. With `repair`, it runs again and goes on without
+//! If acknowledged data is missing, recovery fails. With `repair`, it runs again and continues without
 //! the missing parts: items whose chunks are missing are left out, and the replay ends at the first
 //! change that cannot be made.
 //!
@@ -181,7 +181,7 @@ pub(crate) fn read_directory(
     Ok(recovered)
 }
 
-/// Reads a directory. With `repair`, goes on without acknowledged data that is missing.
+/// Reads a directory. With `repair`, continues without acknowledged data that is missing.
 ///
 /// # Errors
 /// The directory cannot be read, or acknowledged data is missing.

@@ -178,7 +178,7 @@ impl DirectoryReader<'_> {
                 expect_change(number, next, 1)?;
                 let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
-                // Tables are snapshot after the log rotation: the checkpoint may contain the table.
+                // Snapshots are taken after the log rotation: the checkpoint may contain the table.
                 if let Entry::Vacant(entry) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
                     state.set_last_lsn(Lsn(number));

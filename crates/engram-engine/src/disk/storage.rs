@@ -21,7 +21,7 @@
 //! A checkpoint runs in its caller's thread while changes continue:
 //!
 //! 1. Log rotation: a new log is created, and later changes go there. Replay will start at it.
-//! 2. Each table is snapshot. Chunks that are in no log, and the chunks in use of sparse logs (less
+//! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs (less
 //!    than half of their bytes in use), are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
@@ -31,7 +31,6 @@
 //!    it; it is removed with the last checkpoint that does.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +45,7 @@ use parking_lot::Mutex;
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
 use super::directory_lock::{DirectoryLock, lock_exclusive, unusable};
+use super::directory_setup::{create_directory, finish_recovery, unused_files};
 use super::file_names::{FileName, LOST, checkpoint_name, log_name};
 use super::file_system::{FileSystem, OsDirectory};
 use super::journal::{Durability, Journal, JournalStart, LogPosition};
@@ -539,41 +539,6 @@ impl Opened {
     }
 }
 
-/// Removes unfinished files, cuts off a torn tail, and syncs everything that was replayed.
-fn finish_recovery(files: &dyn FileSystem, recovered: &Recovered) -> io::Result<()> {
-    for name in files.list()? {
-        if FileName::parse(&name) == Some(FileName::Unfinished) {
-            files.remove(&name)?;
-        }
-    }
-    if let (Some((log, torn_at)), false) = (recovered.torn, recovered.repaired) {
-        if recovered.intact_after_tear > 0 {
-            copy_tail(files, &log_name(log), torn_at)?;
-        }
-        files.truncate(&log_name(log), torn_at)?;
-    }
-    for log in recovered.logs.iter().map(|log| log.usage().log) {
-        files.sync(&log_name(log))?;
-    }
-    files.sync_directory()
-}
-
-/// Copies a file's bytes from `from` on to a file with the suffix `.lost`.
-fn copy_tail(files: &dyn FileSystem, name: &str, from: u64) -> io::Result<()> {
-    let file = files.open(name)?;
-    let len = file.len()?;
-    let mut out = files.create(&format!("{name}{LOST}"))?;
-    let mut offset = from;
-    while offset < len {
-        let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
-        let mut block = vec![0; left.min(1 << 20)];
-        file.read_at(&mut block, offset)?;
-        out.append(&[&block])?;
-        offset += block.len() as u64;
-    }
-    out.sync()
-}
-
 /// True if, after this error of a sync, bytes that were written before may be lost.
 fn may_have_lost_writes(error: &io::Error) -> bool {
     let codes = [
@@ -585,42 +550,4 @@ fn may_have_lost_writes(error: &io::Error) -> bool {
     error
         .raw_os_error()
         .is_none_or(|code| codes.contains(&code))
-}
-
-/// Creates a directory and its parents, and syncs their names.
-fn create_directory(path: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
-    fs::create_dir_all(path)?;
-    for created in missing {
-        let parent = created.parent().filter(|parent| *parent != Path::new(""));
-        // If the parent cannot be synced, the directory itself still is, later.
-        let _ = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
-    }
-    Ok(())
-}
-
-/// Files that a repair does not use, although they may contain acknowledged data.
-fn unused_files(files: &dyn FileSystem, recovered: &Recovered) -> io::Result<Vec<String>> {
-    let has_used_chunks = |log: u64| {
-        let usages = recovered.logs.iter().map(|log| log.usage());
-        usages
-            .filter(|usage| usage.used > 0)
-            .any(|usage| usage.log == log)
-    };
-    let from = recovered
-        .checkpoint_headers
-        .iter()
-        .find(|(number, _)| Some(*number) == recovered.from);
-    let is_required = |log: u64| {
-        from.is_some_and(|(_, header)| header.earlier_logs.iter().any(|(other, _)| *other == log))
-    };
-    let mut names = files.list()?;
-    names.retain(|name| match FileName::parse(name) {
-        Some(FileName::Checkpoint(number)) => Some(number) != recovered.from,
-        Some(FileName::Log(log)) => {
-            !(recovered.replayed.contains(&log) || has_used_chunks(log) || is_required(log))
-        }
-        _ => false,
-    });
-    Ok(names)
 }

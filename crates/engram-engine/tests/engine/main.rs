@@ -1,15 +1,12 @@
-//! Tables that callers wait for: tickets, leases, prefetching, and all of them at once.
+//! Tests of tables, tickets, leases and streams.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod durability;
 mod leases;
-mod room;
+mod queue_space;
 mod sessions;
 mod streams;
 mod stress;
 mod support;
-mod waiting;
+mod tickets;

@@ -1,4 +1,4 @@
-//! Prefetching readers.
+//! Prefetching streams.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,10 @@ use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::stream::NextBatch;
 use engram_engine::{Stream, StreamBatch, StreamOptions, Table, WaitOptions};
 
-use crate::support::{SECOND, dropped, engine, item, items, put, queue, served, table, take, text};
+use crate::support::{
+    SECOND, dropped_error, engine, error_text, insert_items, item, items, queue, sample_keys,
+    table, wait_ready,
+};
 
 fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>) -> Stream {
     let options = StreamOptions {
@@ -24,18 +27,18 @@ fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>
     Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
 }
 
-/// The next batch, of a reader that has used those before.
+/// Returns the next batch; the reader has used all earlier ones.
 fn next(stream: &mut Stream, time: Duration) -> Option<StreamBatch> {
-    next_of(stream, u64::MAX, time)
+    next_after(stream, u64::MAX, time)
 }
 
-/// The next batch, of a reader that has used so many items.
-fn next_of(stream: &mut Stream, delivered: u64, time: Duration) -> Option<StreamBatch> {
-    let mut patience = WaitOptions {
+/// Returns the next batch; the reader has used this many items.
+fn next_after(stream: &mut Stream, used: u64, time: Duration) -> Option<StreamBatch> {
+    let mut options = WaitOptions {
         deadline: Some(Instant::now() + time),
         interrupted: &mut || false,
     };
-    match stream.next(delivered, &mut patience).unwrap() {
+    match stream.next(used, &mut options).unwrap() {
         NextBatch::Batch(batch) => Some(batch),
         NextBatch::End | NextBatch::Interrupted => None,
     }
@@ -49,12 +52,12 @@ fn keys(batch: &StreamBatch) -> Vec<u64> {
     let lowest = keys.iter().map(|key| key.to_le_bytes()[0]);
     assert!(
         lowest.eq(bytes.iter().copied()),
-        "the data is that of the keys"
+        "the data matches the keys"
     );
     keys
 }
 
-/// Waits until the stream has drawn all it may.
+/// Waits until this many items are hidden because they are leased.
 fn until_hidden(table: &Arc<Table>, hidden: u64) {
     let start = Instant::now();
     while table.info().stats.hidden != hidden {
@@ -64,7 +67,7 @@ fn until_hidden(table: &Arc<Table>, hidden: u64) {
 }
 
 #[test]
-fn a_reader_that_stops_returns_what_it_did_not_deliver() {
+fn closing_returns_unused_items() {
     for (sampler, expected) in [
         (SelectorKind::Fifo, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
         (SelectorKind::MaxHeap, [0, 3, 6, 1, 4, 7, 2, 5, 8]),
@@ -75,7 +78,7 @@ fn a_reader_that_stops_returns_what_it_did_not_deliver() {
             ..queue("t", 20)
         });
         let priority = [3.0, 2.0, 1.0].into_iter().cycle();
-        put(
+        insert_items(
             &table,
             (0..9).zip(priority).map(|(key, p)| item(key, p)).collect(),
         );
@@ -88,30 +91,30 @@ fn a_reader_that_stops_returns_what_it_did_not_deliver() {
             keys(&next(&mut stream, 20 * SECOND).unwrap()),
             expected[2..4]
         );
-        // Two of the delivered batch, two batches ready; the ninth is drawn once one is taken.
+        // Two items are delivered and four are ready. The next batch is drawn once one is read.
         until_hidden(&table, 6);
         stream.close(4);
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
         assert_eq!(table.info().waiting_samples, 0);
-        assert_eq!(take(&table, 5), expected[4..]);
+        assert_eq!(sample_keys(&table, 5), expected[4..]);
     }
 }
 
 #[test]
-fn a_part_of_a_batch_goes_back() {
+fn closing_returns_the_unused_part_of_a_batch() {
     for sampled in 0..=6 {
         let table = table(queue("t", 20));
-        put(&table, items(0..10));
+        insert_items(&table, items(0..10));
         let mut stream = open(&table, 3, 1, None);
         assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1, 2]);
         let early = sampled.min(1);
         assert_eq!(
-            keys(&next_of(&mut stream, early, 20 * SECOND).unwrap()),
+            keys(&next_after(&mut stream, early, 20 * SECOND).unwrap()),
             [3, 4, 5]
         );
         until_hidden(&table, 9);
-        assert_eq!(table.info().stats.size, 10, "none is final yet");
+        assert_eq!(table.info().stats.size, 10, "no sample is final yet");
         stream.close(sampled);
         let stats = table.info().stats;
         assert_eq!(
@@ -119,21 +122,21 @@ fn a_part_of_a_batch_goes_back() {
             (10 - sampled, 0, sampled)
         );
         let left = usize::try_from(10 - sampled).unwrap();
-        assert!(take(&table, left).into_iter().eq(sampled..10));
+        assert!(sample_keys(&table, left).into_iter().eq(sampled..10));
     }
 }
 
 #[test]
-fn a_part_of_a_batch_of_a_table_that_keeps_items_is_uncounted() {
+fn returned_samples_are_not_counted() {
     let table = table(TableOptions {
         max_times_sampled: 0,
         limits: RateLimits::min_size(1),
         ..queue("t", 20)
     });
-    put(&table, items(0..1));
+    insert_items(&table, items(0..1));
     let mut stream = open(&table, 1, 4, None);
     for delivered in 0..3 {
-        next_of(&mut stream, delivered, 20 * SECOND).unwrap();
+        next_after(&mut stream, delivered, 20 * SECOND).unwrap();
     }
     stream.close(2);
     let stats = table.info().stats;
@@ -141,13 +144,13 @@ fn a_part_of_a_batch_of_a_table_that_keeps_items_is_uncounted() {
 }
 
 #[test]
-fn a_batch_still_being_drawn_goes_back_too() {
+fn closing_returns_a_batch_that_is_being_drawn() {
     let table = table(queue("t", 20));
-    put(&table, items(0..7));
+    insert_items(&table, items(0..7));
     let stream = open(&table, 4, 3, None);
     until_hidden(&table, 7);
     drop(stream);
-    assert!(take(&table, 7).into_iter().eq(0..7));
+    assert!(sample_keys(&table, 7).into_iter().eq(0..7));
 }
 
 #[test]
@@ -160,7 +163,7 @@ fn several_streams_on_one_queue_lose_nothing() {
             let table = Arc::clone(&table);
             thread::spawn(move || {
                 for key in (writer..ITEMS).step_by(2) {
-                    put(&table, items(key..=key));
+                    insert_items(&table, items(key..=key));
                 }
             })
         })
@@ -171,7 +174,7 @@ fn several_streams_on_one_queue_lose_nothing() {
             thread::spawn(move || {
                 let mut stops = 0;
                 while seen.lock().unwrap().len() < usize::try_from(ITEMS).unwrap() {
-                    // Each ends now and then, in the middle of what it has prefetched.
+                    // Each reader is closed now and then, with prefetched batches left.
                     let mut stream = open(&table, 1 + reader, 3, None);
                     for _ in 0..100 {
                         let Some(batch) = next(&mut stream, SECOND / 5) else {
@@ -180,7 +183,7 @@ fn several_streams_on_one_queue_lose_nothing() {
                         seen.lock().unwrap().extend(keys(&batch));
                     }
                     stops += 1;
-                    assert!(stops < 1_000, "some items never came");
+                    assert!(stops < 1_000, "some items were never delivered");
                 }
             })
         })
@@ -192,7 +195,7 @@ fn several_streams_on_one_queue_lose_nothing() {
         thread.join().unwrap();
     }
     let seen = seen.lock().unwrap();
-    assert_eq!(seen.len() as u64, ITEMS, "each came once");
+    assert_eq!(seen.len() as u64, ITEMS, "each item was delivered once");
     assert!(
         seen.iter()
             .copied()
@@ -208,9 +211,9 @@ fn several_streams_on_one_queue_lose_nothing() {
 }
 
 #[test]
-fn a_stream_ends_after_its_batches_or_in_time() {
+fn a_stream_ends_after_max_batches_or_at_the_deadline() {
     let table = table(queue("t", 20));
-    put(&table, items(0..8));
+    insert_items(&table, items(0..8));
     let mut stream = open(&table, 2, 3, Some(3));
     for batch in 0..3 {
         let read = keys(&next(&mut stream, 20 * SECOND).unwrap());
@@ -220,32 +223,32 @@ fn a_stream_ends_after_its_batches_or_in_time() {
     assert_eq!(
         table.info().stats.size,
         2,
-        "asking once more acknowledged the last"
+        "the last call acknowledged the last batch"
     );
     drop(stream);
     let mut stream = open(&table, 3, 1, None);
     let start = Instant::now();
     assert!(next(&mut stream, SECOND / 50).is_none());
     assert!(start.elapsed() < 5 * SECOND);
-    put(&table, items(8..9));
+    insert_items(&table, items(8..9));
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [6, 7, 8]);
 }
 
 #[test]
-fn a_reader_learns_why_nothing_more_comes() {
+fn a_reader_gets_the_reason_of_the_end() {
     let engine = engine(vec![queue("t", 4)]);
     let table = engine.table("t").unwrap();
-    put(&table, items(0..2));
+    insert_items(&table, items(0..2));
     let mut stream = open(&table, 2, 2, None);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1]);
     engine.drop_table("t").unwrap();
-    let mut patience = WaitOptions {
+    let mut options = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
     };
     assert_eq!(
-        stream.next(u64::MAX, &mut patience).unwrap_err(),
-        dropped("t")
+        stream.next(u64::MAX, &mut options).unwrap_err(),
+        dropped_error("t")
     );
 
     let options = StreamOptions {
@@ -257,7 +260,7 @@ fn a_reader_learns_why_nothing_more_comes() {
         length_policy: LengthPolicy::Ragged,
     };
     let small = crate::support::table(queue("small", 4));
-    let refused = text(Stream::open(Arc::clone(&small), Arc::default(), options));
+    let refused = error_text(Stream::open(Arc::clone(&small), Arc::default(), options));
     assert!(
         refused.starts_with("table `small` can never yield 5 samples"),
         "{refused}"
@@ -266,7 +269,7 @@ fn a_reader_learns_why_nothing_more_comes() {
         batch_size: 0,
         ..options
     };
-    let refused = text(Stream::open(small, Arc::default(), empty));
+    let refused = error_text(Stream::open(small, Arc::default(), empty));
     assert_eq!(
         refused,
         "`batch_size` and `prefetch` must be at least 1, got 0 and 1"
@@ -277,22 +280,22 @@ fn a_reader_learns_why_nothing_more_comes() {
 fn an_interrupted_reader_loses_nothing() {
     let table = table(queue("t", 4));
     let mut stream = open(&table, 1, 1, None);
-    let mut patience = WaitOptions {
+    let mut options = WaitOptions {
         deadline: None,
         interrupted: &mut || true,
     };
     assert!(matches!(
-        stream.next(u64::MAX, &mut patience).unwrap(),
+        stream.next(u64::MAX, &mut options).unwrap(),
         NextBatch::Interrupted
     ));
-    served(table.insert(items(0..1)).unwrap()).unwrap();
+    wait_ready(table.insert(items(0..1)).unwrap()).unwrap();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
 }
 
 #[test]
-fn a_batch_that_did_not_reach_its_reader_goes_back() {
+fn return_last_returns_the_newest_batch() {
     let table = table(queue("t", 8));
-    put(&table, items(0..4));
+    insert_items(&table, items(0..4));
     let mut stream = open(&table, 1, 1, None);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [1]);
@@ -300,5 +303,5 @@ fn a_batch_that_did_not_reach_its_reader_goes_back() {
     stream.return_last();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [2]);
     stream.close(1);
-    assert_eq!(take(&table, 3), [1, 2, 3]);
+    assert_eq!(sample_keys(&table, 3), [1, 2, 3]);
 }

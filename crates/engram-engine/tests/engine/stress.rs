@@ -1,4 +1,4 @@
-//! Everything at once: it ends, and the counts add up.
+//! Many concurrent calls of all kinds: none blocks forever, and the counts are consistent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use crate::support::{SECOND, fifo, item, queue, table, wait_for};
 const TIME: Duration = Duration::from_millis(400);
 const KEYS: u64 = 300;
 
-/// One of many callers; keeps calling until told to stop.
+/// Makes one call; its kind depends on the caller's number.
 fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
-    let brief = Duration::from_micros(rng.next_u64() % 3_000);
+    let timeout = Duration::from_micros(rng.next_u64() % 3_000);
     let keys: Vec<u64> = (0..rng.next_u64() % 20)
         .map(|_| rng.next_u64() % KEYS)
         .collect();
@@ -31,12 +31,12 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 .iter()
                 .map(|key| item(*key, [1.0, 2.0, 7.0][usize::try_from(key % 3).unwrap()]));
             let mut ticket = table.insert(items.collect()).unwrap();
-            let _ = wait_for(&mut ticket, brief);
+            let _ = wait_for(&mut ticket, timeout);
         }
         2 | 3 => {
             let leased = number % 7 == 3;
             let mut ticket = table.sample(n, leased).unwrap();
-            match (wait_for(&mut ticket, brief), rng.next_u64() % 3) {
+            match (wait_for(&mut ticket, timeout), rng.next_u64() % 3) {
                 (WaitOutcome::Ready(sample), choice) => {
                     let sample = sample.unwrap();
                     assert_eq!(sample.draws.len(), n);
@@ -64,11 +64,11 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 length_policy: LengthPolicy::Ragged,
             };
             let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
-            let mut patience = WaitOptions {
-                deadline: Some(Instant::now() + brief),
+            let mut options = WaitOptions {
+                deadline: Some(Instant::now() + timeout),
                 interrupted: &mut || false,
             };
-            stream.next(0, &mut patience).unwrap();
+            stream.next(0, &mut options).unwrap();
         }
         _ => {
             let limits = table.options().limits.clone();
@@ -78,7 +78,7 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 2 => table.set_limits(limits).unwrap(),
                 _ => check(table, false),
             }
-            thread::sleep(brief);
+            thread::sleep(timeout);
         }
     }
 }
@@ -113,7 +113,7 @@ fn check(table: &Arc<Table>, at_rest: bool) {
     assert_eq!(stats.num_episodes, stats.size);
 }
 
-fn storm(options: TableOptions) {
+fn run_callers(options: TableOptions) {
     let table = table(options);
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..14_u64)
@@ -135,28 +135,28 @@ fn storm(options: TableOptions) {
     check(&table, true);
 }
 
-/// Panics instead of hanging where the callers block each other for good.
-fn ends(work: impl FnOnce() + Send + 'static) {
+/// Panics if the work has not ended after 60 s.
+fn assert_ends(work: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let worker = thread::spawn(move || {
         work();
         let _ = done.send(());
     });
     match ended.recv_timeout(60 * SECOND) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("still running"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("not ended after 60 s"),
         _ => worker.join().unwrap(),
     }
 }
 
 #[test]
-fn a_queue_survives_a_storm() {
-    ends(|| storm(queue("t", 40)));
+fn a_queue_survives_concurrent_calls() {
+    assert_ends(|| run_callers(queue("t", 40)));
 }
 
 #[test]
-fn a_replay_table_survives_a_storm() {
-    ends(|| {
-        storm(TableOptions {
+fn a_replay_table_survives_concurrent_calls() {
+    assert_ends(|| {
+        run_callers(TableOptions {
             max_size: 100,
             max_times_sampled: 3,
             max_bytes: Some(30_000),
@@ -169,9 +169,9 @@ fn a_replay_table_survives_a_storm() {
 }
 
 #[test]
-fn a_uniform_table_survives_a_storm() {
-    ends(|| {
-        storm(TableOptions {
+fn a_uniform_table_survives_concurrent_calls() {
+    assert_ends(|| {
+        run_callers(TableOptions {
             max_size: 100,
             sampler: SelectorKind::Uniform,
             remover: SelectorKind::Lifo,

@@ -1,4 +1,4 @@
-//! Items, tables, and hands on the clock, the wakers and the log.
+//! Helpers: items, tables, and clocks, wakers and logs that a test controls.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ pub(crate) fn item(key: u64, priority: f64) -> NewItem {
     item_of(key, priority, 1)
 }
 
-/// An item with a chunk of its own, of `size` bytes, each of which is the lowest of the key.
+/// An item with its own chunk of `size` bytes, each with the value of the key's lowest byte.
 pub(crate) fn item_of(key: u64, priority: f64, size: usize) -> NewItem {
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {
@@ -57,7 +57,7 @@ pub(crate) fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
     keys.into_iter().map(|key| item(key, 1.0)).collect()
 }
 
-/// A first-in-first-out table that holds back nothing.
+/// A first-in-first-out table that never blocks inserts.
 pub(crate) fn fifo(name: &str) -> TableOptions {
     TableOptions {
         name: name.into(),
@@ -87,24 +87,24 @@ pub(crate) fn engine(tables: Vec<TableOptions>) -> Engine {
     Engine::new(tables, 1).unwrap()
 }
 
-/// The only table of an engine.
+/// A table in an engine of its own.
 pub(crate) fn table(options: TableOptions) -> Arc<Table> {
     let name = options.name.clone();
     engine(vec![options]).table(&name).unwrap()
 }
 
-/// What the ticket yields within a time that is never reached.
-pub(crate) fn served<T>(mut ticket: impl Future<Output = T> + Unpin) -> T {
+/// Waits for a ticket; panics after 20 s.
+pub(crate) fn wait_ready<T>(mut ticket: impl Future<Output = T> + Unpin) -> T {
     match wait_for(&mut ticket, 20 * SECOND) {
         WaitOutcome::Ready(output) => output,
-        other => panic!("not served: {}", kind(&other)),
+        other => panic!("not ready: {}", outcome_name(&other)),
     }
 }
 
-fn kind<T>(waited: &WaitOutcome<T>) -> &'static str {
+fn outcome_name<T>(waited: &WaitOutcome<T>) -> &'static str {
     match waited {
-        WaitOutcome::Ready(_) => "served",
-        WaitOutcome::TimedOut => "late",
+        WaitOutcome::Ready(_) => "ready",
+        WaitOutcome::TimedOut => "timed out",
         WaitOutcome::Interrupted => "interrupted",
     }
 }
@@ -113,88 +113,91 @@ pub(crate) fn wait_for<F: Future + Unpin>(
     ticket: &mut F,
     time: Duration,
 ) -> WaitOutcome<F::Output> {
-    let mut patience = WaitOptions {
+    let mut options = WaitOptions {
         deadline: Some(Instant::now() + time),
         interrupted: &mut || false,
     };
-    wait(ticket, &mut patience)
+    wait(ticket, &mut options)
 }
 
-pub(crate) fn put(table: &Arc<Table>, items: Vec<NewItem>) {
-    served(table.insert(items).unwrap()).unwrap();
+pub(crate) fn insert_items(table: &Arc<Table>, items: Vec<NewItem>) {
+    wait_ready(table.insert(items).unwrap()).unwrap();
 }
 
 pub(crate) fn keys(sample: &Sample) -> Vec<u64> {
     sample.draws.iter().map(|draw| draw.key).collect()
 }
 
-/// Keys of `n` samples that are there.
-pub(crate) fn take(table: &Arc<Table>, n: usize) -> Vec<u64> {
-    keys(&served(table.sample(n, false).unwrap()).unwrap())
+/// Samples `n` items, which must be available; returns their keys.
+pub(crate) fn sample_keys(table: &Arc<Table>, n: usize) -> Vec<u64> {
+    keys(&wait_ready(table.sample(n, false).unwrap()).unwrap())
 }
 
 /// Counts how often it is woken.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(AtomicUsize);
+pub(crate) struct WakeCounter(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Bell {
-    pub(crate) fn rings(&self) -> usize {
+impl WakeCounter {
+    pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// Polls once; the bell rings when another poll is due.
-pub(crate) fn poll<F: Future + Unpin>(ticket: &mut F, bell: &Arc<Bell>) -> Poll<F::Output> {
-    let waker = Waker::from(Arc::clone(bell));
+/// Polls once; `counter` counts the wake-ups after it.
+pub(crate) fn poll<F: Future + Unpin>(
+    ticket: &mut F,
+    counter: &Arc<WakeCounter>,
+) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::clone(counter));
     Pin::new(ticket).poll(&mut Context::from_waker(&waker))
 }
 
-/// A clock that moves when told to.
+/// A clock that only moves by `set`.
 #[derive(Debug, Default)]
-pub(crate) struct Hand(AtomicU64);
+pub(crate) struct ManualClock(AtomicU64);
 
-impl Hand {
+impl ManualClock {
     pub(crate) fn set(&self, now: u64) {
         self.0.store(now, Ordering::SeqCst);
     }
 }
 
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// A log that is durable up to where it is told.
+/// A log whose changes become durable only by `make_durable`.
 #[derive(Debug, Default)]
-pub(crate) struct Log(Mutex<LogState>);
+pub(crate) struct ManualLog(Mutex<ManualLogState>);
 
 #[derive(Debug, Default)]
-struct LogState {
+struct ManualLogState {
     appended: u64,
     durable: u64,
     wakers: Vec<Waker>,
 }
 
-impl Log {
+impl ManualLog {
     pub(crate) fn appended(&self) -> u64 {
         self.0.lock().unwrap().appended
     }
 
-    pub(crate) fn settle(&self, durable: u64) {
+    pub(crate) fn make_durable(&self, durable: u64) {
         let mut log = self.0.lock().unwrap();
         log.durable = durable;
         log.wakers.drain(..).for_each(Waker::wake);
     }
 }
 
-impl OpSink for Log {
+impl OpSink for ManualLog {
     fn append(&self, _table: &str, _op: &TableOp<'_>) -> Lsn {
         let mut log = self.0.lock().unwrap();
         log.appended += 1;
@@ -215,13 +218,13 @@ impl OpSink for Log {
     }
 }
 
-pub(crate) fn text<T>(outcome: Result<T>) -> String {
+pub(crate) fn error_text<T>(outcome: Result<T>) -> String {
     match outcome {
-        Ok(_) => panic!("it went well"),
+        Ok(_) => panic!("no error"),
         Err(error) => error.to_string(),
     }
 }
 
-pub(crate) fn dropped(name: &str) -> Error {
+pub(crate) fn dropped_error(name: &str) -> Error {
     Error::Closed(format!("table `{name}` was dropped"))
 }

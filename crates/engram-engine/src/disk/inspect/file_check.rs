@@ -81,7 +81,7 @@ pub(super) fn check_file(
     report.state = loop {
         let offset = file_reader.offset();
         let mut invalid = InvalidRecord {
-            offset: offset,
+            offset,
             ..InvalidRecord::default()
         };
         match file_reader.next() {

@@ -1,0 +1,85 @@
+//! Preparing a directory before its store is used: creating it, and completing a recovery.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use super::file_names::{FileName, LOST, log_name};
+use super::file_system::FileSystem;
+use super::recover::Recovered;
+
+/// Removes unfinished files, cuts off a torn tail, and syncs everything that was replayed.
+pub(super) fn finish_recovery(files: &dyn FileSystem, recovered: &Recovered) -> io::Result<()> {
+    for name in files.list()? {
+        if FileName::parse(&name) == Some(FileName::Unfinished) {
+            files.remove(&name)?;
+        }
+    }
+    if let (Some((log, torn_at)), false) = (recovered.torn, recovered.repaired) {
+        if recovered.intact_after_tear > 0 {
+            copy_tail(files, &log_name(log), torn_at)?;
+        }
+        files.truncate(&log_name(log), torn_at)?;
+    }
+    for log in recovered.logs.iter().map(|log| log.usage().log) {
+        files.sync(&log_name(log))?;
+    }
+    files.sync_directory()
+}
+
+/// Copies a file's bytes from `from` on to a file with the suffix `.lost`.
+fn copy_tail(files: &dyn FileSystem, name: &str, from: u64) -> io::Result<()> {
+    let file = files.open(name)?;
+    let len = file.len()?;
+    let mut out = files.create(&format!("{name}{LOST}"))?;
+    let mut offset = from;
+    while offset < len {
+        let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
+        let mut block = vec![0; left.min(1 << 20)];
+        file.read_at(&mut block, offset)?;
+        out.append(&[&block])?;
+        offset += block.len() as u64;
+    }
+    out.sync()
+}
+
+/// Creates a directory and its parents, and syncs their names.
+pub(super) fn create_directory(path: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+    fs::create_dir_all(path)?;
+    for created in missing {
+        let parent = created.parent().filter(|parent| *parent != Path::new(""));
+        // If the parent cannot be synced, the directory itself still is, later.
+        let _ = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
+    }
+    Ok(())
+}
+
+/// Files that a repair does not use, although they may contain acknowledged data.
+pub(super) fn unused_files(
+    files: &dyn FileSystem,
+    recovered: &Recovered,
+) -> io::Result<Vec<String>> {
+    let has_used_chunks = |log: u64| {
+        let usages = recovered.logs.iter().map(|log| log.usage());
+        usages
+            .filter(|usage| usage.used > 0)
+            .any(|usage| usage.log == log)
+    };
+    let from = recovered
+        .checkpoint_headers
+        .iter()
+        .find(|(number, _)| Some(*number) == recovered.from);
+    let is_required = |log: u64| {
+        from.is_some_and(|(_, header)| header.earlier_logs.iter().any(|(other, _)| *other == log))
+    };
+    let mut names = files.list()?;
+    names.retain(|name| match FileName::parse(name) {
+        Some(FileName::Checkpoint(number)) => Some(number) != recovered.from,
+        Some(FileName::Log(log)) => {
+            !(recovered.replayed.contains(&log) || has_used_chunks(log) || is_required(log))
+        }
+        _ => false,
+    });
+    Ok(names)
+}
